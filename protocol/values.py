@@ -1,0 +1,92 @@
+"""Values that travel between nodes and are stored in their logs.
+
+They are plain immutable values: comparing, hashing and printing them is all that they do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+UID_MAX = 2**32 - 1
+"""RFC 3501 section 2.3.1.1: a UID is a non-zero unsigned 32-bit number."""
+
+Context = Mapping[str, int]
+"""origin -> highest seq seen of it (design section 2)."""
+
+
+class Dot(NamedTuple):
+    """The name of one log entry: the `seq`-th entry, from 1 without gaps, of one run of one node.
+
+    `origin` is `SID.boot`; the SID holds no full stop.
+    """
+
+    origin: str
+    seq: int
+
+    @property
+    def sid(self) -> str:
+        """The node that numbered the entry."""
+        return sid_of(self.origin)
+
+
+def sid_of(origin: str) -> str:
+    """The SID of an origin `SID.boot`."""
+    return origin.rpartition(".")[0]
+
+
+class Stamp(NamedTuple):
+    """A hybrid logical clock reading: totally ordered, follows causality (design section 2).
+
+    `time` holds 48 bits of milliseconds since the epoch above 16 bits of counter.
+    """
+
+    time: int
+    sid: str
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return self.time >> 16
+
+
+@dataclass(frozen=True, slots=True)
+class UidSet:
+    """A set of UIDs as ascending, disjoint, non-adjacent inclusive ranges; prints as RFC 3501 `sequence-set`."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, uids: Iterable[int]) -> UidSet:
+        """The set of these UIDs, in any order, repeats allowed."""
+        return cls.of_ranges((uid, uid) for uid in uids)
+
+    @classmethod
+    def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> UidSet:
+        """The union of inclusive ranges `(low, high)`, in any order, overlaps allowed."""
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted(ranges):
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            else:
+                merged.append((low, high))
+        return cls(tuple(merged))
+
+    def __iter__(self) -> Iterator[int]:
+        for low, high in self.ranges:
+            yield from range(low, high + 1)
+
+    def __len__(self) -> int:
+        return sum(high - low + 1 for low, high in self.ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __contains__(self, uid: int) -> bool:
+        position = bisect_right(self.ranges, (uid, UID_MAX + 1)) - 1
+        return position >= 0 and uid <= self.ranges[position][1]
+
+    def __str__(self) -> str:
+        return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in self.ranges)

@@ -1,0 +1,49 @@
+"""The world as a node sees it: time, randomness and threads.
+
+They come in through constructors so that a whole cluster can run in one process, in virtual time, from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+GUID_BYTES = 16
+
+
+class ThreadRunner(Protocol):
+    """Runs blocking work off the event loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns or raise what it raises. Not abandoned on cancellation."""
+        ...
+
+
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run in a thread of trio's cache, however many others wait: each caller bounds its own use."""
+    return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch, by this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock."""
+
+    clock_ms: Callable[[], int] = wall_clock_ms
+    random: random.Random = field(default_factory=random.SystemRandom)
+    run_in_thread: ThreadRunner = run_in_thread
+
+    def new_guid(self) -> bytes:
+        """128 random bits."""
+        return self.random.randbytes(GUID_BYTES)

@@ -1,0 +1,47 @@
+"""What can go wrong with a request, for a reason that its sender can understand.
+
+Each door translates these once, at its edge, into its own protocol's words. Anything else that is raised is a
+defect of ours. The text is one line, says what is wrong and what to do, and may be shown to a user.
+"""
+
+from __future__ import annotations
+
+
+class MailError(Exception):
+    """Base of all errors that a door reports to its client."""
+
+
+class FolderNotFoundError(MailError):
+    """No such folder."""
+
+
+class FolderExistsError(MailError):
+    """The name is taken."""
+
+
+class InvalidNameError(MailError):
+    """A folder name that cannot be: empty, too long, control characters, INBOX where it may not be."""
+
+
+class MessageTooLargeError(MailError):
+    """Larger than the limit that the door announced."""
+
+
+class ContentUnavailableError(MailError):
+    """The message's text is neither here nor at any node that can be reached."""
+
+
+class DurabilityError(MailError):
+    """Fewer nodes than `durability.copies` are reachable and `when_short` is "refuse". Nothing was stored."""
+
+
+class UnavailableError(MailError):
+    """The change could not be finished in time. It may or may not have happened; trying again is safe."""
+
+
+class DiskFullError(MailError):
+    """The disk is full. Nothing was stored; reading goes on."""
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used. The text names the file and the line."""

@@ -1,0 +1,159 @@
+r"""What the doors may ask of the node: the one interface between IMAP, LMTP, HTTP and replication.
+
+Every change goes to the mailbox's master, wherever that is; a method returns when the change is on the disks of
+`durability.copies` nodes and this node shows it. Everything here has a deadline inside; cancelling is safe, and
+then the change may or may not happen. Errors are those of `replicator.errors`.
+
+Folder names are Unicode (the IMAP door translates modified UTF-7), levels separated by `/`; INBOX is always
+spelled in capitals here and exists for every user from the first time that anyone asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.values import UidSet
+from replicator.view import MailboxView, Message
+
+INBOX = "INBOX"
+SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of a user."""
+
+    user: str
+    name: str
+    mailbox_id: bytes
+    uidvalidity: int
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStatus:
+    """Counters of a folder (RFC 3501 section 6.3.10, RFC 8438)."""
+
+    folder: Folder
+    messages: int
+    unseen: int
+    uidnext: int
+    highestmodseq: int
+    size_bytes: int
+    recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to be stored. `received_ms` None: now."""
+
+    text: bytes = field(repr=False)
+    flags: frozenset[str] = frozenset()
+    received_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """Where a message went (RFC 4315 APPENDUID)."""
+
+    uidvalidity: int
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedMessages:
+    """Pairs (source UID, destination UID), ascending (RFC 4315 COPYUID)."""
+
+    uidvalidity: int
+    uids: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResult:
+    """UIDs that UNCHANGEDSINCE kept from changing (RFC 7162 section 3.1.3)."""
+
+    refused: UidSet
+
+
+class MailStore(Protocol):
+    """The node's mail, as doors see it."""
+
+    async def folders(self, user: str) -> Sequence[Folder]:
+        """All folders of the user, INBOX first, the rest by name."""
+        ...
+
+    async def folder(self, user: str, name: str) -> Folder:
+        """One folder. INBOX is created if need be. Raises FolderNotFoundError."""
+        ...
+
+    async def subscriptions(self, user: str) -> frozenset[str]:
+        """Names that the user has subscribed to; the folders need not exist."""
+        ...
+
+    async def create_folder(self, user: str, name: str) -> Folder:
+        """Create, with missing parents. Raises FolderExistsError, InvalidNameError."""
+        ...
+
+    async def rename_folder(self, user: str, old: str, new: str) -> None:
+        """Rename with all folders below it. INBOX's mail moves to the new name and INBOX is empty afterwards.
+
+        Raises FolderNotFoundError, FolderExistsError, InvalidNameError.
+        """
+        ...
+
+    async def delete_folder(self, user: str, name: str) -> None:
+        """Delete the folder and its mail; folders below it stay. Raises FolderNotFoundError, InvalidNameError."""
+        ...
+
+    async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """Set or clear a subscription. Raises InvalidNameError."""
+        ...
+
+    async def status(self, folder: Folder) -> FolderStatus:
+        """Counters, without loading the mailbox."""
+        ...
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        """The live view of a mailbox. Held in memory at least while it has subscribers or is referred to."""
+        ...
+
+    async def claim_recent(self, folder: Folder) -> int:
+        r"""Messages with UIDs at or above the answer are `\Recent` in this session and in no later one.
+
+        Counted at each node on its own: RFC 9051 has dropped `\Recent`, and a promise over all nodes is not worth a
+        round trip.
+        """
+        ...
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        """Store one message. Raises FolderNotFoundError if the folder was deleted meanwhile, and storage errors."""
+        ...
+
+    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """Copy those of the messages that exist, all or none; nothing to copy gives no pairs."""
+        ...
+
+    async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """Copy, then expunge from the source what was copied (RFC 6851): an interruption leaves two, never none."""
+        ...
+
+    async def store_flags(
+        self,
+        mailbox: MailboxView,
+        uids: UidSet,
+        *,
+        added: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
+        unchanged_since: int | None = None,
+    ) -> StoreResult:
+        """Set and clear flags of those of the messages that exist."""
+        ...
+
+    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
+        """Remove those of the messages that exist, whatever their flags."""
+        ...
+
+    async def read_content(self, message: Message) -> bytes:
+        """The message text, byte for byte as it came. Raises ContentUnavailableError."""
+        ...

@@ -1,0 +1,58 @@
+"""What a node says about itself: the shapes behind `replicator status`, the JSON API and the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One configured peer, as this node sees it. Lag is what this node has and the peer has not acknowledged."""
+
+    peer: str
+    address: str
+    up: bool
+    since_ms: int | None  # when the link came up or went down; None: never up
+    round_trip_us: int | None
+    lag_entries: int
+    lag_bytes: int
+    lag_s: float  # age of the oldest entry that the peer lacks
+    error: str | None  # why it is down
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxStatus:
+    """One mailbox at this node. Two nodes agree on it if and only if their digests are equal."""
+
+    user: str
+    name: str
+    mailbox_id: str  # hexadecimal, as are the others below
+    uidvalidity: int
+    uidnext: int
+    highestmodseq: int
+    messages: int
+    unseen: int
+    size_bytes: int
+    head: str | None  # `origin seq`
+    digest: str
+    master: str | None  # SID, if known here
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node."""
+
+    sid: str
+    origin: str
+    cluster: str
+    version: str
+    started_ms: int
+    component: tuple[str, ...]  # SIDs that can be reached now, this one included
+    root: str | None
+    term: int
+    mailboxes: int
+    mastered: int  # mailboxes that this node numbers
+    log_entries: int
+    waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
+    digest: str  # of all mailboxes and trees
+    links: tuple[LinkStatus, ...]

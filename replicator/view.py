@@ -1,0 +1,161 @@
+r"""A mailbox in memory, as this node shows it now.
+
+Sorted maps UID -> message and flag -> UIDs, so that ranges, sequence numbers and counts cost O(log n) and never a
+replay. A view belongs to the event loop: it is changed only between two awaits of the task that applies commits,
+so readers need no lock but must not keep an iterator over it across an await.
+
+Sessions do not poll: each takes a `Subscription`, which gathers what has changed until the session may tell its
+client (RFC 3501 section 7.4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import trio
+from sortedcontainers import SortedDict, SortedSet
+
+from protocol.values import Dot
+
+SEEN = "\\Seen"
+
+
+class Message(NamedTuple):
+    """A message in a mailbox, as a client may see it. Immutable: a change makes another one."""
+
+    uid: int
+    guid: bytes  # 16 bytes; EMAILID of RFC 8474
+    modseq: int
+    flags: frozenset[str]  # that are set
+    received_ms: int
+    size_bytes: int
+    content_hash: bytes  # SHA-256 of the message text
+    dot: Dot  # with `change`, the placement: survives renumbering
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChange:
+    """What one entry did to one mailbox, in the order of its MODSEQ."""
+
+    mailbox_id: bytes
+    modseq: int
+    uidnext: int
+    changed: tuple[Message, ...] = ()
+    expunged: tuple[int, ...] = ()
+    deleted: bool = False  # the folder itself is gone
+
+
+class Subscription:
+    """What changed in a view since `take` was last called. Leave the `with` block to end it.
+
+    Bounded: sets of UIDs, never more than the mailbox has or had while subscribed.
+    """
+
+    def __init__(self, view: MailboxView) -> None:
+        self._view = view
+        self._changed: set[int] = set()
+        self._expunged: set[int] = set()
+        self._wakeup = trio.Event()
+
+    def __enter__(self) -> Self:
+        self._view.subscribers.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._view.subscribers.discard(self)
+
+    def note(self, change: ViewChange) -> None:
+        """Called by the view."""
+        self._changed.update(message.uid for message in change.changed)
+        self._changed.difference_update(change.expunged)
+        self._expunged.update(change.expunged)
+        self._wakeup.set()
+
+    def take(self) -> tuple[set[int], set[int]]:
+        """UIDs of messages new or changed, and of those expunged, since the last call."""
+        changed, expunged = self._changed, self._expunged
+        self._changed, self._expunged = set(), set()
+        self._wakeup = trio.Event()
+        return changed, expunged
+
+    async def wait(self) -> None:
+        """Return once something has changed that was not taken yet. Safe to cancel."""
+        await self._wakeup.wait()
+
+
+@dataclass(slots=True, eq=False)
+class MailboxView:
+    """The live state of one mailbox at this node."""
+
+    mailbox_id: bytes
+    user: str
+    uidvalidity: int
+    uidnext: int
+    highestmodseq: int
+    messages: SortedDict[int, Message] = field(default_factory=SortedDict)
+    by_flag: dict[str, SortedSet[int]] = field(default_factory=dict)
+    deleted: bool = False
+    subscribers: set[Subscription] = field(default_factory=set)
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        mailbox_id: bytes,
+        user: str,
+        uidvalidity: int,
+        uidnext: int,
+        highestmodseq: int,
+        rows: Iterable[Message],
+    ) -> MailboxView:
+        """A view over these rows."""
+        messages = SortedDict((row.uid, row) for row in rows)
+        view = cls(mailbox_id, user, uidvalidity, uidnext, highestmodseq, messages)
+        flagged: dict[str, list[int]] = {}
+        for row in view.messages.values():
+            for flag in row.flags:
+                flagged.setdefault(flag, []).append(row.uid)
+        view.by_flag = {flag: SortedSet(uids) for flag, uids in flagged.items()}
+        return view
+
+    @property
+    def unseen(self) -> int:
+        r"""How many messages lack `\Seen`."""
+        return len(self.messages) - len(self.by_flag.get(SEEN, ()))
+
+    def subscribe(self) -> Subscription:
+        """A new subscription, to be used as a context manager."""
+        return Subscription(self)
+
+    def apply(self, change: ViewChange) -> None:
+        """Show what an entry did. Changes that the view already shows are ignored."""
+        if change.modseq <= self.highestmodseq:
+            return
+        for uid in change.expunged:
+            self._remove(uid)
+        for message in change.changed:
+            self._remove(message.uid)
+            self.messages[message.uid] = message
+            for flag in message.flags:
+                self.by_flag.setdefault(flag, SortedSet()).add(message.uid)
+        self.uidnext = max(self.uidnext, change.uidnext)
+        self.highestmodseq = change.modseq
+        self.deleted = change.deleted
+        for subscriber in self.subscribers:
+            subscriber.note(change)
+
+    def _remove(self, uid: int) -> None:
+        message = self.messages.pop(uid, None)
+        if message is None:
+            return
+        for flag in message.flags:
+            uids = self.by_flag[flag]
+            uids.discard(uid)
+            if not uids:
+                del self.by_flag[flag]
