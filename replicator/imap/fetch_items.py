@@ -1,0 +1,129 @@
+"""What a FETCH can ask for (RFC 3501 section 6.4.5), and the shape of the answers.
+
+Plain values: the parser makes items, `message.fetch_value` makes values of them, the formatter prints
+`response_name(item)`, a space and the value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType, TypeAlias
+
+Atom = NewType("Atom", str)
+"""Printed as it stands: flags, numbers of other systems, names that the grammar wants bare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacent:
+    """Values printed one after the other without spaces, as the grammar has addresses and the parts of a multipart."""
+
+    values: tuple[Value, ...]
+
+
+Value: TypeAlias = "int | Atom | bytes | tuple[Value, ...] | Adjacent | None"
+"""None: NIL. bytes: a quoted string or a literal, as its octets need. tuple: a parenthesised list."""
+
+
+class Attribute(Enum):
+    """The items without parameters, by the name that asks for them and names the answer."""
+
+    BODY = "BODY"
+    BODYSTRUCTURE = "BODYSTRUCTURE"
+    EMAILID = "EMAILID"  # RFC 8474 section 5.1
+    ENVELOPE = "ENVELOPE"
+    FLAGS = "FLAGS"
+    INTERNALDATE = "INTERNALDATE"
+    RFC822 = "RFC822"
+    RFC822_HEADER = "RFC822.HEADER"
+    RFC822_SIZE = "RFC822.SIZE"
+    RFC822_TEXT = "RFC822.TEXT"
+    UID = "UID"
+
+
+FAST = (Attribute.FLAGS, Attribute.INTERNALDATE, Attribute.RFC822_SIZE)
+ALL = (*FAST, Attribute.ENVELOPE)
+FULL = (*ALL, Attribute.BODY)
+"""The macros of RFC 3501 section 6.4.5; each stands alone in a FETCH."""
+
+
+class SectionText(Enum):
+    """What of a message or part is meant (RFC 3501 section 9, `section-text`)."""
+
+    HEADER = "HEADER"
+    HEADER_FIELDS = "HEADER.FIELDS"
+    HEADER_FIELDS_NOT = "HEADER.FIELDS.NOT"
+    TEXT = "TEXT"
+    MIME = "MIME"  # only below a part number
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """`<origin.length>`: `length` octets at most, from octet `origin` on, counted from 0."""
+
+    origin: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class BodySection:
+    r"""`BODY[section]<partial>`.
+
+    `part` holds the part numbers, `text` None means the part's whole content (with no part numbers, the whole
+    message), `fields` are the names of HEADER.FIELDS and HEADER.FIELDS.NOT, of printable ASCII. `peek`: does not set `\Seen`.
+    """
+
+    part: tuple[int, ...] = ()
+    text: SectionText | None = None
+    fields: tuple[str, ...] = ()
+    partial: Partial | None = None
+    peek: bool = False
+
+
+FetchItem: TypeAlias = Attribute | BodySection
+
+_METADATA = frozenset(
+    {
+        Attribute.EMAILID,
+        Attribute.FLAGS,
+        Attribute.INTERNALDATE,
+        Attribute.RFC822_SIZE,
+        Attribute.UID,
+    }
+)
+
+# RFC 3501 section 9, ATOM-CHAR, less the brackets that would end the section.
+_ATOM = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z^_`a-z|}~]+")
+
+
+def needs_text(item: FetchItem) -> bool:
+    """Whether the answer is made of the message's text rather than of what the mailbox view knows."""
+    return item not in _METADATA
+
+
+def sets_seen(item: FetchItem) -> bool:
+    r"""Whether a FETCH of it sets `\Seen` (RFC 3501 section 6.4.5)."""
+    if isinstance(item, BodySection):
+        return not item.peek
+    return item in {Attribute.RFC822, Attribute.RFC822_TEXT}
+
+
+def response_name(item: FetchItem) -> str:
+    """The item as the answer names it: `BODY[1.HEADER.FIELDS (SUBJECT)]<0>`, never `BODY.PEEK`."""
+    if isinstance(item, Attribute):
+        return item.value
+    words = [str(number) for number in item.part]
+    if item.text is not None:
+        words.append(item.text.value)
+    section = ".".join(words)
+    if item.fields:
+        section += f" ({' '.join(_astring(name) for name in item.fields)})"
+    return f"BODY[{section}]" + (f"<{item.partial.origin}>" if item.partial else "")
+
+
+def _astring(name: str) -> str:
+    if _ATOM.fullmatch(name):
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

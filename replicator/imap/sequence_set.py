@@ -1,0 +1,25 @@
+"""Sequence sets (RFC 3501 section 9, `sequence-set`), before it is known what `*` stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.values import UidSet
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSet:
+    """Inclusive ranges in the order and direction that the client gave; a single number is a range of one.
+
+    None is `*`, the largest number in use. The same shape serves message sequence numbers and UIDs.
+    """
+
+    ranges: tuple[tuple[int | None, int | None], ...]
+
+    def resolve(self, largest: int) -> UidSet:
+        """The numbers meant, `*` being `largest` (0 in an empty mailbox).
+
+        Not clipped to what exists: `559:*` holds `largest` even where that is below 559 (RFC 3501 section 6.4.8).
+        """
+        ends = ((largest if a is None else a, largest if b is None else b) for a, b in self.ranges)
+        return UidSet.of_ranges((min(pair), max(pair)) for pair in ends)
