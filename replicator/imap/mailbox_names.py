@@ -1,0 +1,60 @@
+"""Mailbox names between the wire, modified UTF-7 (RFC 3501 section 5.1.3), and the store, Unicode.
+
+Decoding is strict: a name has exactly one encoding, so that two spellings never mean one folder.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode, b64encode
+
+from replicator.mailstore import INBOX, SEPARATOR
+
+_UNSAFE = re.compile(r"&|[^\x20-\x7e]+")
+_SHIFTED = re.compile(rb"&([^-]*)-")
+
+
+class MailboxNameError(ValueError):
+    """The bytes are not modified UTF-7."""
+
+
+def encode_name(name: str) -> bytes:
+    """The name as modified UTF-7, not quoted."""
+    return _UNSAFE.sub(_shift, name).encode("ascii")
+
+
+def decode_name(encoded: bytes) -> str:
+    """The name that `encoded` spells; INBOX in any case is in capitals. Raises MailboxNameError."""
+    return canonical_name(decode_pattern(encoded))
+
+
+def decode_pattern(encoded: bytes) -> str:
+    """As `decode_name`, for a LIST reference or pattern, whose first level may not be whole."""
+    try:
+        name = _SHIFTED.sub(_unshift, encoded).decode("utf-8")
+    except (UnicodeDecodeError, binascii.Error) as error:
+        raise MailboxNameError(f"mailbox name {encoded!r} is not modified UTF-7") from error
+    if encode_name(name) != encoded:
+        raise MailboxNameError(f"mailbox name {encoded!r} is not in the one form that modified UTF-7 gives it")
+    return name
+
+
+def canonical_name(name: str) -> str:
+    """INBOX is the same in any case (RFC 3501 section 5.1); so is it above folders of its own."""
+    first, separator, rest = name.partition(SEPARATOR)
+    return INBOX + separator + rest if first.upper() == INBOX else name
+
+
+def _shift(unsafe: re.Match[str]) -> str:
+    text = unsafe[0]
+    if text == "&":
+        return "&-"
+    return "&" + b64encode(text.encode("utf-16-be"), b"+,").decode("ascii").rstrip("=") + "-"
+
+
+def _unshift(shifted: re.Match[bytes]) -> bytes:
+    if not shifted[1]:
+        return b"&"
+    padding = b"=" * (-len(shifted[1]) % 4)
+    return b64decode(shifted[1] + padding, b"+,", validate=True).decode("utf-16-be").encode("utf-8")
