@@ -1,0 +1,93 @@
+"""Sequence numbers as one client knows them (RFC 3501 section 2.3.1.2). Pure.
+
+A client counts messages by what it has been told: the UIDs here are those announced to it, in order, whatever the
+mailbox has become meanwhile. They change only when an EXPUNGE or EXISTS is written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from protocol.values import UidSet
+from replicator.imap.sequence_set import SequenceSet
+
+
+class Numbering:
+    r"""The announced UIDs, ascending, and which of them are `\Recent` in this session."""
+
+    def __init__(self, uids: Iterable[int] = ()) -> None:
+        self._uids = array("I", uids)  # UIDs have 32 bits
+        self._recent = UidSet()
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    @property
+    def uids(self) -> Sequence[int]:
+        """All announced UIDs, ascending: the UID of sequence number n stands at n - 1."""
+        return self._uids
+
+    @property
+    def last(self) -> int:
+        """The highest announced UID, 0 if there is none."""
+        return self._uids[-1] if self._uids else 0
+
+    @property
+    def recent(self) -> UidSet:
+        r"""UIDs that are `\Recent` in this session; holds UIDs that are no messages too."""
+        return self._recent
+
+    @property
+    def recent_count(self) -> int:
+        r"""How many of the announced messages are `\Recent`."""
+        return sum(bisect_right(self._uids, high) - bisect_left(self._uids, low) for low, high in self._recent.ranges)
+
+    def number(self, uid: int) -> int | None:
+        """The sequence number of a UID, None if it was not announced."""
+        position = bisect_left(self._uids, uid)
+        return position + 1 if position < len(self._uids) and self._uids[position] == uid else None
+
+    def resolve(self, numbers: SequenceSet, *, by_uid: bool) -> list[range] | None:
+        """The sequence numbers that a client means, as ascending runs; they hold until the next announcement.
+
+        UIDs that are no messages are left out (RFC 3501 section 6.4.8), and so is `*` in an empty mailbox. None if
+        a sequence number is beyond the last: the client is wrong about the mailbox, and the command must not act on
+        part of what it meant.
+        """
+        if by_uid:
+            ranges = numbers.resolve(self.last).ranges
+            return [range(bisect_left(self._uids, low) + 1, bisect_right(self._uids, high) + 1) for low, high in ranges]
+        if not self._uids and all(None in ends for ends in numbers.ranges):
+            return []
+        ranges = numbers.resolve(len(self._uids)).ranges
+        if ranges and not 1 <= ranges[0][0] <= ranges[-1][1] <= len(self._uids):
+            return None
+        return [range(low, high + 1) for low, high in ranges]
+
+    def pairs(self, runs: Iterable[range]) -> Iterator[tuple[int, int]]:
+        """(sequence number, UID) of each message of these runs."""
+        return ((number, self._uids[number - 1]) for run in runs for number in run)
+
+    def expunge(self, uids: Iterable[int]) -> list[int]:
+        """Forget these UIDs. The sequence numbers to announce, highest first, so that none shifts another."""
+        gone = [number for uid in uids if (number := self.number(uid)) is not None]
+        gone.sort(reverse=True)
+        if gone:
+            dropped = set(gone)
+            self._uids = array("I", (uid for number, uid in enumerate(self._uids, 1) if number not in dropped))
+        return gone
+
+    def append(self, uids: Iterable[int], recent_from: int) -> bool:
+        r"""Add new UIDs, ascending; those at or above `recent_from` are `\Recent`. False if there were none."""
+        before = self.last
+        new = array("I", uids)
+        if not new:
+            return False
+        assert new[0] > before, "a UID below one that was announced before it"  # design section 3
+        self._uids.extend(new)
+        first_recent = max(recent_from, before + 1)
+        if first_recent <= self.last:
+            self._recent = UidSet.of_ranges((*self._recent.ranges, (first_recent, self.last)))
+        return True

@@ -1,0 +1,160 @@
+r"""What the server says, as bytes (RFC 3501 section 7). Pure.
+
+Lines end in CRLF. Text that people read is ASCII of ours. Strings go quoted where they may and as literals where
+they must. A response with literals is a list of chunks, so that message texts are never copied together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from protocol.values import UidSet
+from replicator.imap.fetch_items import Adjacent, Atom, Value
+from replicator.imap.mailbox_names import encode_name
+from replicator.mailstore import SEPARATOR
+
+RECENT = "\\Recent"
+
+SYSTEM_FLAGS = ("\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft")
+"""RFC 3501 section 2.3.2, without `\\Recent`, which no client sets."""
+
+_CACHED_FLAG_SETS = 4096  # a mailbox of ordinary mail has tens; hostile ones must not fill the memory
+
+# RFC 3501 section 9: quoted strings hold any TEXT-CHAR, which excludes NUL, CR, LF and octets above 127. The
+# length keeps lines short for clients that read them into fixed buffers.
+_QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1024}")
+
+
+def tagged(tag: str, condition: str, text: str, code: str | None = None) -> bytes:
+    """The end of a command: OK, NO or BAD, with an optional response code."""
+    return _line(f"{tag} {condition} " + (f"[{code}] {text}" if code else text))
+
+
+def untagged(text: str) -> bytes:
+    """`* text`."""
+    return _line("* " + text)
+
+
+def status_line(condition: str, text: str, code: str | None = None) -> bytes:
+    """An untagged OK, NO, BAD, BYE or PREAUTH."""
+    return tagged("*", condition, text, code)
+
+
+def continuation(text: str) -> bytes:
+    """`+ text`: the client is to go on."""
+    return _line("+ " + text)
+
+
+def flag_list(flags: Iterable[str]) -> str:
+    """Flags in a list, system flags first, the rest by name, so that equal sets print alike."""
+    order = {flag: position for position, flag in enumerate((*SYSTEM_FLAGS, RECENT))}
+    return f"({' '.join(sorted(flags, key=lambda flag: (order.get(flag, len(order)), flag)))})"
+
+
+class FlagFormatter:
+    """`flag_list`, remembered by set: a mailbox has few different sets of flags and many messages."""
+
+    def __init__(self) -> None:
+        self._printed: dict[frozenset[str], Atom] = {}
+
+    def __call__(self, flags: frozenset[str]) -> Atom:
+        """The list of these flags."""
+        printed = self._printed.get(flags)
+        if printed is None:
+            if len(self._printed) >= _CACHED_FLAG_SETS:
+                self._printed.clear()
+            printed = self._printed[flags] = Atom(flag_list(flags))
+        return printed
+
+
+def quoted_or_literal(text: bytes) -> list[bytes]:
+    """A `string` of RFC 3501 section 9 as chunks."""
+    if _QUOTABLE.fullmatch(text):
+        return [b'"', text.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"']
+    return [b"{%d}\r\n" % len(text), text]
+
+
+def mailbox(name: str) -> bytes:
+    """A mailbox name, always as a string: no client can then take it for something else."""
+    return b"".join(quoted_or_literal(encode_name(name)))
+
+
+def list_line(verb: str, attributes: Sequence[str], name: str, separator: str = SEPARATOR) -> bytes:
+    """A LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3)."""
+    return b'* %b (%b) "%b" %b\r\n' % (
+        verb.encode("ascii"),
+        " ".join(attributes).encode("ascii"),
+        separator.encode("ascii"),
+        mailbox(name),
+    )
+
+
+def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
+    """A STATUS response (RFC 3501 section 7.2.4) of items and their printed values."""
+    printed = " ".join(f"{item} {value}" for item, value in items)
+    return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
+
+
+def search_response(numbers: Iterable[int]) -> bytes:
+    """RFC 3501 section 7.2.5; nothing found is an empty list."""
+    return _line(" ".join(["* SEARCH", *map(str, numbers)]))
+
+
+def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes]:
+    """A FETCH response (RFC 3501 section 7.4.2) of items by name, as chunks; message texts are not copied."""
+    chunks = [b"* %d FETCH (" % number]
+    for position, (name, value) in enumerate(values):
+        chunks += [b" " if position else b"", name, b" "]
+        _print(value, chunks)
+    chunks.append(b")\r\n")
+    return chunks
+
+
+def copyuid(uidvalidity: int, pairs: Sequence[tuple[int, int]]) -> str:
+    """The COPYUID code (RFC 4315 section 3) of pairs (source UID, destination UID), ascending by source.
+
+    The two sets correspond in the order in which they are written, so destinations that do not ascend are not
+    folded into a sorted set.
+    """
+    sources = UidSet.of(source for source, _ in pairs)
+    return f"COPYUID {uidvalidity} {sources} {_runs([destination for _, destination in pairs])}"
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in runs)
+
+
+def _print(value: Value, chunks: list[bytes]) -> None:
+    if value is None:
+        chunks.append(b"NIL")
+    elif isinstance(value, int):
+        chunks.append(b"%d" % value)
+    elif isinstance(value, bytes):
+        chunks += quoted_or_literal(value)
+    elif isinstance(value, str):
+        chunks.append(value.encode("ascii"))
+    elif isinstance(value, Adjacent):
+        for part in value.values:
+            _print(part, chunks)
+    else:
+        _print_list(value, chunks)
+
+
+def _print_list(values: tuple[Value, ...], chunks: list[bytes]) -> None:
+    chunks.append(b"(")
+    for position, value in enumerate(values):
+        if position:
+            chunks.append(b" ")
+        _print(value, chunks)
+    chunks.append(b")")
+
+
+def _line(text: str) -> bytes:
+    return text.encode("ascii", "replace") + b"\r\n"

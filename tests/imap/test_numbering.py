@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.imap.numbering import Numbering
+from replicator.imap.sequence_set import SequenceSet
+
+UIDS = st.lists(st.integers(1, 60), unique=True).map(sorted)
+ENDS = st.one_of(st.none(), st.integers(1, 60))
+SETS = st.lists(st.tuples(ENDS, ENDS), min_size=1, max_size=4).map(lambda ranges: SequenceSet(tuple(ranges)))
+
+
+def numbering_of(uids: list[int], recent_from: int = 1) -> Numbering:
+    numbering = Numbering()
+    numbering.append(uids, recent_from)
+    return numbering
+
+
+@given(UIDS, SETS)
+def test_uid_sets_mean_the_messages_that_a_naive_reading_finds(uids: list[int], numbers: SequenceSet) -> None:
+    numbering = numbering_of(uids)
+    largest = max(uids, default=0)
+    meant = set()
+    for a, b in numbers.ranges:
+        low, high = sorted((largest if a is None else a, largest if b is None else b))
+        meant |= {uid for uid in uids if low <= uid <= high}
+    runs = numbering.resolve(numbers, by_uid=True)
+    assert runs is not None
+    assert list(numbering.pairs(runs)) == [(n, uid) for n, uid in enumerate(uids, 1) if uid in meant]
+
+
+@given(UIDS, SETS)
+def test_sequence_numbers_beyond_the_last_are_refused_whole(uids: list[int], numbers: SequenceSet) -> None:
+    numbering = numbering_of(uids)
+    runs = numbering.resolve(numbers, by_uid=False)
+    ends = [len(uids) if end is None else end for ends in numbers.ranges for end in ends]
+    if runs is None:
+        assert max(ends) > len(uids) or not uids
+        return
+    for number, uid in numbering.pairs(runs):
+        assert uids[number - 1] == uid
+        assert min(ends) <= number <= max(ends)
+
+
+def test_star_in_an_empty_mailbox() -> None:
+    assert Numbering().resolve(SequenceSet(((1, None),)), by_uid=False) == []
+    assert Numbering().resolve(SequenceSet(((1, 1),)), by_uid=False) is None
+    assert not list(Numbering().pairs(Numbering().resolve(SequenceSet(((1, None),)), by_uid=True) or []))
+
+
+@given(UIDS, st.sets(st.integers(1, 60)))
+def test_a_client_that_removes_what_it_is_told_ends_with_the_same_messages(uids: list[int], gone: set[int]) -> None:
+    numbering = numbering_of(uids)
+    client = list(uids)
+    for number in numbering.expunge(gone):
+        del client[number - 1]
+    assert client == list(numbering.uids) == [uid for uid in uids if uid not in gone]
+
+
+def test_recent_counts_only_announced_messages_above_the_claim() -> None:
+    numbering = numbering_of([3, 5, 8], recent_from=5)
+    assert numbering.recent_count == 2
+    numbering.append([9, 10], recent_from=11)  # another session had them
+    assert numbering.recent_count == 2
+    numbering.append([12], recent_from=11)
+    numbering.expunge([5])
+    assert [uid for uid in numbering.uids if uid in numbering.recent] == [8, 12]
+    assert numbering.recent_count == 2
