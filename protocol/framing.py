@@ -1,0 +1,184 @@
+"""Bytes to frames: where a command begins and ends, whatever it says (RFC 3501 sections 2.2 and 4.3, RFC 7888).
+
+A frame is one command with all its literals. The framer looks at line ends and literal markers only, does no I/O,
+holds at most one frame within its limits plus what the last `receive` brought, and looks at every byte once however
+the bytes are cut. The grammars read a frame's text; both text protocols are framed here.
+
+    framer.receive(data)
+    while (event := framer.next_event()) is not None: ...
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+KIB = 1024
+MIB = 1024 * KIB
+
+_MARKER = re.compile(rb"\{([0-9]+)(\+?)\}\Z")
+_MARKER_BYTES = 32
+"""A marker that is longer than this announces more than any limit allows; only so much of a line is searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """What one frame may cost its reader, in bytes and in literals."""
+
+    text: int = 64 * KIB  # all lines of the frame, without the last CRLF and the literals
+    literal: int = 64 * MIB  # one literal
+    literals_total: int = 65 * MIB  # all literals of the frame: a large one and some names
+    literals: int = 64  # how many: each costs an object and a place in the parser's stack
+
+
+class Frame(NamedTuple):
+    r"""One command: its text, where each literal is only its marker `{n}\r\n` or `{n+}\r\n`, and the literals in order.
+
+    There are as many literals as there are CRLF in the text, and each has the length that its marker says.
+    """
+
+    text: bytes
+    literals: tuple[bytes, ...]
+
+
+class ContinuationNeeded(NamedTuple):
+    """The sender waits for leave to send `size` bytes (RFC 3501 section 7.5); `text` is the command so far.
+
+    Either send a continuation and go on reading events, or call `Framer.refuse` and answer the command.
+    """
+
+    text: bytes
+    size: int
+
+
+Event = Frame | ContinuationNeeded
+
+
+class FramingError(Exception):
+    """The bytes are not a frame within the limits. `text` is the command so far, where its tag may be found.
+
+    If `recoverable`, the frame is dropped and the framer stands at the next command: so it is after a synchronising
+    literal that was too large, because its sender waits. Otherwise what follows cannot be told from commands: the
+    framer raises the same error for ever, and the connection should end.
+    """
+
+    def __init__(self, message: str, text: bytes, *, recoverable: bool = False) -> None:
+        super().__init__(message)
+        self.text = text
+        self.recoverable = recoverable
+
+
+@dataclass(slots=True)
+class Framer:
+    """Frames of one incoming stream. `limits` may be replaced at any time and then hold from the next line on.
+
+    `bare_lf`: take LF alone for a line end too. For clients that were typed by hand; the frame shows CRLF all the same.
+    """
+
+    limits: FrameLimits = field(default_factory=FrameLimits)
+    bare_lf: bool = False
+    _buffer: bytearray = field(default_factory=bytearray, init=False)
+    _searched: int = field(default=0, init=False)  # so much of the buffer holds no LF
+    _text: bytearray = field(default_factory=bytearray, init=False)
+    _literals: list[bytes] = field(default_factory=list, init=False)
+    _literals_total: int = field(default=0, init=False)
+    _awaited: int | None = field(default=None, init=False)  # bytes of the literal that we are in
+    _error: FramingError | None = field(default=None, init=False)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the stream. Drain `next_event` before the next call, so that memory stays bounded."""
+        self._buffer += data
+
+    def next_event(self) -> Event | None:
+        """The next frame or question; None: more bytes are needed. Raises FramingError."""
+        if self._error is not None:
+            raise self._error
+        while True:
+            if self._awaited is not None and not self._read_literal(self._awaited):
+                return None
+            line = self._read_line()
+            if line is None:
+                return None
+            self._text += line
+            marker = _MARKER.search(line, max(0, len(line) - _MARKER_BYTES))
+            if marker is None:
+                return self._finish()
+            if self._begin_literal(marker):
+                return ContinuationNeeded(bytes(self._text), self._awaited or 0)
+
+    def refuse(self) -> None:
+        """Drop the frame whose `ContinuationNeeded` was the last event: its sender goes on with another command."""
+        self._finish()
+
+    def detach(self) -> bytes:
+        """Hand back the bytes that no event has used, when the stream changes its meaning after a frame."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        self._searched = 0
+        return data
+
+    def _read_literal(self, size: int) -> bool:
+        if len(self._buffer) < size:
+            return False
+        self._literals.append(self._consume(size, size))
+        self._awaited = None
+        return True
+
+    def _read_line(self) -> bytes | None:
+        """The next line without its end; None if it is not all here."""
+        room = max(0, self.limits.text - len(self._text))
+        end = self._buffer.find(b"\n", self._searched, room + 2)
+        if end < 0:
+            self._searched = len(self._buffer)
+            if self._searched >= room + 2:
+                raise self._fail(f"the command's text is longer than {self.limits.text} bytes", with_buffer=True)
+            return None
+        stop = end - 1 if end and self._buffer[end - 1] == ord("\r") else end
+        if stop == end and not self.bare_lf:
+            raise self._fail("a line ends in LF without CR", with_buffer=True)
+        if stop > room:
+            raise self._fail(f"the command's text is longer than {self.limits.text} bytes", with_buffer=True)
+        return self._consume(stop, end + 1)
+
+    def _begin_literal(self, marker: re.Match[bytes]) -> bool:
+        """Await the literal; True if its sender waits for a continuation."""
+        size, synchronising = int(marker[1]), not marker[2]
+        limits = self.limits
+        if size > min(limits.literal, limits.literals_total - self._literals_total):
+            raise self._fail(
+                f"a literal of {size} bytes: at most {limits.literal} are taken, {limits.literals_total} a command",
+                recoverable=synchronising,
+            )
+        if len(self._literals) >= limits.literals:
+            raise self._fail(f"more than {limits.literals} literals in one command", recoverable=synchronising)
+        self._text += b"\r\n"
+        self._literals_total += size
+        self._awaited = size
+        return synchronising
+
+    def _finish(self) -> Frame:
+        frame = Frame(bytes(self._text), tuple(self._literals))
+        self._text.clear()
+        self._literals.clear()
+        self._literals_total = 0
+        self._awaited = None
+        return frame
+
+    def _consume(self, size: int, end: int) -> bytes:
+        """Cut the first `end` bytes off the buffer and return the first `size` of them, copied once."""
+        with memoryview(self._buffer) as view, view[:size] as part:
+            taken = bytes(part)
+        del self._buffer[:end]  # O(1): CPython moves the start
+        self._searched = 0
+        return taken
+
+    def _fail(self, message: str, *, recoverable: bool = False, with_buffer: bool = False) -> FramingError:
+        text = self._finish().text
+        if with_buffer:
+            text += bytes(self._buffer[: self.limits.text - len(text)])
+        error = FramingError(message, text, recoverable=recoverable)
+        if not recoverable:
+            self._error = error
+            self._buffer.clear()
+        return error

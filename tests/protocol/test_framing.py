@@ -1,0 +1,194 @@
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, FramingError
+
+SMALL = FrameLimits(text=40, literal=20, literals_total=30, literals=3)
+
+
+def drain(framer: Framer) -> Iterator[Event]:
+    while (event := framer.next_event()) is not None:
+        yield event
+
+
+def whole(data: bytes) -> list[bytes]:
+    return [data]
+
+
+def byte_by_byte(data: bytes) -> list[bytes]:
+    return [data[i : i + 1] for i in range(len(data))]
+
+
+def with_tail(data: bytes) -> list[bytes]:
+    return [data + b"z9 TAIL", b"\r\n"]
+
+
+CUTS: list[Callable[[bytes], list[bytes]]] = [whole, byte_by_byte, with_tail]
+
+
+def events_of(framer: Framer, pieces: list[bytes]) -> list[Event]:
+    events: list[Event] = []
+    for piece in pieces:
+        framer.receive(piece)
+        events.extend(drain(framer))
+    return [event for event in events if event != Frame(b"z9 TAIL", ())]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("data", "events"),
+    [
+        (b"a1 NOOP\r\n", [Frame(b"a1 NOOP", ())]),
+        (b"\r\n", [Frame(b"", ())]),
+        (b"a NOOP\r\nb NOOP\r\n", [Frame(b"a NOOP", ()), Frame(b"b NOOP", ())]),
+        (b"a X {3+}\r\nabc\r\n", [Frame(b"a X {3+}\r\n", (b"abc",))]),
+        (b"a X {0+}\r\n\r\n", [Frame(b"a X {0+}\r\n", (b"",))]),
+        (b"a X {6+}\r\n\r\n\0\xff\r\n Y\r\n", [Frame(b"a X {6+}\r\n Y", (b"\r\n\0\xff\r\n",))]),
+        (b"a {1+}\r\n) {2+}\r\n{}\r\n", [Frame(b"a {1+}\r\n {2+}\r\n", (b")", b"{}"))]),
+        (b'a "{3}" X\r\n', [Frame(b'a "{3}" X', ())]),
+        (b"a {3} X\r\n", [Frame(b"a {3} X", ())]),
+        (b"a {x}\r\n", [Frame(b"a {x}", ())]),
+        (b"a\rb\r\n", [Frame(b"a\rb", ())]),
+        (
+            b"a LOGIN {3}\r\nabc {2}\r\nde\r\n",
+            [
+                ContinuationNeeded(b"a LOGIN {3}\r\n", 3),
+                ContinuationNeeded(b"a LOGIN {3}\r\n {2}\r\n", 2),
+                Frame(b"a LOGIN {3}\r\n {2}\r\n", (b"abc", b"de")),
+            ],
+        ),
+    ],
+)
+def test_frames(cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]) -> None:
+    assert events_of(Framer(SMALL), cut(data)) == events
+
+
+@pytest.mark.parametrize("cut", [whole, byte_by_byte])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a" * 41 + b"\r\n", b"a" * 40),
+        (b"a" * 4000, b"a" * 40),
+        (b"a1 {3+}\r\nabc" + b"b" * 40 + b"\r\n", b"a1 {3+}\r\n" + b"b" * 31),
+        (b"a1 {21+}\r\n" + b"x" * 21, b"a1 {21+}"),
+        (b"a1 {9999999999999999999999999+}\r\n", b"a1 {9999999999999999999999999+}"),
+        (b"a1 {20+}\r\n" + b"x" * 20 + b" {11+}\r\n", b"a1 {20+}\r\n {11+}"),
+        (b"a1 {1+}\r\nx{1+}\r\nx{1+}\r\nx{1+}\r\nx\r\n", b"a1 {1+}\r\n{1+}\r\n{1+}\r\n{1+}"),
+        (b"a1 NOOP\n", b"a1 NOOP\n"),
+        (b"\n", b"\n"),
+    ],
+)
+def test_beyond_a_limit_the_stream_is_dead(cut: Callable[[bytes], list[bytes]], data: bytes, text: bytes) -> None:
+    framer = Framer(SMALL)
+    with pytest.raises(FramingError) as error:
+        events_of(framer, cut(data))
+    assert not error.value.recoverable
+    assert error.value.text == text
+    framer.receive(b"b NOOP\r\n")
+    with pytest.raises(FramingError) as again:
+        framer.next_event()
+    assert again.value is error.value
+
+
+def test_text_exactly_at_the_limit_passes() -> None:
+    assert events_of(Framer(SMALL), [b"a" * 40 + b"\r\n"]) == [Frame(b"a" * 40, ())]
+    assert events_of(Framer(SMALL), byte_by_byte(b"a" * 40 + b"\r\n")) == [Frame(b"a" * 40, ())]
+
+
+@pytest.mark.parametrize("command", [b"a1 APPEND x {21}\r\n", b"a1 {1+}\r\nx{1+}\r\nx{1+}\r\nx{1}\r\n"])
+def test_a_refused_synchronising_literal_leaves_the_stream_usable(command: bytes) -> None:
+    framer = Framer(SMALL)
+    framer.receive(command)
+    with pytest.raises(FramingError) as error:
+        framer.next_event()
+    assert error.value.recoverable
+    assert error.value.text.startswith(b"a1 ")
+    framer.receive(b"a2 NOOP\r\n")
+    assert list(drain(framer)) == [Frame(b"a2 NOOP", ())]
+
+
+def test_the_reader_may_refuse_a_literal_before_its_bytes() -> None:
+    framer = Framer(SMALL)
+    framer.receive(b"a1 {2+}\r\nxy {5}\r\n")
+    assert framer.next_event() == ContinuationNeeded(b"a1 {2+}\r\n {5}\r\n", 5)
+    framer.refuse()
+    framer.receive(b"a2 {1+}\r\nq\r\n")
+    assert list(drain(framer)) == [Frame(b"a2 {1+}\r\n", (b"q",))]
+
+
+def test_bare_lf_is_taken_where_allowed_and_shown_as_crlf() -> None:
+    framer = Framer(SMALL, bare_lf=True)
+    assert events_of(framer, byte_by_byte(b"a {2+}\nx\n Y\nb\r\n")) == [
+        Frame(b"a {2+}\r\n Y", (b"x\n",)),
+        Frame(b"b", ()),
+    ]
+
+
+def test_limits_may_change_between_commands() -> None:
+    framer = Framer(SMALL)
+    framer.limits = FrameLimits(literal=100)
+    framer.receive(b"a {100+}\r\n" + b"x" * 100)
+    framer.limits = FrameLimits(text=4)
+    framer.receive(b" more than four\r\n")
+    with pytest.raises(FramingError, match="longer than 4 bytes"):
+        framer.next_event()
+
+
+def test_detach_hands_back_what_was_not_used() -> None:
+    framer = Framer(SMALL)
+    framer.receive(b"a STARTTLS\r\nb INJECTED\r\n")
+    assert framer.next_event() == Frame(b"a STARTTLS", ())
+    assert framer.detach() == b"b INJECTED\r\n"
+    assert framer.next_event() is None
+
+
+frames = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from([b"", b"a X ", b'"{2}" ']), st.binary(max_size=12)), max_size=3),
+        st.sampled_from([b"", b" END", b"(\\Seen)", b"{3} "]),
+    ),
+    max_size=4,
+)
+
+
+@given(
+    frames,
+    st.lists(st.integers(min_value=0, max_value=400), max_size=20),
+    st.booleans(),
+)
+def test_however_cut_the_frames_are_the_same(
+    commands: list[tuple[list[tuple[bytes, bytes]], bytes]],
+    cuts: list[int],
+    plus: bool,  # noqa: FBT001 - drawn
+) -> None:
+    sign = b"+" if plus else b""
+    stream, expected = b"", []
+    for parts, end in commands:
+        texts = [before + b"{%d%s}\r\n" % (len(literal), sign) for before, literal in parts]
+        stream += b"".join(text + literal for text, (_, literal) in zip(texts, parts, strict=True)) + end + b"\r\n"
+        expected.append(Frame(b"".join(texts) + end, tuple(literal for _, literal in parts)))
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    pieces = [stream[low:high] for low, high in pairwise(edges)]
+    events = events_of(Framer(), pieces)
+    assert [event for event in events if isinstance(event, Frame)] == expected
+    assert sum(isinstance(event, ContinuationNeeded) for event in events) == (
+        0 if plus else sum(len(parts) for parts, _ in commands)
+    )
+
+
+@given(st.lists(st.binary(max_size=50), max_size=40))
+def test_memory_stays_within_one_frame(pieces: list[bytes]) -> None:
+    framer = Framer(SMALL)
+    for piece in pieces:
+        framer.receive(piece)
+        try:
+            for _event in drain(framer):
+                pass
+        except FramingError as error:
+            if not error.recoverable:
+                return
+        assert len(framer._buffer) <= max(SMALL.text + 2, SMALL.literal)
