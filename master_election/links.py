@@ -1,0 +1,190 @@
+"""Link-state routing: which nodes can be reached, and over which neighbour (design section 5).
+
+Every node floods one advert of its own links; the highest sequence number of a SID wins. An edge counts only
+while the newest adverts of both its ends name it, so that a link which works in one direction, or whose other end
+has restarted and not heard of it yet, carries nothing. After a link comes up both ends send the whole table before
+anything else; thus a node that gets a message over a link already knows what the sender knew.
+
+No clock and no repetition: links deliver in order or go down, and coming up again repeats everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.commands import LinkAdvert
+
+MAX_NODES = 1024
+"""Adverts kept, and neighbours in an advert: far beyond a mail cluster, and the table stays under a few MiB."""
+
+Edges = Mapping[str, tuple[str, ...]]
+"""SID -> its neighbours over edges that both ends advertise, sorted; without those that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Adverts to be sent to one neighbour."""
+
+    to: str
+    adverts: tuple[LinkAdvert, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUpdate:
+    """What an event calls for. `routes_changed` is true whenever `component_changed` is."""
+
+    floods: tuple[Flood, ...] = ()
+    component_changed: bool = False
+    routes_changed: bool = False
+
+
+class LinkTable:
+    """One node's picture of the links of all nodes.
+
+    `first_sequence` is a reading of the wall clock in milliseconds: a restarted node's adverts win over those of
+    its past, which took fewer than one number a millisecond.
+    """
+
+    def __init__(self, sid: str, first_sequence: int) -> None:
+        self.sid = sid
+        self._round_trips_us: dict[str, int] = {}
+        # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
+        self._adverts: dict[str, LinkAdvert] = {sid: LinkAdvert(sid, first_sequence, ())}
+        self._edges: Edges = {}
+        self._component: tuple[str, ...] = (sid,)
+        self._distances: dict[str, dict[str, int]] = {}
+
+    # ---- events
+
+    def neighbour_up(self, sid: str, round_trip_us: int) -> LinkUpdate:
+        """A link stands, and anything sent over it comes after what this asks to send.
+
+        A link that replaces one to the same node is reported down first: its other end may have restarted.
+        """
+        self._round_trips_us[sid] = round_trip_us
+        advert = self._readvertise()
+        others = tuple(Flood(to, (advert,)) for to in self.neighbours if to != sid)
+        return self._update((*others, Flood(sid, tuple(self._adverts.values()))))
+
+    def neighbour_down(self, sid: str) -> LinkUpdate:
+        """A link is gone."""
+        if self._round_trips_us.pop(sid, None) is None:
+            return LinkUpdate()
+        advert = self._readvertise()
+        return self._update(tuple(Flood(to, (advert,)) for to in self.neighbours))
+
+    def receive(self, adverts: Sequence[LinkAdvert], sender: str) -> LinkUpdate:
+        """Adverts came from the neighbour `sender`."""
+        news: list[LinkAdvert] = []
+        floods: list[Flood] = []
+        for advert in adverts:
+            known = self._adverts.get(advert.sid)
+            if advert == known or len(advert.neighbours) > MAX_NODES:
+                continue
+            if advert.sid == self.sid:
+                floods += self._overrule(advert)
+            elif known is None or advert.sequence > known.sequence:
+                self._keep(advert)
+                news.append(advert)
+        if news:
+            floods += [Flood(to, tuple(news)) for to in self.neighbours if to != sender]
+        return self._update(tuple(floods))
+
+    # ---- queries
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """SIDs of the links that are up here, whether or not the other end says so too; sorted."""
+        return tuple(sorted(self._round_trips_us))
+
+    @property
+    def component(self) -> tuple[str, ...]:
+        """SIDs that can be reached, this node included; sorted."""
+        return self._component
+
+    @property
+    def adverts(self) -> tuple[LinkAdvert, ...]:
+        """The whole table, by SID."""
+        return tuple(self._adverts[sid] for sid in sorted(self._adverts))
+
+    def next_hop(self, to: str) -> str | None:
+        """The neighbour over which `to` is reached; None if it is this node or cannot be reached."""
+        return self.next_hop_from(self.sid, to)
+
+    def next_hop_from(self, node: str, to: str) -> str | None:
+        """The neighbour over which `node` reaches `to`: fewest hops, then lowest SID. Every node answers alike."""
+        if to not in self._edges or node == to:
+            return None
+        if to not in self._distances:
+            self._distances[to] = _hops_to(self._edges, to)
+        hops = self._distances[to]
+        if node not in hops:
+            return None
+        return next(near for near in self._edges[node] if hops.get(near) == hops[node] - 1)
+
+    def downstream(self, source: str) -> tuple[str, ...]:
+        """Neighbours that hear `source` through this node: the branches here of the tree with `source` as root."""
+        return tuple(near for near in self.neighbours if self.next_hop_from(near, source) == self.sid)
+
+    def ships(self, origin: str, neighbour: str) -> bool:
+        """Whether this node is the one to send entries of the node `origin` to `neighbour`.
+
+        What no route leads to, and a past run of the neighbour itself, everybody ships who has it: twice is
+        harmless, never is not.
+        """
+        return origin == self.sid or self.next_hop_from(neighbour, origin) in (None, self.sid)
+
+    # ---- the table
+
+    def _readvertise(self, above: int = 0) -> LinkAdvert:
+        sequence = max(self._adverts[self.sid].sequence, above) + 1
+        advert = LinkAdvert(self.sid, sequence, tuple((sid, self._round_trips_us[sid]) for sid in self.neighbours))
+        self._adverts[self.sid] = advert
+        return advert
+
+    def _overrule(self, past: LinkAdvert) -> list[Flood]:
+        """Our own advert from a past run, whose clock was ahead of ours: go above it."""
+        if past.sequence < self._adverts[self.sid].sequence:
+            return []
+        advert = self._readvertise(above=past.sequence)
+        return [Flood(to, (advert,)) for to in self.neighbours]
+
+    def _keep(self, advert: LinkAdvert) -> None:
+        self._adverts.pop(advert.sid, None)
+        self._adverts[advert.sid] = advert
+        if len(self._adverts) > MAX_NODES:
+            reachable = frozenset(self._component)
+            unreachable = (sid for sid in self._adverts if sid not in reachable)
+            del self._adverts[next(unreachable, advert.sid)]
+
+    def _update(self, floods: tuple[Flood, ...]) -> LinkUpdate:
+        edges = _edges(self._adverts)
+        routes_changed = edges != self._edges
+        if not routes_changed:
+            return LinkUpdate(floods)
+        self._edges, self._distances = edges, {}
+        component = tuple(sorted(_hops_to(edges, self.sid)))
+        component_changed = component != self._component
+        self._component = component
+        return LinkUpdate(floods, component_changed, routes_changed)
+
+
+def _edges(adverts: Mapping[str, LinkAdvert]) -> Edges:
+    named = {sid: {near for near, _ in advert.neighbours if near != sid} for sid, advert in adverts.items()}
+    mutual = {sid: tuple(sorted(near for near in nears if sid in named.get(near, ()))) for sid, nears in named.items()}
+    return {sid: nears for sid, nears in mutual.items() if nears}
+
+
+def _hops_to(edges: Edges, to: str) -> dict[str, int]:
+    """Breadth first from `to`: every node that reaches it -> how many hops."""
+    hops = {to: 0}
+    queue = deque([to])
+    while queue:
+        node = queue.popleft()
+        for near in edges.get(node, ()):
+            if near not in hops:
+                hops[near] = hops[node] + 1
+                queue.append(near)
+    return hops

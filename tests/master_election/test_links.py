@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master_election import links
+from master_election.links import LinkTable, LinkUpdate
+from protocol.commands import LinkAdvert
+
+
+class Network:
+    """Tables joined by links that deliver in order, one queue a link and direction."""
+
+    def __init__(self, sids: Iterable[str]) -> None:
+        self.tables = {sid: LinkTable(sid, 1) for sid in sids}
+        self.queues: dict[tuple[str, str], deque[tuple[LinkAdvert, ...]]] = {}
+        self.changes: dict[str, int] = dict.fromkeys(self.tables, 0)
+
+    def up(self, a: str, b: str) -> None:
+        for here, there in ((a, b), (b, a)):
+            self.queues[here, there] = deque()
+        for here, there in ((a, b), (b, a)):
+            self._note(here, self.tables[here].neighbour_up(there, 100))
+
+    def down(self, a: str, b: str) -> None:
+        for here, there in ((a, b), (b, a)):
+            self.queues.pop((here, there), None)
+        for here, there in ((a, b), (b, a)):
+            self._note(here, self.tables[here].neighbour_down(there))
+
+    def restart(self, sid: str, first_sequence: int) -> None:
+        for near in self.tables[sid].neighbours:
+            self.down(sid, near)
+        self.tables[sid] = LinkTable(sid, first_sequence)
+
+    def deliver(self, link: tuple[str, str]) -> None:
+        sender, here = link
+        self._note(here, self.tables[here].receive(self.queues[link].popleft(), sender))
+
+    def settle(self) -> None:
+        while busy := [link for link, queue in self.queues.items() if queue]:
+            self.deliver(busy[0])
+
+    def _note(self, here: str, update: LinkUpdate) -> None:
+        self.changes[here] += update.component_changed
+        for flood in update.floods:
+            self.queues[here, flood.to].append(flood.adverts)
+
+
+def network(sids: str, edges: Sequence[str]) -> Network:
+    net = Network(sids)
+    for edge in edges:
+        net.up(*edge)
+    net.settle()
+    return net
+
+
+def test_a_lone_node_is_its_own_component() -> None:
+    table = LinkTable("a", 1)
+    assert table.component == ("a",)
+    assert table.next_hop("a") is None
+    assert table.next_hop("b") is None
+
+
+def test_a_link_counts_once_both_ends_say_so() -> None:
+    table = LinkTable("a", 1)
+    update = table.neighbour_up("b", 250)
+    assert not update.component_changed
+    assert [flood.to for flood in update.floods] == ["b"]
+    assert update.floods[0].adverts == (LinkAdvert("a", 2, (("b", 250),)),)
+    assert not table.receive([LinkAdvert("b", 7, ())], "b").component_changed
+    assert table.receive([LinkAdvert("b", 8, (("a", 250),))], "b").component_changed
+    assert table.component == ("a", "b")
+
+
+def test_a_new_neighbour_gets_the_whole_table_and_the_others_get_news_only() -> None:
+    net = network("abc", ["ab"])
+    update = net.tables["b"].neighbour_up("c", 1)
+    sent = {flood.to: sorted(advert.sid for advert in flood.adverts) for flood in update.floods}
+    assert sent == {"a": ["b"], "c": ["a", "b"]}
+
+
+def test_news_is_passed_to_everyone_but_its_sender_and_old_news_to_nobody() -> None:
+    net = network("abc", ["ab", "bc", "ac"])
+    news = LinkAdvert("c", 1000, ())
+    assert [flood.to for flood in net.tables["a"].receive([news], "b").floods] == ["c"]
+    assert net.tables["a"].receive([news], "c").floods == ()
+    assert net.tables["a"].receive([LinkAdvert("c", 999, ())], "c").floods == ()
+
+
+def test_in_a_line_the_middle_is_the_next_hop() -> None:
+    net = network("abc", ["ab", "bc", "ac"])
+    assert net.tables["a"].next_hop("c") == "c"
+    net.down("a", "c")
+    net.settle()
+    assert net.tables["a"].component == ("a", "b", "c")
+    assert net.tables["a"].next_hop("c") == "b"
+    assert net.tables["c"].next_hop("a") == "b"
+    assert net.tables["b"].downstream("a") == ("c",)
+
+
+def test_of_two_ways_of_equal_length_the_lower_sid_carries() -> None:
+    net = network("abcd", ["ab", "ac", "bd", "cd"])
+    assert net.tables["a"].next_hop("d") == "b"
+    assert net.tables["c"].next_hop_from("a", "d") == "b"
+    assert net.tables["b"].ships("d", "a")
+    assert not net.tables["c"].ships("d", "a")
+    assert net.tables["c"].ships("c", "a")
+
+
+def test_entries_of_nodes_that_are_gone_and_of_the_neighbours_own_past_are_shipped_by_all() -> None:
+    net = network("abc", ["ab", "bc", "ac"])
+    assert net.tables["a"].ships("gone", "b")
+    assert net.tables["a"].ships("b", "b")
+    assert net.tables["c"].ships("b", "b")
+
+
+def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None:
+    net = network("abc", ["ab", "bc"])
+    net.down("b", "c")
+    net.settle()
+    assert net.tables["a"].component == ("a", "b")
+    assert "c" in {advert.sid for advert in net.tables["a"].adverts}
+
+
+def test_a_restarted_node_wins_over_its_past() -> None:
+    net = network("abc", ["ab", "bc"])
+    net.restart("c", first_sequence=1000)
+    net.up("b", "c")
+    net.settle()
+    assert net.tables["a"].component == ("a", "b", "c")
+
+
+def test_a_node_whose_clock_went_back_goes_above_its_past() -> None:
+    net = network("abc", ["ab", "bc"])
+    for _ in range(5):
+        net.down("b", "c")
+        net.up("b", "c")
+        net.settle()
+    net.restart("c", first_sequence=0)
+    net.up("b", "c")
+    net.settle()
+    assert net.tables["a"].component == net.tables["c"].component == ("a", "b", "c")
+
+
+def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_NODES", 4)
+    net = network("abc", ["ab", "bc"])
+    for number in range(10):
+        net.tables["a"].receive([LinkAdvert(f"x{number}", 1, ())], "b")
+    assert [advert.sid for advert in net.tables["a"].adverts] == ["a", "b", "c", "x9"]
+    assert net.tables["a"].receive([LinkAdvert("b", 99, (("a", 1),) * 5)], "b").floods == ()
+    assert net.tables["a"].component == ("a", "b", "c")
+
+
+SIDS = "abcdef"
+PAIRS = ["".join(pair) for pair in combinations(SIDS, 2)]
+
+
+def reachable(start: str, edges: set[str]) -> tuple[str, ...]:
+    found = {start}
+    while more := {end for edge in edges for end in edge if found & set(edge)} - found:
+        found |= more
+    return tuple(sorted(found))
+
+
+@given(
+    flips=st.lists(st.sampled_from(PAIRS), max_size=25),
+    chooser=st.randoms(use_true_random=False),
+)
+def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: Random) -> None:
+    net = Network(SIDS)
+    edges: set[str] = set()
+    for pair in flips:
+        if pair in edges:
+            net.down(*pair)
+        else:
+            net.up(*pair)
+        edges ^= {pair}
+        for _ in range(3):
+            if busy := [link for link, queue in net.queues.items() if queue]:
+                net.deliver(chooser.choice(busy))
+    net.settle()
+    for here in SIDS:
+        table = net.tables[here]
+        assert table.component == reachable(here, edges)
+        for there in table.component:
+            path = [here]
+            while path[-1] != there:
+                hop = net.tables[path[-1]].next_hop(there)
+                assert hop is not None
+                assert hop == table.next_hop_from(path[-1], there)
+                path.append(hop)
+            assert len(set(path)) == len(path)
