@@ -1,0 +1,50 @@
+"""The configuration file (design section 9): TOML in, one frozen `Config` out, every problem named with its line.
+
+`model` holds the shapes and the defaults, `values` the rules of single values, `positions` finds lines, `loader`
+brings them together, `template` writes a file. Nothing here opens a socket or creates a directory. Known keys and
+their defaults are a contract: scripts rely on them.
+"""
+
+from replicator.config.loader import load_config
+from replicator.config.model import (
+    Address,
+    CheckpointConfig,
+    Config,
+    ConflictConfig,
+    ContentConfig,
+    DurabilityConfig,
+    ListenConfig,
+    LogConfig,
+    MastershipConfig,
+    NodeConfig,
+    PeerConfig,
+    Scope,
+    TlsConfig,
+    UidConflict,
+    UsersConfig,
+    WhenShort,
+    default_config,
+)
+from replicator.config.template import config_text
+
+__all__ = [
+    "Address",
+    "CheckpointConfig",
+    "Config",
+    "ConflictConfig",
+    "ContentConfig",
+    "DurabilityConfig",
+    "ListenConfig",
+    "LogConfig",
+    "MastershipConfig",
+    "NodeConfig",
+    "PeerConfig",
+    "Scope",
+    "TlsConfig",
+    "UidConflict",
+    "UsersConfig",
+    "WhenShort",
+    "config_text",
+    "default_config",
+    "load_config",
+]

@@ -1,0 +1,195 @@
+"""From a file to a `Config`: every section in turn, then the rules between sections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from replicator.config import values
+from replicator.config.model import (
+    MIB,
+    Address,
+    CheckpointConfig,
+    Config,
+    ConflictConfig,
+    ContentConfig,
+    DurabilityConfig,
+    ListenConfig,
+    LogConfig,
+    MastershipConfig,
+    NodeConfig,
+    PeerConfig,
+    TlsConfig,
+    UidConflict,
+    UsersConfig,
+    WhenShort,
+    default_config,
+    default_copies,
+)
+from replicator.config.source import Section, Source
+
+EXAMPLE_SID = "dc1"
+EXAMPLE_ADDRESS = Address("127.0.0.1", 4421)
+
+PEERS_MAX = 254
+"""Every node of a cluster links to every other; beyond this, floods and contexts outgrow their lines."""
+
+PRIORITY_MAX = 2**31 - 1
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises ConfigError, whose text has a line `file:line: what is wrong and what to do` for each problem.
+    """
+    source = Source(path)
+    directory = path.absolute().parent
+    node = _node(source.section("node"), directory)
+    defaults = default_config(node.id, directory)
+    listen = _listen(source.section("listen"))
+    peers = tuple(_peer(section) for section in source.sections("peer"))
+    config = Config(
+        node=node,
+        listen=listen,
+        peers=peers,
+        durability=_durability(source.section("durability"), nodes=1 + len(peers)),
+        mastership=_mastership(source.section("mastership")),
+        users=UsersConfig(
+            source.section("users").take("passwd_file", values.path(directory), defaults.users.passwd_file)
+        ),
+        conflict=ConflictConfig(
+            source.section("conflict").take("uid", values.choice(UidConflict), ConflictConfig().uid)
+        ),
+        log=_log(source.section("log")),
+        content=_content(source.section("content")),
+        checkpoint=CheckpointConfig(
+            source.section("checkpoint").take("url", values.object_store_url(directory), defaults.checkpoint.url)
+        ),
+        tls=_tls(source.section("tls"), directory),
+    )
+    _check_peers(source, config)
+    _check_listeners(source, config)
+    _check_exposure(source, config)
+    source.finish()
+    return config
+
+
+def _node(section: Section, directory: Path) -> NodeConfig:
+    sid = section.take_required("id", values.sid, EXAMPLE_SID)
+    defaults = default_config(sid, directory).node
+    return NodeConfig(
+        id=sid,
+        data=section.take("data", values.path(directory), defaults.data),
+        cluster=section.take("cluster", values.cluster_name, defaults.cluster),
+        priority=section.take("priority", values.whole_number(-PRIORITY_MAX, PRIORITY_MAX), defaults.priority),
+    )
+
+
+def _listen(section: Section) -> ListenConfig:
+    def door(key: str) -> Address | None:
+        return section.take(key, values.address(lowest_port=0), None)
+
+    return ListenConfig(peer=door("peer"), imap=door("imap"), lmtp=door("lmtp"), http=door("http"))
+
+
+def _peer(section: Section) -> PeerConfig:
+    return PeerConfig(
+        id=section.take_required("id", values.sid, EXAMPLE_SID),
+        address=section.take_required("address", values.address(lowest_port=1), EXAMPLE_ADDRESS),
+    )
+
+
+def _durability(section: Section, nodes: int) -> DurabilityConfig:
+    return DurabilityConfig(
+        copies=section.take("copies", values.whole_number(1, nodes), default_copies(nodes)),
+        when_short=section.take("when_short", values.choice(WhenShort), DurabilityConfig().when_short),
+    )
+
+
+def _mastership(section: Section) -> MastershipConfig:
+    defaults = MastershipConfig()
+    # Faster than this, heartbeats would measure the scheduler.
+    pace = values.duration(lowest_s=0.01)
+    mastership = MastershipConfig(
+        scope=section.take("scope", values.scope, defaults.scope),
+        heartbeat_s=section.take("heartbeat", pace, defaults.heartbeat_s),
+        timeout_s=section.take("timeout", pace, defaults.timeout_s),
+    )
+    if mastership.timeout_s < 2 * mastership.heartbeat_s:
+        section.problem("timeout", "must be at least twice the heartbeat, or one late heartbeat parts the nodes")
+    return mastership
+
+
+def _log(section: Section) -> LogConfig:
+    return LogConfig(
+        keep_s=section.take("keep", values.duration(lowest_s=0.0), LogConfig().keep_s),
+        max_size_bytes=section.take("max_size", values.size(lowest_bytes=MIB), LogConfig().max_size_bytes),
+    )
+
+
+def _content(section: Section) -> ContentConfig:
+    defaults = ContentConfig()
+    # Inline content lies in database rows, which SQLite holds in memory whole.
+    inline = values.size(lowest_bytes=0, highest_bytes=64 * MIB)
+    return ContentConfig(
+        inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
+        keep_expunged_s=section.take("keep_expunged", values.duration(lowest_s=0.0), defaults.keep_expunged_s),
+    )
+
+
+def _tls(section: Section, directory: Path) -> TlsConfig | None:
+    file = values.existing_file(directory)
+    if not section.given:
+        for key in ("certificate", "key", "ca"):
+            section.take(key, file, directory)  # a key of another section may be meant for this one
+        return None
+    return TlsConfig(
+        certificate=section.take_required("certificate", file, directory / "node.pem"),
+        key=section.take_required("key", file, directory / "node.key"),
+        ca=section.take("ca", file, None),
+    )
+
+
+def _check_peers(source: Source, config: Config) -> None:
+    """Every node is named once."""
+    if len(config.peers) > PEERS_MAX:
+        source.problem(("peer",), f"at most {PEERS_MAX} peers, not {len(config.peers)}")
+    ids: Counter[str] = Counter()
+    addresses: Counter[Address] = Counter()
+    for number, peer in enumerate(config.peers):
+        if peer.id == config.node.id:
+            source.problem(("peer", number, "id"), f"id: {peer.id!r} is this node itself; list only the others")
+        elif ids[peer.id]:
+            source.problem(("peer", number, "id"), f"id: a peer {peer.id!r} is already listed above; ids are distinct")
+        if addresses[peer.address]:
+            source.problem(("peer", number, "address"), f"address: {peer.address} is already another peer's, above")
+        elif peer.address == config.listen.peer:
+            source.problem(("peer", number, "address"), f"address: {peer.address} is where this node itself listens")
+        ids[peer.id] += 1
+        addresses[peer.address] += 1
+
+
+def _check_listeners(source: Source, config: Config) -> None:
+    """No two doors at one address. Port 0 is another port each time."""
+    taken: dict[Address, str] = {}
+    for door in ("peer", "imap", "lmtp", "http"):
+        address: Address | None = getattr(config.listen, door)
+        if address is None or address.port == 0:
+            continue
+        if address in taken:
+            source.problem(("listen", door), f"{door}: {address} is already taken by {taken[address]!r}")
+        taken.setdefault(address, door)
+
+
+def _check_exposure(source: Source, config: Config) -> None:
+    """What must not leave this machine unprotected."""
+    listen, mutual = config.listen, config.tls is not None and config.tls.ca is not None
+    needs_tls = "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
+    if listen.peer and not listen.peer.is_loopback and not mutual:
+        source.problem(("listen", "peer"), f"peer: {listen.peer} can be reached from outside, and {needs_tls}")
+    for number, peer in enumerate(config.peers):
+        if not peer.address.is_loopback and not mutual:
+            source.problem(("peer", number, "address"), f"address: {peer.address} is not this machine, and {needs_tls}")
+    if listen.http and not listen.http.is_loopback:
+        advice = "listen on 127.0.0.1 until it has tokens, and put a proxy that authenticates in front"
+        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside; {advice}")

@@ -1,0 +1,99 @@
+"""On which line a key of a TOML file stands.
+
+The standard library parses TOML but forgets positions. This finds them again in a text that has parsed: it needs
+to know only where keys, headers, strings and brackets begin and end (TOML 1.0).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+
+KeyPath = tuple[str | int, ...]
+"""Where a value stands in the parsed file: `("peer", 1, "id")`."""
+
+LEXEME = re.compile(
+    r'''
+      """(?:\\.|[^\\])*?"{3,5}    # strings of several lines may end in one or two quotes of their own
+    | \'\'\'.*?\'{3,5}
+    | "(?:\\.|[^"\\\n])*"
+    | '[^'\n]*'
+    | \#[^\n]*
+    | \n
+    | \[\[ | \]\] | [\[\]{}=.,]
+    | [^\s"'#\[\]{}=.,]+
+    ''',
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def key_lines(text: str) -> Mapping[KeyPath, int]:
+    """The line, from 1, of every key and header. Keys in inline tables and arrays are on the line of their key."""
+    lines: dict[KeyPath, int] = {}
+    header: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
+    for line, lexemes in _statements(text):
+        if lexemes[0] == "[[":
+            array = _resolved(_names(lexemes[1 : lexemes.index("]]")]), counts)
+            counts[array] = counts.get(array, -1) + 1
+            header = (*array, counts[array])
+            lines.setdefault(array, line)
+            lines[header] = line
+        elif lexemes[0] == "[":
+            header = _resolved(_names(lexemes[1 : lexemes.index("]")]), counts)
+            lines.setdefault(header, line)
+        else:
+            key = _names(lexemes[: lexemes.index("=")])
+            for length in range(1, len(key) + 1):
+                lines.setdefault((*header, *key[:length]), line)
+    return lines
+
+
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
+    """The line of the key, or of the nearest thing around it; 1 if there is none."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
+
+
+def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Each header or key with its value, as (line of its beginning, its lexemes)."""
+    line, start, depth = 1, 1, 0
+    lexemes: list[str] = []
+    for match in LEXEME.finditer(text):
+        lexeme = match[0]
+        if lexeme == "\n" and depth == 0 and lexemes:
+            yield start, lexemes
+            lexemes = []
+        elif lexeme != "\n" and not lexeme.startswith("#"):
+            start = start if lexemes else line
+            lexemes.append(lexeme)
+            # In a value, `]]` closes two arrays and `[[` opens two.
+            depth += lexeme.count("[") - lexeme.count("]") if lexeme[0] in "[]" else 0
+        line += lexeme.count("\n")
+    if lexemes:
+        yield start, lexemes
+
+
+def _names(lexemes: Sequence[str]) -> tuple[str, ...]:
+    """The parts of a dotted key."""
+    return tuple(_unquoted(lexeme) for lexeme in lexemes if lexeme != ".")
+
+
+def _unquoted(lexeme: str) -> str:
+    if lexeme[0] not in "\"'":
+        return lexeme
+    name: str = tomllib.loads(f"name = {lexeme}")["name"]
+    return name
+
+
+def _resolved(names: tuple[str, ...], counts: Mapping[KeyPath, int]) -> KeyPath:
+    """A header's path: a part that names an array of tables means its last table (TOML 1.0 "array of tables")."""
+    path: KeyPath = ()
+    for name in names[:-1]:
+        path = (*path, name)
+        if path in counts:
+            path = (*path, counts[path])
+    return (*path, names[-1])

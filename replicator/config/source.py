@@ -1,0 +1,155 @@
+"""A configuration file while it is being read: takes values out, one by one, and notes every problem with its line.
+
+Reading never stops at a problem: a value that is wrong or missing is noted and replaced, and `finish` raises once
+for all of them, so a replacement never leaves the loader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from replicator.config.positions import KeyPath, key_lines, line_of
+from replicator.errors import ConfigError
+
+T = TypeVar("T")
+
+FILE_MAX_BYTES = 1024 * 1024
+"""A configuration is a few KiB; a wrong file name must not be read into memory whole."""
+
+TOML_POSITION = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$")
+
+
+class Source:
+    """The parsed file, and what was found wrong with it. Raises ConfigError if it cannot be read or parsed at all."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.root: Mapping[str, object] = {}
+        self._problems: list[tuple[int, str]] = []
+        self._known: dict[str, set[str]] = {}
+        text = _read(file)
+        try:
+            self.root = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            position = TOML_POSITION.search(str(error))
+            line = int(position[1]) if position and position[1] else text.count("\n") + 1
+            reason = TOML_POSITION.sub("", str(error))
+            raise ConfigError(f"{file}:{line}: this is not TOML: {reason}") from error
+        self._lines = key_lines(text)
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        """Note that what stands at `path` is wrong."""
+        self._problems.append((line_of(self._lines, path), text))
+
+    def section(self, name: str) -> Section:
+        """The table `[name]`; empty if the file has none."""
+        table = self.root.get(name, {})
+        if not isinstance(table, dict):
+            self.problem((name,), f"{name} must be a section: write [{name}] and its keys below")
+            table = {}
+        return Section(self, name, (name,), table)
+
+    def sections(self, name: str) -> list[Section]:
+        """The tables `[[name]]`, in order."""
+        self.learn(name)
+        tables = self.root.get(name, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            self.problem((name,), f"{name} must be a list of sections: write [[{name}]] above the keys of each")
+            return []
+        return [Section(self, name, (name, number), table) for number, table in enumerate(tables)]
+
+    def learn(self, section: str, key: str | None = None) -> None:
+        """A section or key that the format knows."""
+        keys = self._known.setdefault(section, set())
+        if key is not None:
+            keys.add(key)
+
+    def finish(self) -> None:
+        """Note keys that nobody asked for; raise ConfigError, a line for each problem, if there are any."""
+        for name, value in self.root.items():
+            if name not in self._known:
+                self.problem((name,), f"unknown section [{name}]; the nearest is [{_nearest(name, self._known)}]")
+            elif isinstance(value, dict):
+                self._check_keys(name, (name,), value)
+            elif isinstance(value, list):
+                for number, table in enumerate(value):
+                    self._check_keys(name, (name, number), table)
+        if self._problems:
+            raise ConfigError("\n".join(f"{self.file}:{line}: {text}" for line, text in sorted(self._problems)))
+
+    def _check_keys(self, section: str, path: KeyPath, table: object) -> None:
+        if not isinstance(table, dict):
+            return  # noted by `sections`
+        for key in table:
+            if key in self._known[section]:
+                continue
+            homes = sorted(name for name, keys in self._known.items() if key in keys)
+            advice = f"it belongs to [{homes[0]}]" if homes else self._nearest_key(section, key)
+            self.problem((*path, key), f"unknown key {key!r} in [{section}]; {advice}")
+
+    def _nearest_key(self, section: str, key: str) -> str:
+        return f"the nearest is {_nearest(key, self._known[section])!r}"
+
+
+class Section:
+    """One table of the file. A key that is taken is a key that the format knows."""
+
+    def __init__(self, source: Source, name: str, path: KeyPath, table: Mapping[str, object]) -> None:
+        source.learn(name)
+        self._source = source
+        self._name = name
+        self._path = path
+        self._table = table
+
+    @property
+    def given(self) -> bool:
+        """Whether the file has it, be it empty."""
+        return self._name in self._source.root
+
+    def take(self, key: str, parse: Callable[[object], T], default: T) -> T:
+        """The key's value, or `default` if it is not given or wrong."""
+        self._source.learn(self._name, key)
+        if key not in self._table:
+            return default
+        try:
+            return parse(self._table[key])
+        except ValueError as error:
+            self.problem(key, str(error))
+            return default
+
+    def take_required(self, key: str, parse: Callable[[object], T], example: T) -> T:
+        """As `take`, but that it is missing is a problem too."""
+        if key not in self._table:
+            shown = f'add, for example, {key} = "{example}"'
+            self._source.problem(self._path, f"{key!r} is missing in [{self._name}]: {shown}")
+        return self.take(key, parse, example)
+
+    def problem(self, key: str, text: str) -> None:
+        """Note that the key's value is wrong."""
+        self._source.problem((*self._path, key), f"{key}: {text}")
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: the configuration cannot be read: {error.strerror}") from error
+    if len(data) > FILE_MAX_BYTES:
+        raise ConfigError(f"{file}: larger than {FILE_MAX_BYTES} bytes; this is not a configuration file")
+    try:
+        # TOML knows two line ends, and tomllib's own messages count lines by LF.
+        return data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}:{line}: not UTF-8; save the file as UTF-8 text") from error
+
+
+def _nearest(word: str, known: Mapping[str, object] | set[str]) -> str:
+    # A cutoff of 0 always gives an answer: an operator wants to see a known name, however far.
+    return difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.0)[0]

@@ -1,0 +1,121 @@
+"""A configuration as a commented file, for `replicator cluster run` and for people to start from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from replicator.config.model import Config, PeerConfig, TlsConfig
+from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
+
+
+def config_text(config: Config, directory: Path) -> str:
+    """TOML that `load_config` reads back as `config` from any file in `directory`. Paths in there become relative.
+
+    Durations keep a resolution of a microsecond.
+    """
+    directory = directory.absolute()
+    sections = [
+        _node(config, directory),
+        _listen(config),
+        *(_peer(peer) for peer in config.peers),
+        _writes(config),
+        f"[users]\npasswd_file = {_path(config.users.passwd_file, directory)}    # user:{{SCHEME}}hash\n",
+        _storage(config, directory),
+    ]
+    if config.tls is not None:
+        sections.append(_tls(config.tls, directory))
+    return "\n".join(sections)
+
+
+def _node(config: Config, directory: Path) -> str:
+    node = config.node
+    return (
+        "[node]\n"
+        f"id = {_quoted(node.id)}\n"
+        f"data = {_path(node.data, directory)}    # paths are relative to this file\n"
+        f"cluster = {_quoted(node.cluster)}\n"
+        f"priority = {node.priority}    # the reachable node with the lowest, then the lowest id, is the root\n"
+    )
+
+
+def _listen(config: Config) -> str:
+    listen = config.listen
+    doors = (("peer", listen.peer), ("imap", listen.imap), ("lmtp", listen.lmtp), ("http", listen.http))
+    lines = [f"{door} = {_quoted(str(address))}\n" for door, address in doors if address is not None]
+    return "[listen]    # leave a line out to not serve it\n" + "".join(lines)
+
+
+def _peer(peer: PeerConfig) -> str:
+    return f"[[peer]]\nid = {_quoted(peer.id)}\naddress = {_quoted(str(peer.address))}\n"
+
+
+def _writes(config: Config) -> str:
+    durability, mastership = config.durability, config.mastership
+    return (
+        "[durability]\n"
+        f"copies = {durability.copies}    # nodes that have it on disk before the client hears OK\n"
+        f'when_short = {_quoted(durability.when_short)}    # "proceed" or "refuse" while fewer are reachable\n'
+        "\n"
+        "[mastership]\n"
+        f'scope = {_quoted(mastership.scope)}    # or "user", "domain", "global"\n'
+        f"heartbeat = {_duration(mastership.heartbeat_s)}\n"
+        f"timeout = {_duration(mastership.timeout_s)}\n"
+    )
+
+
+def _storage(config: Config, directory: Path) -> str:
+    return (
+        "[conflict]\n"
+        f'uid = {_quoted(config.conflict.uid)}    # or "uidvalidity"\n'
+        "\n"
+        "[log]\n"
+        f"keep = {_duration(config.log.keep_s)}    # durations: ms, s, m, h, d\n"
+        f"max_size = {_size(config.log.max_size_bytes)}    # sizes: B, KiB, MiB, GiB\n"
+        "\n"
+        "[content]\n"
+        f"inline_max = {_size(config.content.inline_max_bytes)}    # larger parts go to the attachment store\n"
+        f"keep_expunged = {_duration(config.content.keep_expunged_s)}\n"
+        "\n"
+        "[checkpoint]\n"
+        f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
+    )
+
+
+def _tls(tls: TlsConfig, directory: Path) -> str:
+    ca = "" if tls.ca is None else f"ca = {_path(tls.ca, directory)}    # signs the certificates of all nodes\n"
+    return f"[tls]\ncertificate = {_path(tls.certificate, directory)}\nkey = {_path(tls.key, directory)}\n{ca}"
+
+
+def _quoted(text: str) -> str:
+    # JSON's escapes are a subset of those of TOML's basic strings, but for DEL, which TOML wants escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _path(path: Path, directory: Path) -> str:
+    return _quoted(str(path.relative_to(directory) if path.is_relative_to(directory) else path))
+
+
+def _url(url: str, directory: Path) -> str:
+    if not url.startswith("file:///"):
+        return _quoted(url)
+    path = Path(unquote(urlsplit(url).path))
+    return _quoted(f"file:{path.relative_to(directory) if path.is_relative_to(directory) else path}")
+
+
+def _duration(seconds: float) -> str:
+    microseconds = round(seconds * 1_000_000)
+    for unit, unit_s in reversed(DURATION_UNITS_S.items()):
+        count, rest = divmod(microseconds, round(unit_s * 1_000_000))
+        if rest == 0 and (count or unit == "ms"):
+            return _quoted(f"{count}{unit}")
+    return _quoted(f"{microseconds / 1000:.3f}ms")
+
+
+def _size(size_bytes: int) -> str:
+    for unit, unit_bytes in reversed(SIZE_UNITS_BYTES.items()):
+        count, rest = divmod(size_bytes, unit_bytes)
+        if rest == 0 and count:
+            return _quoted(f"{count}{unit}")
+    return _quoted(f"{size_bytes}B")

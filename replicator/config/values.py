@@ -1,0 +1,188 @@
+"""The rules of single values: each function takes what TOML gave and returns the typed value.
+
+All of them raise ValueError with a text that says what is expected; the loader adds file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from replicator.config.model import DAY_S, GIB, KIB, MIB, Address, Scope
+
+E = TypeVar("E", bound=StrEnum)
+
+# An origin is `SID.boot` and wire fields are separated by spaces: neither may occur in a SID (design section 2).
+SID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
+# Decimal, so that "5177ms" and 5.177 are the same number.
+DURATION_UNITS_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86_400)}
+DURATION_MAX_S = 3650 * DAY_S
+"""Ten years: beyond it, sums with a wall clock stop meaning anything."""
+
+SIZE = re.compile(r"([0-9]{1,18})(B|KiB|MiB|GiB)")
+SIZE_UNITS_BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+SIZE_MAX_BYTES = 2**60
+"""SQLite's and Python's file offsets are signed 64-bit numbers; this leaves room for sums."""
+
+ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]{2,64})\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})")
+PATH_MAX = 4096
+"""PATH_MAX of Linux."""
+
+
+def text(value: object) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string in quotes, not {_shown(value)}")  # noqa: TRY004 - one error type a file
+    return value
+
+
+def sid(value: object) -> str:
+    """A node id."""
+    return _matching(value, SID, "a node id: 1 to 32 of a-z, 0-9 and -, for example 'dc1'")
+
+
+def cluster_name(value: object) -> str:
+    """A cluster name: an atom on the wire."""
+    return _matching(value, CLUSTER, "a cluster name: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
+
+
+def whole_number(lowest: int, highest: int) -> Callable[[object], int]:
+    """An integer within bounds, both included."""
+
+    def parse(value: object) -> int:
+        # bool is a subclass of int; `copies = true` is a mistake all the same.
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ValueError(f"expected a whole number from {lowest} to {highest}, not {_shown(value)}")
+        return value
+
+    return parse
+
+
+def duration(lowest_s: float) -> Callable[[object], float]:
+    """Seconds of a duration such as "500ms" or "7d"."""
+
+    def parse(value: object) -> float:
+        match = DURATION.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"expected a duration such as '500ms', '4s', '5m', '2h' or '7d', not {_shown(value)}")
+        seconds = float(Decimal(match[1]) * DURATION_UNITS_S[match[2]])
+        if not lowest_s <= seconds <= DURATION_MAX_S:
+            raise ValueError(f"expected a duration from {lowest_s:g}s to {DURATION_MAX_S / DAY_S:g}d, not {value!r}")
+        return seconds
+
+    return parse
+
+
+def size(lowest_bytes: int, highest_bytes: int = SIZE_MAX_BYTES) -> Callable[[object], int]:
+    """Bytes of a size such as "64KiB"."""
+
+    def parse(value: object) -> int:
+        match = SIZE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"expected a size such as '512B', '64KiB', '10MiB' or '1GiB', not {_shown(value)}")
+        size_bytes = int(match[1]) * SIZE_UNITS_BYTES[match[2]]
+        if not lowest_bytes <= size_bytes <= highest_bytes:
+            raise ValueError(f"expected a size from {lowest_bytes} to {highest_bytes} bytes, not {value!r}")
+        return size_bytes
+
+    return parse
+
+
+def address(lowest_port: int) -> Callable[[object], Address]:
+    """`host:port` or `[IPv6]:port`. Port 0 (where `lowest_port` allows it) takes any that is free."""
+
+    def parse(value: object) -> Address:
+        match = ADDRESS.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"expected an address such as '127.0.0.1:4420' or '[::1]:4420', not {_shown(value)}")
+        port = int(match[3])
+        if not lowest_port <= port <= 65_535:
+            raise ValueError(f"expected a port from {lowest_port} to 65535, not {port}")
+        return Address(match[1] or match[2], port)
+
+    return parse
+
+
+def choice(names: type[E]) -> Callable[[object], E]:
+    """One of an enumeration's values."""
+
+    def parse(value: object) -> E:
+        for name in names:
+            if value == name.value:
+                return name
+        raise ValueError(f"expected one of {_names(names)}, not {_shown(value)}")
+
+    return parse
+
+
+def scope(value: object) -> Scope:
+    """A mastership scope. "dynamic" is a word of the contract that this version does not have."""
+    if value == "dynamic":
+        raise ValueError(f"'dynamic' is not available in this version; use one of {_names(Scope)}")
+    return choice(Scope)(value)
+
+
+def path(directory: Path) -> Callable[[object], Path]:
+    """A path, relative ones within `directory`."""
+
+    def parse(value: object) -> Path:
+        name = text(value)
+        if not name or "\0" in name or len(name) > PATH_MAX:
+            raise ValueError(f"expected a path of 1 to {PATH_MAX} characters, not {_shown(value)}")
+        return directory / name
+
+    return parse
+
+
+def existing_file(directory: Path) -> Callable[[object], Path]:
+    """As `path`, of a file that is there."""
+    resolve = path(directory)
+
+    def parse(value: object) -> Path:
+        file = resolve(value)
+        if not file.is_file():
+            raise ValueError(f"there is no file {str(file)!r}")
+        return file
+
+    return parse
+
+
+def object_store_url(directory: Path) -> Callable[[object], str]:
+    """`file:path`, relative ones within `directory`, or `s3://bucket/prefix`."""
+
+    def parse(value: object) -> str:
+        url = text(value)
+        scheme, _, rest = url.partition(":")
+        if scheme == "file" and rest.strip("/"):
+            # file:relative and file:/absolute as they are written; file:///absolute percent-encoded (RFC 8089).
+            name = unquote(urlsplit(url).path) if rest.startswith("//") else rest
+            return path(directory)(name).as_uri()
+        if scheme == "s3" and urlsplit(url).netloc:
+            return url
+        raise ValueError(f"expected 'file:DIRECTORY' or 's3://BUCKET/PREFIX', not {_shown(value)}")
+
+    return parse
+
+
+def _matching(value: object, pattern: re.Pattern[str], expected: str) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"expected {expected}; not {_shown(value)}")
+    return value
+
+
+def _names(names: type[StrEnum]) -> str:
+    return ", ".join(repr(name.value) for name in names)
+
+
+def _shown(value: object) -> str:
+    # A long value would drown the message.
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,310 @@
+from pathlib import Path
+
+import pytest
+
+from replicator.config import (
+    Address,
+    Config,
+    ListenConfig,
+    MastershipConfig,
+    NodeConfig,
+    PeerConfig,
+    Scope,
+    UidConflict,
+    WhenShort,
+    default_config,
+    load_config,
+)
+from replicator.errors import ConfigError
+
+EXAMPLE = """\
+[node]
+id = "dc1"
+data = "dc1"                       # relative to this file
+cluster = "mail"
+
+[listen]                           # leave a line out to not serve it
+peer = "127.0.0.1:4420"
+imap = "127.0.0.1:1143"
+lmtp = "127.0.0.1:1024"
+http = "127.0.0.1:1080"
+
+[[peer]]
+id = "dc2"
+address = "127.0.0.1:4421"
+
+[durability]
+copies = 2
+when_short = "proceed"
+
+[mastership]
+scope = "mailbox"
+heartbeat = "1s"
+timeout = "4s"
+
+[users]
+passwd_file = "users.passwd"
+
+[conflict]
+uid = "renumber"
+
+[log]
+keep = "7d"
+max_size = "1GiB"
+
+[content]
+inline_max = "64KiB"
+keep_expunged = "14d"
+
+[checkpoint]
+url = "file:checkpoints"
+"""
+
+
+def load(directory: Path, text: str) -> Config:
+    file = directory / "node.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file)
+
+
+def problems(directory: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(directory, text)
+    return [line.removeprefix(f"{directory / 'node.toml'}:") for line in str(caught.value).split("\n")]
+
+
+def test_the_example_says_what_the_defaults_say(tmp_path: Path) -> None:
+    config = load(tmp_path, EXAMPLE)
+    assert config == default_config(
+        "dc1",
+        tmp_path,
+        listen=ListenConfig(
+            peer=Address("127.0.0.1", 4420),
+            imap=Address("127.0.0.1", 1143),
+            lmtp=Address("127.0.0.1", 1024),
+            http=Address("127.0.0.1", 1080),
+        ),
+        peers=(PeerConfig("dc2", Address("127.0.0.1", 4421)),),
+    )
+    assert config.node == NodeConfig("dc1", tmp_path / "dc1", "mail", 0)
+    assert config.users.passwd_file == tmp_path / "users.passwd"
+    assert config.checkpoint.url == f"file://{tmp_path}/checkpoints"
+    assert (config.log.keep_s, config.log.max_size_bytes) == (7 * 86400, 1024**3)
+    assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (65536, 14 * 86400)
+    assert config.mastership == MastershipConfig(Scope.MAILBOX, 1.0, 4.0)
+
+
+def test_a_node_alone_needs_its_id_only(tmp_path: Path) -> None:
+    config = load(tmp_path, 'node.id = "only"')
+    assert config == default_config("only", tmp_path)
+    assert config.durability.copies == 1
+    assert config.listen == ListenConfig(None, None, None, None)
+
+
+def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
+    for name in ("c.pem", "k.pem", "ca.pem"):
+        (tmp_path / name).touch()
+    config = load(
+        tmp_path,
+        """
+        [node]
+        id = "a"
+        data = "/var/mail/a"
+        cluster = "Other_1"
+        priority = -3
+        [listen]
+        peer = "[::]:1"
+        imap = "0.0.0.0:0"
+        [[peer]]
+        id = "b"
+        address = "mail.example:2"
+        [durability]
+        copies = 1
+        when_short = "refuse"
+        [mastership]
+        scope = "domain"
+        heartbeat = "250ms"
+        timeout = "1.5s"
+        [users]
+        passwd_file = "../p"
+        [conflict]
+        uid = "uidvalidity"
+        [log]
+        keep = "36h"
+        max_size = "10MiB"
+        [content]
+        inline_max = "0B"
+        keep_expunged = "90m"
+        [checkpoint]
+        url = "s3://bucket/prefix"
+        [tls]
+        certificate = "c.pem"
+        key = "k.pem"
+        ca = "ca.pem"
+        """,
+    )
+    assert config.node == NodeConfig("a", Path("/var/mail/a"), "Other_1", -3)
+    assert config.listen == ListenConfig(peer=Address("::", 1), imap=Address("0.0.0.0", 0))
+    assert config.peers == (PeerConfig("b", Address("mail.example", 2)),)
+    assert (config.durability.copies, config.durability.when_short) == (1, WhenShort.REFUSE)
+    assert config.mastership == MastershipConfig(Scope.DOMAIN, 0.25, 1.5)
+    assert config.users.passwd_file == tmp_path / "../p"
+    assert config.conflict.uid is UidConflict.UIDVALIDITY
+    assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
+    assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (0, 5400)
+    assert config.checkpoint.url == "s3://bucket/prefix"
+    assert config.tls is not None
+    assert config.tls.ca == tmp_path / "ca.pem"
+
+
+def test_relative_paths_start_at_the_file_not_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "n.toml").write_text('node.id = "x"')
+    monkeypatch.chdir(tmp_path)
+    assert load_config(Path("sub/n.toml")) == default_config("x", tmp_path / "sub")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "1: 'id' is missing in [node]: add, for example, id = \"dc1\""),
+        ('\n\n[node]\ncluster = "x"', "3: 'id' is missing in [node]"),
+        ('[node]\nid = "DC1"', "2: id: expected a node id"),
+        ('[node]\nid = "dc.1"', "2: id: expected a node id"),
+        ('[node]\nid = "dc 1"', "2: id: expected a node id"),
+        (f'[node]\nid = "{"x" * 33}"', "2: id: expected a node id"),
+        ("[node]\nid = 1", "2: id: expected a node id: 1 to 32 of a-z, 0-9 and -, for example 'dc1'; not 1"),
+        ('[node]\nid = "a"\ncluster = "a b"', "3: cluster: expected a cluster name"),
+        ('[node]\nid = "a"\npriority = true', "3: priority: expected a whole number"),
+        ('[node]\nid = "a"\ndata = ""', "3: data: expected a path"),
+        ('[node]\nid = "a"\ndata = 1', "3: data: expected a string in quotes, not 1"),
+        ('node.id = "a"\nnode.dta = "x"', "2: unknown key 'dta' in [node]; the nearest is 'data'"),
+        ('node.id = "a"\n[node2]', "2: unknown section [node2]; the nearest is [node]"),
+        ('node.id = "a"\n[lsiten]\nimap = "x"', "2: unknown section [lsiten]; the nearest is [listen]"),
+        ('node.id = "a"\n[log]\ninline_max = "1B"', "3: unknown key 'inline_max' in [log]; it belongs to [content]"),
+        ('node.id = "a"\n[log]\nca = "x"', "3: unknown key 'ca' in [log]; it belongs to [tls]"),
+        ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the nearest is "),
+        ('node.id = "a"\nlog = 3', "2: log must be a section"),
+        ('node.id = "a"\npeer = 3', "2: peer must be a list of sections"),
+        ('node.id = "a"\n[peer]\nid = "b"', "2: peer must be a list of sections"),
+        ('node.id = "a"\n[listen]\nimap = "localhost"', "3: imap: expected an address such as"),
+        ('node.id = "a"\n[listen]\nimap = "::1:1"', "3: imap: expected an address such as"),
+        ('node.id = "a"\n[listen]\nimap = "h:65536"', "3: imap: expected a port from 0 to 65535"),
+        ('node.id = "a"\n[listen]\nimap = "h:1"\nlmtp = "h:1"', "4: lmtp: h:1 is already taken by 'imap'"),
+        ('node.id = "a"\n[durability]\ncopies = 2', "3: copies: expected a whole number from 1 to 1, not 2"),
+        ('node.id = "a"\n[durability]\ncopies = "1"', "3: copies: expected a whole number from 1 to 1, not '1'"),
+        ('node.id = "a"\n[durability]\nwhen_short = "no"', "3: when_short: expected one of 'proceed', 'refuse'"),
+        (
+            'node.id = "a"\n[mastership]\nscope = "dynamic"',
+            "3: scope: 'dynamic' is not available in this version; use one of 'mailbox', 'user', 'domain', 'global'",
+        ),
+        ('node.id = "a"\n[mastership]\nscope = "x"', "3: scope: expected one of 'mailbox', 'user'"),
+        ('node.id = "a"\n[mastership]\nheartbeat = "3s"', "2: timeout: must be at least twice the heartbeat"),
+        ('node.id = "a"\n[mastership]\nheartbeat = 1', "3: heartbeat: expected a duration such as"),
+        ('node.id = "a"\n[mastership]\nheartbeat = "1ms"', "3: heartbeat: expected a duration from 0.01s"),
+        ('node.id = "a"\n[log]\nkeep = "1 d"', "3: keep: expected a duration such as"),
+        ('node.id = "a"\n[log]\nkeep = "9999d"', "3: keep: expected a duration from 0s to 3650d"),
+        ('node.id = "a"\n[log]\nmax_size = "1GB"', "3: max_size: expected a size such as"),
+        ('node.id = "a"\n[log]\nmax_size = "1KiB"', "3: max_size: expected a size from 1048576"),
+        ('node.id = "a"\n[content]\ninline_max = "1GiB"', "3: inline_max: expected a size from 0 to 67108864 bytes"),
+        ('node.id = "a"\n[conflict]\nuid = "x"', "3: uid: expected one of 'renumber', 'uidvalidity'"),
+        ('node.id = "a"\n[checkpoint]\nurl = "http://x"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "file:///"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[tls]', "2: 'certificate' is missing in [tls]"),
+        ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"', "3: certificate: there is no file"),
+        ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, and needs"),
+        ('node.id = "a"\n[listen]\nhttp = "0.0.0.0:1"', "3: http: 0.0.0.0:1 can be reached from outside; listen on"),
+        ('node.id = "a"\n[[peer]]\nid = "a"\naddress = "localhost:1"', "3: id: 'a' is this node itself"),
+        ('node.id = "a"\n[[peer]]\naddress = "localhost:1"', "2: 'id' is missing in [peer]"),
+        ('node.id = "a"\n[[peer]]\nid = "b"\naddress = "localhost:0"', "4: address: expected a port from 1 to"),
+        (
+            'node.id = "a"\n[[peer]]\nid = "b"\naddress = "b:1"',
+            "4: address: b:1 is not this machine, and needs a [tls]",
+        ),
+        (
+            'node.id = "a"\n[listen]\npeer = "[::1]:1"\n[[peer]]\nid = "b"\naddress = "[::1]:1"',
+            "6: address: [::1]:1 is where this node itself listens",
+        ),
+        ("[node\nid = 3", "1: this is not TOML: Expected ']' at the end of a table declaration"),
+        ('node.id = "a"\n\nnode.id = "b"', "3: this is not TOML: Cannot overwrite a value"),
+    ],
+)
+def test_each_problem_has_its_line_and_what_to_do(tmp_path: Path, text: str, problem: str) -> None:
+    assert any(line.startswith(problem) for line in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_an_open_string_at_the_end_is_on_the_last_line(tmp_path: Path) -> None:
+    assert problems(tmp_path, 'a = 1\nb = """x\n')[0].startswith("3: this is not TOML")
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = """\
+    [node]
+    id = "Bad"
+    [[peer]]
+    id = "b"
+    address = "localhost:1"
+    [[peer]]
+    id = "b"
+    address = "localhost:1"
+    colour = "red"
+    [durability]
+    copies = 9
+    [unheard]
+    """
+    lines = [problem.partition(":")[0] for problem in problems(tmp_path, text)]
+    assert lines == ["2", "7", "8", "9", "11", "12"]
+
+
+def test_a_ca_is_needed_between_machines(tmp_path: Path) -> None:
+    (tmp_path / "x.pem").touch()
+    text = '[node]\nid = "a"\n[listen]\npeer = "0.0.0.0:1"\n[tls]\ncertificate = "x.pem"\nkey = "x.pem"\n'
+    assert problems(tmp_path, text)[0].startswith("4: peer: ")
+    assert load(tmp_path, f'{text}ca = "x.pem"').tls is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"a = '\xff'", "1: not UTF-8"), (b"# \n" * 400_000, " larger than")],
+)
+def test_what_is_no_text_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "node.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=problem):
+        load_config(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: the configuration cannot be read: No such file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_bytes(b'[node]\r\nid = "a"\r\nbad = 1\r\n')
+    with pytest.raises(ConfigError, match=r"node\.toml:3: unknown key 'bad'"):
+        load_config(tmp_path / "node.toml")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("file:a b", "{dir}/a%20b"),
+        ("file:/x/y", "/x/y"),
+        ("file:///x/y", "/x/y"),
+        ("file:///x%20y", "/x%20y"),
+    ],
+)
+def test_file_urls_become_absolute(tmp_path: Path, url: str, expected: str) -> None:
+    config = load(tmp_path, f'node.id = "a"\ncheckpoint.url = "{url}"')
+    assert config.checkpoint.url == "file://" + expected.format(dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
+     ("mail.example", False), ("10.0.0.1", False)],
+)  # fmt: skip
+def test_what_counts_as_loopback(host: str, *, loopback: bool) -> None:
+    assert Address(host, 1).is_loopback is loopback

@@ -1,0 +1,86 @@
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.config import (
+    Address,
+    CheckpointConfig,
+    Config,
+    ConflictConfig,
+    ContentConfig,
+    DurabilityConfig,
+    ListenConfig,
+    LogConfig,
+    MastershipConfig,
+    NodeConfig,
+    PeerConfig,
+    Scope,
+    TlsConfig,
+    UidConflict,
+    UsersConfig,
+    WhenShort,
+    config_text,
+    default_config,
+    load_config,
+)
+
+SIDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,31}", fullmatch=True)
+HOSTS = st.sampled_from(["localhost", "127.0.0.1", "::1"])
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=30).filter(
+    lambda name: name not in {".", ".."}
+)
+DURATIONS = st.integers(0, 10**9).map(lambda ms: ms / 1000)
+HEARTBEATS = st.integers(10, 1000).map(lambda ms: ms / 1000)
+TIMEOUTS = st.integers(2000, 10**9).map(lambda ms: ms / 1000)
+
+
+@st.composite
+def configs(draw: st.DrawFn, directory: Path) -> Config:
+    paths = st.one_of(NAMES.map(lambda name: directory / name), NAMES.map(lambda name: Path("/") / name))
+    ports = st.lists(st.integers(1, 65535), min_size=4, max_size=4, unique=True)
+    doors = [draw(st.none() | st.builds(Address, HOSTS, st.just(port))) for port in draw(ports)]
+    sid, *others = draw(st.lists(SIDS, min_size=1, max_size=4, unique=True))
+    peer_ports = draw(st.lists(st.integers(1, 65535), min_size=3, max_size=3, unique=True))
+    taken = doors[0].port if doors[0] else 0
+    peers = [PeerConfig(s, Address("localhost", p)) for s, p in zip(others, peer_ports, strict=False) if p != taken]
+    tls = TlsConfig(directory / "c", directory / "k", draw(st.none() | st.just(directory / "ca")))
+    return Config(
+        node=NodeConfig(sid, draw(paths), draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True))[:64], 7),
+        listen=ListenConfig(*doors),
+        peers=tuple(peers),
+        durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),
+        mastership=MastershipConfig(draw(st.sampled_from(Scope)), draw(HEARTBEATS), draw(TIMEOUTS)),
+        users=UsersConfig(draw(paths)),
+        conflict=ConflictConfig(draw(st.sampled_from(UidConflict))),
+        log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
+        content=ContentConfig(draw(st.integers(0, 2**26)), draw(DURATIONS)),
+        checkpoint=CheckpointConfig(draw(paths.map(Path.as_uri) | st.just("s3://b/p"))),
+        tls=draw(st.none() | st.just(tls)),
+    )
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_what_is_written_is_read_back(data: st.DataObject) -> None:
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        for pem in ("c", "k", "ca"):
+            (directory / pem).touch()
+        config = data.draw(configs(directory))
+        file = directory / "written.toml"
+        file.write_text(config_text(config, directory), encoding="utf-8")
+        assert load_config(file) == config
+
+
+def test_the_text_is_for_people(tmp_path: Path) -> None:
+    config = default_config("dc1", tmp_path, listen=ListenConfig(imap=Address("127.0.0.1", 1143)))
+    text = config_text(config, tmp_path)
+    assert 'data = "dc1" ' in text
+    assert 'imap = "127.0.0.1:1143"' in text
+    assert "lmtp" not in text
+    assert 'keep = "7d" ' in text
+    assert 'max_size = "1GiB" ' in text
+    assert 'url = "file:checkpoints" ' in text
+    assert str(tmp_path) not in text
