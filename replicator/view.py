@@ -89,7 +89,7 @@ class Subscription:
         await self._wakeup.wait()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class MailboxView:
     """The live state of one mailbox at this node."""
 

@@ -1,0 +1,90 @@
+"""The head of a mailbox's or a tree's history, and its row in the database."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from typing import cast
+
+import msgpack
+
+from protocol.values import Dot
+from resync import row as rows
+
+
+@dataclass(slots=True)
+class Chain:
+    """What a node shows of one mailbox, but for its rows. A tree has UIDVALIDITY 0 and no messages."""
+
+    id: bytes
+    user: str
+    uidvalidity: int
+    uidnext: int = 1
+    highestmodseq: int = 0
+    head: Dot | None = None
+    context: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    unseen: int = 0
+    size_bytes: int = 0
+    fingerprint: int = 0
+
+    def digest(self) -> bytes:
+        """16 bytes, equal at two nodes if and only if they show the same state."""
+        values = (
+            self.uidvalidity, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()), self.messages,
+            rows.to_bytes(self.fingerprint),
+        )  # fmt: skip
+        return rows.to_bytes(rows.fingerprint(values))
+
+    def has_seen(self, dot: Dot) -> bool:
+        """Whether the entry is part of this state's history."""
+        return self.context.get(dot.origin, 0) >= dot.seq
+
+    def advance(self, dot: Dot, modseq: int) -> None:
+        """The entry becomes the head."""
+        self.head, self.highestmodseq = dot, modseq
+        self.context[dot.origin] = dot.seq
+
+
+_COLUMNS = (
+    "id, user, uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context,"
+    " messages, unseen, size_bytes, fingerprint"
+)
+SELECT = f"SELECT {_COLUMNS} FROM chain"  # noqa: S608 - the columns are constants
+
+
+def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
+    """The chain, if there is one here."""
+    row = connection.execute(f"{SELECT} WHERE id = ?", (chain_id,)).fetchone()
+    return None if row is None else from_row(row)
+
+
+def from_row(row: tuple[object, ...]) -> Chain:
+    """A chain from a row that `SELECT` gave."""
+    chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total = row
+    return Chain(
+        cast("bytes", chain_id),
+        cast("str", user),
+        cast("int", uidvalidity),
+        cast("int", uidnext),
+        cast("int", highestmodseq),
+        None if origin is None else Dot(cast("str", origin), cast("int", seq)),
+        msgpack.unpackb(context),
+        cast("int", messages),
+        cast("int", unseen),
+        cast("int", size),
+        int.from_bytes(cast("bytes", total)),
+    )
+
+
+def save(connection: sqlite3.Connection, chain: Chain) -> None:
+    """Write the chain's row."""
+    origin, seq = chain.head or (None, None)
+    connection.execute(
+        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+        (
+            chain.id, chain.user, chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq,
+            msgpack.packb(chain.context), chain.messages, chain.unseen, chain.size_bytes,
+            rows.to_bytes(chain.fingerprint),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""Message texts on their way to and from the database: compressed, and named by their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass, field
+
+import zstandard
+
+COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
+MAX_TEXT_BYTES = 1 << 28  # of a text when unpacked; what the doors let in is far smaller
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """A message text, ready to be written. Making one is the costly part; it needs no lock and no thread."""
+
+    content_hash: bytes
+    text: bytes = field(repr=False)
+    body: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, text: bytes) -> StoredText:
+        """Hash and compress."""
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        return cls(hashlib.sha256(text).digest(), text, compressor.compress(text))
+
+
+def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text; one that is there already is left as it is."""
+    connection.execute("INSERT OR IGNORE INTO content (hash, body) VALUES (?, ?)", (stored.content_hash, stored.body))
+
+
+def has_text(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+    """Whether a text is here."""
+    return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None
+
+
+def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | None:
+    """A text, or None if it is not here or no longer what its hash says."""
+    row = connection.execute("SELECT body FROM content WHERE hash = ?", (content_hash,)).fetchone()
+    if row is None:
+        return None
+    try:
+        text = zstandard.ZstdDecompressor().decompress(row[0], max_output_size=MAX_TEXT_BYTES)
+    except zstandard.ZstdError:
+        return None
+    return text if hashlib.sha256(text).digest() == content_hash else None

@@ -1,0 +1,233 @@
+"""Making new entries: what a master does with a request, on top of what it shows (design sections 3 and 4).
+
+Each function runs as one job of the writer. It checks the request against the head, and raises or makes one
+entry; there is never a moment at which another change could come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from protocol.values import Dot, UidSet
+from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.mailstore import INBOX, SEPARATOR
+from replicator.store import reading
+from replicator.store.apply import apply
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+
+
+def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: Sequence[StoredText] = ()) -> Entry:
+    entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
+    tx.append(entry, texts, applied=True)
+    apply(tx, entry)
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """UIDs that messages have now, in the order of the request, and the entry that gave (the last of) them."""
+
+    uids: tuple[int, ...]
+    dot: Dot | None
+
+
+def save(
+    tx: Transaction, key: MailboxKey, stored: StoredText, *, guid: bytes, received_ms: int, flags: Sequence[str]
+) -> Placed:
+    """Place a message. A GUID that the mailbox holds keeps its UID: a request tried again makes no second mail."""
+    known = reading.placement(tx.connection, guid, key.mailbox_id)
+    if known is not None:
+        return Placed((known[0],), known[1])
+    uid = _uidnext(tx, key)
+    add = MailAdd(uid, guid, received_ms, tuple(flags), len(stored.text), stored.content_hash, copied=False)
+    return Placed((uid,), _commit(tx, key, [add], [stored]).dot)
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """One message to be copied: where it is, which it must be, and a GUID for a copy that may not keep it."""
+
+    uid: int
+    guid: bytes
+    spare_guid: bytes = field(repr=False)
+
+
+def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: MailboxKey) -> Placed | None:
+    """Copy all of the messages in one entry, or none: None if one of them is not in `source`, as this node shows it.
+
+    A mailbox holds a GUID once: where the destination has it already, the copy is a message of its own.
+    """
+    adds: list[Change] = []
+    uid = _uidnext(tx, key)
+    taken: set[bytes] = set()
+    rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, source, UidSet.of(want.uid for want in wanted))}
+    for want in wanted:
+        row = rows.get(want.uid)
+        if row is None or row.guid != want.guid:
+            return None
+        held = row.guid in taken or reading.placement(tx.connection, row.guid, key.mailbox_id) is not None
+        guid = want.spare_guid if held else row.guid
+        taken.add(guid)
+        flags = tuple(sorted(row.visible_flags()))
+        adds.append(MailAdd(uid, guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True))
+        uid += 1
+    if not adds:
+        return Placed((), None)
+    dot = _commit(tx, key, adds).dot
+    return Placed(tuple(range(uid - len(adds), uid)), dot)
+
+
+def expunge(tx: Transaction, key: MailboxKey, uids: UidSet) -> Dot | None:
+    """Remove those of the messages that are there. None if none is."""
+    present = UidSet.of(row.uid for row in reading.mailbox_rows(tx.connection, key.mailbox_id, uids))
+    return _commit(tx, key, [MailDel(present)]).dot if present else None
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """What became of a flag change: UIDs refused under UNCHANGEDSINCE, HIGHESTMODSEQ now, the entry if any."""
+
+    refused: UidSet
+    modseq: int
+    dot: Dot | None
+
+
+def store(
+    tx: Transaction,
+    key: MailboxKey,
+    uids: UidSet,
+    *,
+    added: Sequence[str],
+    removed: Sequence[str],
+    unchanged_since: int | None = None,
+) -> Flagged:
+    """Change flags where that makes a difference (RFC 7162 section 3.1.3 for `unchanged_since`)."""
+    refused: list[int] = []
+    to_set: list[int] = []
+    to_clear: list[int] = []
+    for row in reading.mailbox_rows(tx.connection, key.mailbox_id, uids):
+        if unchanged_since is not None and row.modseq > unchanged_since:
+            refused.append(row.uid)
+            continue
+        visible = row.visible_flags()
+        if not visible.issuperset(added):
+            to_set.append(row.uid)
+        if not visible.isdisjoint(removed):
+            to_clear.append(row.uid)
+    changes: list[Change] = []
+    if to_set:
+        changes.append(FlagAdd(UidSet.of(to_set), tuple(added)))
+    if to_clear:
+        changes.append(FlagDel(UidSet.of(to_clear), tuple(removed)))
+    dot = _commit(tx, key, changes).dot if changes else None
+    chain = tx.chain(key.mailbox_id)
+    return Flagged(UidSet.of(refused), chain.highestmodseq if chain else 0, dot)
+
+
+# ---- folder trees ------------------------------------------------------------------------------------------------
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
+
+
+def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes]) -> Dot:
+    """Create a folder and the parents that it lacks (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
+
+    Tried again with the same id it does nothing. Raises FolderExistsError.
+    """
+    known = reading.folders(tx.connection, user)
+    if name in known:
+        if known[name].mailbox_id == mailbox_id:
+            return _head(tx, user)
+        raise FolderExistsError(f"there is a folder {name!r} already")
+    changes = _missing_parents(tx, user, name, known, spare_ids)
+    changes.append(FolderCreate(mailbox_id, name, _new_uidvalidity(tx, user, name)))
+    return _commit(tx, _tree(user), changes).dot
+
+
+def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, spare_ids: Iterator[bytes]) -> Dot:
+    """Rename a folder with all below it (RFC 3501 section 6.3.5).
+
+    INBOX's mail moves with its mailbox, and a new and empty INBOX takes its place. Raises FolderNotFoundError,
+    FolderExistsError.
+    """
+    known = reading.folders(tx.connection, user)
+    old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
+    if old is None:
+        raise FolderNotFoundError("the folder was deleted meanwhile")
+    if old == name:
+        return _head(tx, user)
+    below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
+    names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
+    for new in names.values():
+        if new in known and known[new].mailbox_id not in names:
+            raise FolderExistsError(f"there is a folder {new!r} already")
+    changes = _missing_parents(tx, user, name, known, spare_ids)
+    changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
+    if old == INBOX:
+        changes.append(FolderCreate(next(spare_ids), INBOX, _new_uidvalidity(tx, user, INBOX)))
+    return _commit(tx, _tree(user), changes).dot
+
+
+def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
+    """Take a folder out of the tree. One that is gone already is gone."""
+    row = tx.connection.execute("SELECT deleted FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    if row is None or row[0]:
+        return _head(tx, user)
+    return _commit(tx, _tree(user), [FolderDelete(mailbox_id)]).dot
+
+
+def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot | None:
+    """Set or clear a subscription. None if it is so already."""
+    if (name in reading.subscriptions(tx.connection, user)) == subscribed:
+        return None
+    return _commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
+
+
+def _head(tx: Transaction, user: str) -> Dot:
+    chain = tx.chain(tree_id(user))
+    assert chain is not None
+    assert chain.head is not None
+    return chain.head
+
+
+def _uidnext(tx: Transaction, key: MailboxKey) -> int:
+    chain = tx.chain(key.mailbox_id)
+    return chain.uidnext if chain else 1
+
+
+def _missing_parents(
+    tx: Transaction, user: str, name: str, known: dict[str, reading.FolderRecord], spare_ids: Iterator[bytes]
+) -> list[Change]:
+    parts = name.split(SEPARATOR)
+    parents = (SEPARATOR.join(parts[:length]) for length in range(1, len(parts)))
+    return [
+        FolderCreate(next(spare_ids), parent, _new_uidvalidity(tx, user, parent))
+        for parent in parents
+        if parent not in known
+    ]
+
+
+def _new_uidvalidity(tx: Transaction, user: str, name: str) -> int:
+    """Seconds since the epoch (RFC 3501 section 2.3.1.1), and above all that this name ever had."""
+    highest = tx.connection.execute(
+        "SELECT MAX(uidvalidity) FROM folder WHERE user = ? AND name = ?", (user, name)
+    ).fetchone()[0]
+    return max(tx.now_ms() // 1000, (highest or 0) + 1)

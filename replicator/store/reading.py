@@ -1,0 +1,209 @@
+"""Reads of the database, for the writer's thread and for readers beside it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.values import Context, Dot, UidSet
+from replicator.store import chain as chains
+from replicator.store.apply import ROW_COLUMNS, message_of, row_from
+from replicator.store.chain import Chain
+from replicator.store.content import read_text
+from replicator.store.transaction import Logged
+from replicator.view import Message
+from resync.entry import Entry, MailAdd
+from resync.row import Row
+
+
+class MailboxKey(NamedTuple):
+    """A mailbox or (UIDVALIDITY 0) a folder tree."""
+
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+
+
+class FolderRecord(NamedTuple):
+    """A folder that can be seen: not deleted, or with mail in it that arrived while it was being deleted."""
+
+    mailbox_id: bytes
+    name: str
+    uidvalidity: int
+
+    def key(self, user: str) -> MailboxKey:
+        """The mailbox behind the folder."""
+        return MailboxKey(user, self.mailbox_id, self.uidvalidity)
+
+
+_FOLDERS = (
+    "SELECT f.mailbox_id, f.name, f.uidvalidity FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+    " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
+)
+# Two folders of one name can only be seen while one of them was deleted: the living one counts.
+_ORDER = " ORDER BY f.deleted DESC, f.time, f.sid"
+
+
+def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
+    """The user's folders by name."""
+    return {row[1]: FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))}
+
+
+def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord | None:
+    """One folder by its name."""
+    found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
+    return FolderRecord(*found[-1]) if found else None
+
+
+def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:
+    """The name of a folder, also of a deleted one."""
+    row = connection.execute("SELECT name FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return row[0] if row else None
+
+
+def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
+    """Names that the user subscribes to."""
+    rows = connection.execute("SELECT name FROM subscription WHERE user = ? AND subscribed = 1", (user,))
+    return frozenset(name for (name,) in rows)
+
+
+def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet | None = None) -> Iterator[Row]:
+    """A mailbox's rows by UID: all, or these."""
+    select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"  # noqa: S608 - the columns are constants
+    if uids is None:
+        yield from map(row_from, connection.execute(f"{select} ORDER BY uid", (mailbox_id,)))
+        return
+    for low, high in uids.ranges:
+        yield from map(row_from, connection.execute(f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high)))
+
+
+def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+    """A mailbox's head and messages, as of one moment."""
+    connection.execute("BEGIN")
+    try:
+        head = chains.load(connection, mailbox_id)
+        return head, [message_of(row) for row in mailbox_rows(connection, mailbox_id)]
+    finally:
+        connection.execute("COMMIT")
+
+
+def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> tuple[int, Dot] | None:
+    """The UID of a GUID in a mailbox, and the entry that added it."""
+    row = connection.execute(
+        "SELECT uid, origin, seq FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)
+    ).fetchone()
+    return (row[0], Dot(row[1], row[2])) if row else None
+
+
+def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:
+    """The hash of a message's text, by any of its placements."""
+    row = connection.execute(
+        "SELECT u.content_hash FROM by_guid g JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid"
+        " WHERE g.guid = ? LIMIT 1",
+        (guid,),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: int) -> bytes | None:
+    """The hash of the text of the message that a mailbox shows under a UID."""
+    row = connection.execute(
+        "SELECT content_hash FROM by_uid WHERE mailbox = ? AND uid = ?", (mailbox_id, uid)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def is_applied(connection: sqlite3.Connection, dot: Dot) -> bool:
+    """Whether this node shows what the entry did."""
+    row = connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+    return row is not None and bool(row[0])
+
+
+def log_context(connection: sqlite3.Connection) -> dict[str, int]:
+    """What the log as a whole has seen."""
+    return dict(connection.execute("SELECT name, seq FROM origin"))
+
+
+def log_start(connection: sqlite3.Connection, context: Context) -> int:
+    """The position before the first entry that a node with this context lacks."""
+    first = None
+    for origin, seq in log_context(connection).items():
+        known = context.get(origin, 0)
+        if known < seq:
+            row = connection.execute(
+                "SELECT position FROM log WHERE origin = ? AND seq = ?", (origin, known + 1)
+            ).fetchone()
+            first = row[0] if first is None else min(first, row[0])
+    return (first or log_end(connection) + 1) - 1
+
+
+def log_end(connection: sqlite3.Connection) -> int:
+    """The position of the last entry."""
+    position: int | None = connection.execute("SELECT MAX(position) FROM log").fetchone()[0]
+    return position or 0
+
+
+def log_after(connection: sqlite3.Connection, position: int, max_entries: int, max_bytes: int) -> list[Logged]:
+    """Entries after a position with the texts that came with them: at least one if there is one, within the limits."""
+    found: list[Logged] = []
+    total = 0
+    cursor = connection.execute(
+        "SELECT position, origin, seq, body FROM log WHERE position > ? ORDER BY position LIMIT ?",
+        (position, max_entries),
+    )
+    for at, origin, seq, body in cursor:
+        entry = Entry.unpack(Dot(origin, seq), body)
+        hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
+        texts = {key: text for key in hashes if (text := read_text(connection, key)) is not None}
+        size_bytes = len(body) + sum(map(len, texts.values()))
+        total += size_bytes
+        if found and total > max_bytes:
+            break
+        found.append(Logged(at, entry, size_bytes, texts))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What of the log a context lacks. `oldest_ms`: when the oldest such entry was numbered."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+
+
+def lag(connection: sqlite3.Connection, context: Context) -> Lag:
+    """How far a node with this context is behind this one."""
+    entries = size_bytes = 0
+    oldest: int | None = None
+    for origin, seq, offset in connection.execute("SELECT name, seq, offset_bytes FROM origin").fetchall():
+        known = context.get(origin, 0)
+        if known >= seq:
+            continue
+        entries += seq - known
+        size_bytes += offset - _offset(connection, origin, known)
+        time = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", (origin, known + 1)).fetchone()[
+            0
+        ]
+        oldest = time >> 16 if oldest is None else min(oldest, time >> 16)
+    return Lag(entries, size_bytes, oldest)
+
+
+def _offset(connection: sqlite3.Connection, origin: str, seq: int) -> int:
+    row = connection.execute("SELECT offset_bytes FROM log WHERE origin = ? AND seq = ?", (origin, seq)).fetchone()
+    return row[0] if row else 0
+
+
+def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:
+    """Chains by id: all, or one user's."""
+    where, values = (" WHERE user = ?", (user,)) if user is not None else ("", ())
+    yield from map(chains.from_row, connection.execute(f"{chains.SELECT}{where} ORDER BY id", values))
+
+
+def log_counts(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Entries in the log, and those of them that wait."""
+    total = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM origin").fetchone()[0]
+    waiting = connection.execute("SELECT COUNT(*) FROM log WHERE applied = 0").fetchone()[0]
+    return total, waiting

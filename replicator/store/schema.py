@@ -1,0 +1,141 @@
+"""The tables of `node.db` and how it is opened (design section 6)."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from replicator.errors import ConfigError
+
+SCHEMA_VERSION = 1
+PAGE_BYTES = 8192  # a small mail and its row fit in few pages
+CACHE_KIB = 16 * 1024  # a connection; a node has three
+
+_SCHEMA = """
+CREATE TABLE log (
+    position     INTEGER PRIMARY KEY AUTOINCREMENT, -- order of arrival at this node
+    origin       TEXT NOT NULL,
+    seq          INTEGER NOT NULL,
+    time         INTEGER NOT NULL,                  -- of the stamp
+    chain        BLOB NOT NULL,                     -- mailbox id or tree id
+    applied      INTEGER NOT NULL,
+    offset_bytes INTEGER NOT NULL,                  -- of all this origin's entries up to and with this one
+    body         BLOB NOT NULL,                     -- Entry.pack()
+    UNIQUE (origin, seq)
+);
+CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
+
+CREATE TABLE origin (                               -- the context of the log as a whole
+    name         TEXT PRIMARY KEY,
+    seq          INTEGER NOT NULL,
+    offset_bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE chain (                                -- one row a mailbox, one a folder tree
+    id             BLOB PRIMARY KEY,
+    user           TEXT NOT NULL,
+    uidvalidity    INTEGER NOT NULL,                -- 0: a tree
+    uidnext        INTEGER NOT NULL,
+    highestmodseq  INTEGER NOT NULL,
+    head_origin    TEXT,
+    head_seq       INTEGER,
+    context        BLOB NOT NULL,                   -- {origin: seq}
+    messages       INTEGER NOT NULL,
+    unseen         INTEGER NOT NULL,
+    size_bytes     INTEGER NOT NULL,
+    fingerprint    BLOB NOT NULL                    -- sum of the rows' fingerprints
+) WITHOUT ROWID;
+CREATE INDEX chain_user ON chain (user);
+
+CREATE TABLE by_uid (
+    mailbox      BLOB NOT NULL,
+    uid          INTEGER NOT NULL,
+    origin       TEXT NOT NULL,                     -- with seq and change: the placement
+    seq          INTEGER NOT NULL,
+    change       INTEGER NOT NULL,
+    guid         BLOB NOT NULL,
+    claim_origin TEXT NOT NULL,
+    claim_seq    INTEGER NOT NULL,
+    modseq       INTEGER NOT NULL,
+    flags        BLOB NOT NULL,                     -- {flag: [time, sid, set]}
+    received_ms  INTEGER NOT NULL,
+    size_bytes   INTEGER NOT NULL,
+    content_hash BLOB NOT NULL,
+    PRIMARY KEY (mailbox, uid)
+) WITHOUT ROWID;
+
+CREATE TABLE by_guid (
+    guid    BLOB NOT NULL,
+    mailbox BLOB NOT NULL,
+    uid     INTEGER NOT NULL,
+    origin  TEXT NOT NULL,
+    seq     INTEGER NOT NULL,
+    change  INTEGER NOT NULL,
+    PRIMARY KEY (guid, mailbox)
+) WITHOUT ROWID;
+
+CREATE TABLE folder (
+    mailbox_id  BLOB PRIMARY KEY,
+    user        TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    uidvalidity INTEGER NOT NULL,
+    deleted     INTEGER NOT NULL,
+    time        INTEGER NOT NULL,                   -- stamp of the last change
+    sid         TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX folder_name ON folder (user, name);
+
+CREATE TABLE subscription (
+    user       TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    subscribed INTEGER NOT NULL,
+    time       INTEGER NOT NULL,
+    sid        TEXT NOT NULL,
+    PRIMARY KEY (user, name)
+) WITHOUT ROWID;
+
+CREATE TABLE content (
+    id   INTEGER PRIMARY KEY,                       -- keeps texts in order of arrival on disk
+    hash BLOB NOT NULL UNIQUE,                      -- SHA-256 of the message text
+    body BLOB NOT NULL                              -- zstd
+);
+
+CREATE TABLE recent (                               -- this node's alone, not replicated
+    mailbox BLOB PRIMARY KEY,
+    uidnext INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The connection that writes; creates the database if it is not there.
+
+    Raises ConfigError if the file belongs to another version or is no database.
+    """
+    try:
+        connection = _connect(path)
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise ConfigError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, for one thread at a time."""
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    return connection

@@ -1,0 +1,177 @@
+"""The store, as the rest of the node uses it: submit work to the writer, read beside it, follow what is published."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+import trio
+
+from protocol.values import Dot
+from replicator.environment import Environment
+from replicator.store import reading, schema
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Commit, Logged, Transaction
+from replicator.store.views import Views
+from replicator.store.writer import Writer
+from replicator.view import MailboxView
+
+T = TypeVar("T")
+
+READERS = 2  # connections, and so threads, that read at once
+TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
+TAIL_ENTRY_OVERHEAD = 1024
+SLICE_ENTRIES, SLICE_BYTES = 64, 4 << 20  # of one read of the log from disk
+REMEMBERED_DOTS = 10_000  # of recently applied entries
+CLOSE_TIMEOUT_S = 10.0  # for what was submitted before the end
+
+Listener = Callable[[Commit], None]
+
+
+class Tail:
+    """The newest part of the log, in memory."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._entries: deque[Logged] = deque()
+        self._size_bytes = 0
+        self._grown = trio.Event()
+
+    def extend(self, logged: list[Logged]) -> None:
+        """These entries were written."""
+        if not logged:
+            return
+        for item in logged:
+            self._entries.append(item)
+            self._size_bytes += item.size_bytes + TAIL_ENTRY_OVERHEAD
+        while self._size_bytes > TAIL_BYTES and len(self._entries) > 1:
+            self._size_bytes -= self._entries.popleft().size_bytes + TAIL_ENTRY_OVERHEAD
+        self.end = logged[-1].position
+        self._grown.set()
+        self._grown = trio.Event()
+
+    def after(self, position: int) -> list[Logged] | None:
+        """Entries after a position, or None if they are not all in memory."""
+        if position >= self.end:
+            return []
+        if not self._entries or self._entries[0].position > position + 1:
+            return None
+        skip = position + 1 - self._entries[0].position
+        return [self._entries[index] for index in range(skip, min(len(self._entries), skip + SLICE_ENTRIES))]
+
+    async def grown(self) -> None:
+        """Return when the log has grown."""
+        await self._grown.wait()
+
+
+class Store:
+    """One node's disk. Use `Store.open`; `listeners` are called with each commit, in order, on the event loop."""
+
+    def __init__(self, path: Path, origin: str, environment: Environment) -> None:
+        self.origin = origin
+        self._environment = environment
+        connection = schema.open_writer(path)
+        self._connections = [connection, *(schema.open_reader(path) for _ in range(READERS))]
+        self._idle_readers = self._connections[1:]
+        self._reader_room = trio.Semaphore(READERS)
+        self._writer = Writer(
+            connection,
+            origin=origin,
+            clock_ms=environment.clock_ms,
+            run_in_thread=environment.run_in_thread,
+            publish=self._publish,
+        )
+        self.context = reading.log_context(connection)
+        self.tail = Tail(reading.log_end(connection))
+        self.views = Views(lambda mailbox_id: self.read(lambda reader: reading.messages(reader, mailbox_id)))
+        self.listeners: list[Listener] = []
+        self._applied: OrderedDict[Dot, None] = OrderedDict()
+        self._awaited: dict[Dot, trio.Event] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path, origin: str, environment: Environment) -> AsyncIterator[Self]:
+        """The store of the database at `path`; on leaving, what was submitted is written and all is closed.
+
+        Raises ConfigError if the file cannot be used.
+        """
+        store = await environment.run_in_thread(partial(cls, path, origin, environment))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.run)
+                try:
+                    yield store
+                finally:
+                    with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                        await store.flush()
+                    nursery.cancel_scope.cancel()
+        finally:
+            store.close()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self._writer.run()
+
+    def close(self) -> None:
+        """Close the connections. Nothing may run any more."""
+        for connection in reversed(self._connections):
+            connection.close()
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """See `Writer.submit`."""
+        return await self._writer.submit(work)
+
+    async def flush(self) -> None:
+        """See `Writer.flush`."""
+        await self._writer.flush()
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query beside the writer. It sees the last commit."""
+        async with self._reader_room:
+            reader = self._idle_readers.pop()
+            try:
+                return await self._environment.run_in_thread(partial(query, reader))
+            finally:
+                self._idle_readers.append(reader)
+
+    async def log_after(self, position: int) -> list[Logged]:
+        """Entries after a position, at least one if there is one; from memory if they are recent."""
+        recent = self.tail.after(position)
+        if recent is not None:
+            return recent
+        return await self.read(lambda reader: reading.log_after(reader, position, SLICE_ENTRIES, SLICE_BYTES))
+
+    async def view(self, key: MailboxKey) -> MailboxView:
+        """The live view of a mailbox."""
+        return await self.views.get(key)
+
+    async def wait_applied(self, dot: Dot) -> None:
+        """Return when this node shows what the entry did."""
+        if dot in self._applied:
+            return
+        event = self._awaited.setdefault(dot, trio.Event())
+        try:
+            if not await self.read(lambda reader: reading.is_applied(reader, dot)):
+                await event.wait()
+        finally:
+            if not event.statistics().tasks_waiting:
+                self._awaited.pop(dot, None)
+
+    def _publish(self, commit: Commit) -> None:
+        self.context.update(commit.context)
+        for change in commit.changes:
+            self.views.apply(change)
+        for entry in commit.applied:
+            self._applied[entry.dot] = None
+            if (event := self._awaited.pop(entry.dot, None)) is not None:
+                event.set()
+        while len(self._applied) > REMEMBERED_DOTS:
+            self._applied.popitem(last=False)
+        self.tail.extend(commit.logged)
+        for listener in self.listeners:
+            listener(commit)

@@ -1,0 +1,156 @@
+"""One transaction of the writer: what jobs use to read and change the log and the chains.
+
+Everything here runs in the writer's thread. Rows of chains and origins that changed are kept in memory and
+written once, when the transaction ends; after a failure all memory is dropped and read again from disk.
+
+Rule for jobs: raise a MailError before changing anything, or not at all. Any other error undoes the whole
+transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.values import Dot
+from replicator.store import chain as chains
+from replicator.store.chain import Chain
+from replicator.store.content import StoredText, write_text
+from replicator.view import ViewChange
+from resync.clock import COUNTER_BITS, HybridClock
+from resync.entry import Change, Entry
+
+CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An entry that is on this node's disk. `texts`: hash -> text of the messages that it brought along."""
+
+    position: int
+    entry: Entry
+    size_bytes: int
+    texts: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+
+
+@dataclass(slots=True)
+class Commit:
+    """What one transaction did, in order; published once it is on disk."""
+
+    logged: list[Logged] = field(default_factory=list)
+    applied: list[Entry] = field(default_factory=list)
+    changes: list[ViewChange] = field(default_factory=list)
+    context: dict[str, int] = field(default_factory=dict)  # origins that grew
+
+
+@dataclass(slots=True)
+class Origin:
+    """How much of one origin's log is here."""
+
+    seq: int = 0
+    offset_bytes: int = 0
+
+
+class Memory:
+    """What the writer remembers between transactions so as not to read it again."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.chains: dict[bytes, Chain] = {}
+        rows = connection.execute("SELECT name, seq, offset_bytes FROM origin")
+        self.origins = {name: Origin(seq, offset) for name, seq, offset in rows}
+        self.waiting: dict[bytes, int] = dict(
+            connection.execute("SELECT chain, COUNT(*) FROM log WHERE applied = 0 GROUP BY chain").fetchall()
+        )
+
+
+class Transaction:
+    """Reads and writes of the jobs of one batch. `origin` names the entries that are numbered here."""
+
+    def __init__(self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock) -> None:
+        self.connection = connection
+        self.memory = memory
+        self.commit = Commit()
+        self._origin = origin
+        self._clock = clock
+        self._changed_chains: dict[bytes, Chain] = {}
+
+    def chain(self, chain_id: bytes) -> Chain | None:
+        """A chain as of now, or None. The caller must not change it."""
+        known = self.memory.chains.get(chain_id)
+        if known is None and (known := chains.load(self.connection, chain_id)) is not None:
+            self._remember(known)
+        return known
+
+    def chain_to_change(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
+        """A chain that is about to get another head; a new one if there is none."""
+        chain = self.chain(chain_id)
+        if chain is None:
+            chain = Chain(chain_id, user, uidvalidity)
+            self._remember(chain)
+        self._changed_chains[chain_id] = chain
+        return chain
+
+    def next_entry(self, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
+        """An entry of this node on top of the chain's head. Not yet in the log."""
+        chain = self.chain(chain_id) or Chain(chain_id, user, uidvalidity)
+        return Entry(
+            dot=Dot(self._origin, self.seen(self._origin) + 1),
+            predecessors=(chain.head,) if chain.head else (),
+            time=self._clock.tick(),
+            modseq=chain.highestmodseq + 1,
+            user=user,
+            mailbox_id=chain_id,
+            uidvalidity=uidvalidity,
+            changes=tuple(changes),
+        )
+
+    def now_ms(self) -> int:
+        """The time of the node's hybrid clock."""
+        return self._clock.tick() >> COUNTER_BITS
+
+    def seen(self, origin: str) -> int:
+        """The last seq of an origin that is in the log."""
+        known = self.memory.origins.get(origin)
+        return known.seq if known else 0
+
+    def append(self, entry: Entry, texts: Sequence[StoredText], *, applied: bool) -> None:
+        """Write the next entry of its origin to the log, with the message texts that came with it."""
+        assert entry.dot.seq == self.seen(entry.dot.origin) + 1, "an origin's entries come without gaps"
+        for text in texts:
+            write_text(self.connection, text)
+        body = entry.pack()
+        size_bytes = len(body) + sum(len(text.text) for text in texts)
+        origin = self.memory.origins.setdefault(entry.dot.origin, Origin())
+        origin.seq, origin.offset_bytes = entry.dot.seq, origin.offset_bytes + size_bytes
+        cursor = self.connection.execute(
+            "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)",
+            (*entry.dot, entry.time, entry.mailbox_id, applied, origin.offset_bytes, body),
+        )
+        position = cursor.lastrowid
+        assert position is not None
+        self._clock.observe(entry.time)
+        if not applied:
+            self.memory.waiting[entry.mailbox_id] = self.memory.waiting.get(entry.mailbox_id, 0) + 1
+        self.commit.context[entry.dot.origin] = entry.dot.seq
+        self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
+
+    def finish(self) -> Commit:
+        """Write what was kept in memory. Called once, before COMMIT."""
+        for chain in self._changed_chains.values():
+            chains.save(self.connection, chain)
+        for name in self.commit.context:
+            origin = self.memory.origins[name]
+            self.connection.execute(
+                "INSERT OR REPLACE INTO origin (name, seq, offset_bytes) VALUES (?,?,?)",
+                (name, origin.seq, origin.offset_bytes),
+            )
+        return self.commit
+
+    def _remember(self, chain: Chain) -> None:
+        while len(self.memory.chains) >= CHAINS_IN_MEMORY:
+            oldest = next(iter(self.memory.chains))
+            if oldest in self._changed_chains:
+                break
+            del self.memory.chains[oldest]
+        self.memory.chains[chain.id] = chain

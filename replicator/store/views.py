@@ -1,0 +1,78 @@
+"""Mailbox views for mailboxes in use: loaded once, kept true by commits, dropped when least recently used.
+
+Loading reads one snapshot beside the writer; changes that are published meanwhile are kept and applied after it,
+so a huge mailbox that loads holds up nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+import trio
+
+from replicator.store.chain import Chain
+from replicator.store.reading import MailboxKey
+from replicator.view import MailboxView, Message, ViewChange
+
+MAX_IDLE_MESSAGES = 100_000  # in views that nobody looks at; about 0.5 KiB each
+
+Loader = Callable[[bytes], Awaitable[tuple[Chain | None, list[Message]]]]
+
+
+class Views:
+    """The views of one node. Belongs to the event loop."""
+
+    def __init__(self, load: Loader) -> None:
+        self._load = load
+        self._views: WeakValueDictionary[bytes, MailboxView] = WeakValueDictionary()  # all that are in use somewhere
+        self._recent: OrderedDict[bytes, MailboxView] = OrderedDict()  # keeps the most recently used alive
+        self._loading: dict[bytes, list[ViewChange]] = {}
+        self._loaded = trio.Condition()
+
+    async def get(self, key: MailboxKey) -> MailboxView:
+        """The live view of a mailbox; an empty one if nothing was ever stored in it."""
+        while key.mailbox_id in self._loading:
+            async with self._loaded:
+                await self._loaded.wait()
+        view = self._views.get(key.mailbox_id) or await self._read(key)
+        self._keep(view)
+        return view
+
+    def apply(self, change: ViewChange) -> None:
+        """A published commit changed a mailbox."""
+        if (late := self._loading.get(change.mailbox_id)) is not None:
+            late.append(change)
+        if (view := self._views.get(change.mailbox_id)) is not None:
+            view.apply(change)
+
+    async def _read(self, key: MailboxKey) -> MailboxView:
+        late = self._loading[key.mailbox_id] = []
+        try:
+            chain, messages = await self._load(key.mailbox_id)
+            view = MailboxView.build(
+                mailbox_id=key.mailbox_id,
+                user=key.user,
+                uidvalidity=key.uidvalidity,
+                uidnext=chain.uidnext if chain else 1,
+                highestmodseq=chain.highestmodseq if chain else 0,
+                rows=messages,
+            )
+            for change in late:
+                view.apply(change)
+            self._views[key.mailbox_id] = view
+            return view
+        finally:
+            del self._loading[key.mailbox_id]
+            with trio.CancelScope(shield=True):
+                async with self._loaded:
+                    self._loaded.notify_all()
+
+    def _keep(self, view: MailboxView) -> None:
+        self._recent[view.mailbox_id] = view
+        self._recent.move_to_end(view.mailbox_id)
+        total = sum(len(kept.messages) for kept in self._recent.values())
+        while total > MAX_IDLE_MESSAGES and len(self._recent) > 1:
+            _, dropped = self._recent.popitem(last=False)
+            total -= len(dropped.messages)
