@@ -1,0 +1,350 @@
+"""Commands out of what the grammar matched: one method for each rule of `imap.lark`, called as the rule is reduced.
+
+What the grammar cannot say is checked here: numbers within their bits, days that exist, nesting, names.
+"""
+# ruff: noqa: D102 (the grammar says what each rule is)
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lark import Token, Transformer, v_args
+
+from protocol.values import UID_MAX
+from replicator.imap import commands as c
+from replicator.imap import search_keys as keys
+from replicator.imap.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
+from replicator.imap.mailbox_names import MailboxNameError, decode_name, decode_pattern
+from replicator.imap.search_keys import SearchKey, SearchProgram
+from replicator.imap.sequence_set import SequenceSet
+
+MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
+MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits
+
+_MACROS = {"ALL": ALL, "FAST": FAST, "FULL": FULL}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_ESCAPED = re.compile(rb'\\(["\\])')
+
+
+class MeaninglessError(Exception):
+    """Text that the grammar takes but that means nothing. The message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """A search key and how deep it nests."""
+
+    key: SearchKey
+    depth: int = 1
+
+
+@v_args(inline=True)
+class CommandBuilder(Transformer[Token, c.Tagged]):
+    """Builds the command of one text at a time; `literals` must hold the text's literals, in order."""
+
+    literals: Iterator[bytes] = iter(())
+
+    def tagged(self, tag: Token, command: c.Command) -> c.Tagged:
+        return c.Tagged(str(tag), command)
+
+    # ---- commands in any state, and before authentication ----
+
+    def capability(self) -> c.Command:
+        return c.Capability()
+
+    def noop(self) -> c.Command:
+        return c.Noop()
+
+    def logout(self) -> c.Command:
+        return c.Logout()
+
+    def starttls(self) -> c.Command:
+        return c.StartTls()
+
+    def id(self, _parameters: object) -> c.Command:
+        return c.Id()
+
+    def id_parameters(self, *_values: object) -> None:
+        return None
+
+    def nil(self) -> None:
+        return None
+
+    def authenticate(self, mechanism: Token, initial: Token | None) -> c.Command:
+        return c.Authenticate(mechanism.upper(), None if initial is None else _octets(initial))
+
+    def login(self, user: bytes, password: bytes) -> c.Command:
+        return c.Login(user, password)
+
+    # ---- folders ----
+
+    def namespace(self) -> c.Command:
+        return c.Namespace()
+
+    def select(self, mailbox: str) -> c.Command:
+        return c.Select(mailbox)
+
+    def examine(self, mailbox: str) -> c.Command:
+        return c.Select(mailbox, read_only=True)
+
+    def create(self, mailbox: str) -> c.Command:
+        return c.Create(mailbox)
+
+    def delete(self, mailbox: str) -> c.Command:
+        return c.Delete(mailbox)
+
+    def rename(self, mailbox: str, new_name: str) -> c.Command:
+        return c.Rename(mailbox, new_name)
+
+    def subscribe(self, mailbox: str) -> c.Command:
+        return c.Subscribe(mailbox)
+
+    def unsubscribe(self, mailbox: str) -> c.Command:
+        return c.Subscribe(mailbox, subscribed=False)
+
+    def list(self, reference: bytes, pattern: bytes) -> c.Command:
+        return c.ListMailboxes(_pattern(reference), _pattern(pattern))
+
+    def lsub(self, reference: bytes, pattern: bytes) -> c.Command:
+        return c.ListMailboxes(_pattern(reference), _pattern(pattern), subscribed=True)
+
+    def list_mailbox(self, pattern: bytes) -> bytes:
+        return pattern
+
+    def status(self, mailbox: str, *items: Token) -> c.Command:
+        return c.Status(mailbox, tuple(c.StatusItem(item.upper()) for item in items))
+
+    def append(self, mailbox: str, flags: tuple[str, ...] | None, received: Token | None, _marker: Token) -> c.Command:
+        return c.Append(
+            mailbox, flags or (), None if received is None else _date_time_ms(received), next(self.literals)
+        )
+
+    # ---- the selected mailbox ----
+
+    def idle(self) -> c.Command:
+        return c.Idle()
+
+    def check(self) -> c.Command:
+        return c.Check()
+
+    def close(self) -> c.Command:
+        return c.Close()
+
+    def unselect(self) -> c.Command:
+        return c.Unselect()
+
+    def expunge(self, uids: SequenceSet | None = None) -> c.Command:
+        return c.Expunge(uids)
+
+    def fetch(self, numbers: SequenceSet, items: tuple[FetchItem, ...]) -> c.Command:
+        return c.Fetch(numbers, items)
+
+    def store(self, numbers: SequenceSet, item: Token, flags: tuple[str, ...]) -> c.Command:
+        action, _, silent = item.upper().partition(".")
+        return c.Store(numbers, c.StoreAction(action), flags, silent=bool(silent))
+
+    def copy(self, numbers: SequenceSet, mailbox: str) -> c.Command:
+        return c.Copy(numbers, mailbox)
+
+    def move(self, numbers: SequenceSet, mailbox: str) -> c.Command:
+        return c.Copy(numbers, mailbox, remove=True)
+
+    def search(self, charset: bytes | None, program: _Nested) -> c.Command:
+        return c.Search(SearchProgram(program.key, None if charset is None else _latin(charset)))
+
+    def by_uid(self, command: c.Fetch | c.Store | c.Copy | c.Search) -> c.Command:
+        return replace(command, by_uid=True)
+
+    # ---- FETCH items ----
+
+    def fetch_items(self, *items: FetchItem) -> tuple[FetchItem, ...]:
+        return items
+
+    def fetch_macro(self, macro: Token) -> tuple[FetchItem, ...]:
+        return _MACROS[macro.upper()]
+
+    def attribute(self, name: Token) -> FetchItem:
+        return Attribute(name.upper())
+
+    def body_section(
+        self, opening: Token, section: BodySection, origin: Token | None, length: Token | None
+    ) -> FetchItem:
+        partial = None if origin is None or length is None else Partial(_octet_count(origin), _octet_count(length))
+        return replace(section, partial=partial, peek="." in opening)
+
+    def section_whole(self, part: Token | None) -> BodySection:
+        return BodySection(() if part is None else _part(part))
+
+    def section_of_message(self, text: BodySection) -> BodySection:
+        return text
+
+    def section_of_part(self, part: Token, text: BodySection) -> BodySection:
+        return replace(text, part=_part(part))
+
+    def section_mime(self, part: Token, _mime: Token) -> BodySection:
+        return BodySection(_part(part), SectionText.MIME)
+
+    def section_text(self, name: Token, *fields: bytes) -> BodySection:
+        return BodySection(text=SectionText(name.upper()), fields=tuple(_field_name(field) for field in fields))
+
+    # ---- SEARCH keys ----
+
+    def search_keys(self, *found: _Nested) -> _Nested:
+        if len(found) == 1:
+            return found[0]
+        return _Nested(keys.And(tuple(nested.key for nested in found)), max(nested.depth for nested in found))
+
+    def all_keys(self, nested: _Nested) -> _Nested:
+        return _deeper(nested.key, nested)
+
+    def not_key(self, nested: _Nested) -> _Nested:
+        return _deeper(keys.Not(nested.key), nested)
+
+    def or_key(self, left: _Nested, right: _Nested) -> _Nested:
+        return _deeper(keys.Or(left.key, right.key), left, right)
+
+    def plain_key(self, name: Token) -> _Nested:
+        return _Nested(keys.PLAIN_KEYS[name.upper()])
+
+    def header_key(self, name: Token, text: bytes) -> _Nested:
+        return _Nested(keys.HeaderContains(name.upper(), text))
+
+    def received_key(self, relation: Token, date: Token) -> _Nested:
+        return _Nested(keys.Received(keys.RECEIVED_KEYS[relation.upper()], _date(date)))
+
+    def sent_key(self, relation: Token, date: Token) -> _Nested:
+        return _Nested(keys.Sent(keys.SENT_KEYS[relation.upper()], _date(date)))
+
+    def header(self, name: bytes, text: bytes) -> _Nested:
+        return _Nested(keys.HeaderContains(_field_name(name), text))
+
+    def body(self, text: bytes) -> _Nested:
+        return _Nested(keys.BodyContains(text))
+
+    def text(self, text: bytes) -> _Nested:
+        return _Nested(keys.TextContains(text))
+
+    def keyword(self, name: Token) -> _Nested:
+        return _Nested(keys.Flagged(str(name)))
+
+    def unkeyword(self, name: Token) -> _Nested:
+        return _Nested(keys.not_flagged(str(name)))
+
+    def larger(self, size: Token) -> _Nested:
+        return _Nested(keys.Larger(_octet_count(size)))
+
+    def smaller(self, size: Token) -> _Nested:
+        return _Nested(keys.Smaller(_octet_count(size)))
+
+    def emailid(self, name: Token) -> _Nested:
+        return _Nested(keys.EmailId(str(name)))
+
+    def threadid(self, _name: Token) -> _Nested:
+        return _Nested(keys.Not(keys.All()))  # RFC 8474 section 5.2: no message here has a THREADID
+
+    def uids(self, uids: SequenceSet) -> _Nested:
+        return _Nested(keys.Uids(uids))
+
+    def numbers(self, numbers: SequenceSet) -> _Nested:
+        return _Nested(keys.SequenceNumbers(numbers))
+
+    # ---- values ----
+
+    def mailbox(self, encoded: bytes) -> str:
+        try:
+            return decode_name(encoded)
+        except MailboxNameError as error:
+            raise MeaninglessError(str(error)) from error
+
+    def atom(self, text: Token) -> bytes:
+        return _octets(text)
+
+    def quoted(self, text: Token) -> bytes:
+        return _ESCAPED.sub(rb"\1", _octets(text)[1:-1])
+
+    def literal(self, _marker: Token) -> bytes:
+        return next(self.literals)
+
+    def sequence_set(self, text: Token) -> SequenceSet:
+        return SequenceSet(tuple(_range(item) for item in text.split(",")))
+
+    def flags(self, *flags: Token) -> tuple[str, ...]:
+        return tuple(str(flag) for flag in flags)
+
+    def flag_list(self, *flags: Token | None) -> tuple[str, ...]:
+        return tuple(str(flag) for flag in flags if flag is not None)
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _latin(text: bytes) -> str:
+    return text.decode("latin-1")
+
+
+def _pattern(encoded: bytes) -> str:
+    try:
+        return decode_pattern(encoded)
+    except MailboxNameError as error:
+        raise MeaninglessError(str(error)) from error
+
+
+def _field_name(name: bytes) -> str:
+    """RFC 5322 section 2.2: printable ASCII but the colon."""
+    if not name or not all(0x21 <= octet <= 0x7E and octet != 0x3A for octet in name):
+        raise MeaninglessError(f"{name!r} is no name of a header field")
+    return name.decode("ascii")
+
+
+def _octet_count(digits: str) -> int:
+    if (count := int(digits)) > MAX_OCTETS:
+        raise MeaninglessError(f"{digits} is more than {MAX_OCTETS}, the largest number of octets")
+    return count
+
+
+def _part(numbers: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in numbers.split("."))
+
+
+def _range(text: str) -> tuple[int | None, int | None]:
+    low, _, high = text.partition(":")
+    return _number(low), _number(high or low)
+
+
+def _number(text: str) -> int | None:
+    if text == "*":
+        return None
+    if (number := int(text)) > UID_MAX:
+        raise MeaninglessError(f"{text} is more than {UID_MAX}, the largest number of a message")
+    return number
+
+
+def _date(text: str) -> dt.date:
+    day, month, year = text.strip('"').split("-")
+    try:
+        return dt.date(int(year), _MONTHS.index(month.lower()) + 1, int(day))
+    except ValueError as error:
+        raise MeaninglessError(f"there is no day {text}") from error
+
+
+def _date_time_ms(text: str) -> int:
+    """RFC 3501 `date-time`, as milliseconds since the epoch."""
+    date, time, zone = text.strip('"').strip().split(" ")
+    hour, minute, second = (int(part) for part in time.split(":"))
+    offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * (-1 if zone[0] == "-" else 1)
+    try:
+        moment = dt.datetime.combine(_date(date), dt.time(hour, minute, min(second, 59)), dt.UTC)
+    except ValueError as error:
+        raise MeaninglessError(f"there is no time {text}") from error
+    return (int(moment.timestamp()) - offset * 60) * 1000
+
+
+def _deeper(key: SearchKey, *inside: _Nested) -> _Nested:
+    depth = 1 + max(nested.depth for nested in inside)
+    if depth > MAX_SEARCH_DEPTH:
+        raise MeaninglessError(f"the search keys nest deeper than {MAX_SEARCH_DEPTH}")
+    return _Nested(key, depth)

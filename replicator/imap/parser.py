@@ -1,0 +1,115 @@
+"""Frames to commands: the grammar `imap.lark`, made into a parser, and its errors into words for a client."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
+from lark.load_grammar import FromPackageLoader
+
+from protocol.framing import Frame
+from replicator.imap.builder import CommandBuilder, MeaninglessError
+from replicator.imap.commands import Tagged
+
+_TAG = re.compile(rb"[!#$&',\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]{1,64}(?= |\Z)")  # TAG of protocol/lexical.lark
+
+_WORDS = {
+    "$END": "the end of the command",
+    "<END-OF-FILE>": "the end of the command",
+    "ASTRING_ATOM": "an atom",
+    "ATOM": "an atom",
+    "ATTRIBUTE": "the name of a FETCH item",
+    "BODY_SECTION": "BODY[",
+    "DATE": "a date",
+    "DATE_TIME": "a date and time",
+    "DOT": "a full stop",
+    "FETCH_MACRO": "a macro",
+    "FLAG": "a flag",
+    "INITIAL_RESPONSE": "base64",
+    "LESSTHAN": "<",
+    "LIST_ATOM": "a pattern",
+    "LITERAL": "a literal",
+    "LPAR": "(",
+    "NUMBER": "a number",
+    "NZ_NUMBER": "a number",
+    "PART": "a part number",
+    "QUOTED": "a quoted string",
+    "RPAR": ")",
+    "RSQB": "]",
+    "SECTION_FIELDS": "HEADER.FIELDS",
+    "SECTION_MIME": "MIME",
+    "SECTION_TEXT": "HEADER or TEXT",
+    "SEQUENCE_SET": "a sequence set",
+    "STATUS_ITEM": "the name of a STATUS item",
+    "STORE_ITEM": "FLAGS",
+    "TAG": "a tag",
+    "_SP": "a space",
+}  # other terminals are keywords, by their own names
+
+_ALTERNATIVES = {"CAPABILITY": "the name of a command", "SEARCH_PLAIN": "a search key"}
+"""Where many terminals can stand: one of them, and what to call them together."""
+
+
+class CommandSyntaxError(Exception):
+    """The text is no command. `tag` is the command's if it could be read; the message fits into a BAD response."""
+
+    def __init__(self, message: str, tag: str | None) -> None:
+        super().__init__(message)
+        self.tag = tag
+
+
+class CommandParser:
+    """Parses one frame at a time. Making one compiles the grammar: share it between connections."""
+
+    def __init__(self) -> None:
+        self._builder = CommandBuilder()
+        self._lark = Lark(
+            files("replicator.imap").joinpath("imap.lark").read_text("utf-8"),
+            start="tagged",
+            parser="lalr",
+            lexer="contextual",
+            maybe_placeholders=True,
+            transformer=self._builder,
+            import_paths=[FromPackageLoader("protocol", ("",))],
+        )
+
+    def parse(self, frame: Frame) -> Tagged:
+        """The command of a frame. Raises CommandSyntaxError."""
+        self._builder.literals = iter(frame.literals)
+        try:
+            command = self._lark.parse(frame.text.decode("latin-1"))
+        except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
+            raise CommandSyntaxError(_explain(error), tag_of(frame.text)) from error
+        except MeaninglessError as error:
+            raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
+        finally:
+            self._builder.literals = iter(())
+        assert isinstance(command, Tagged)  # so the grammar's start rule makes it
+        return command
+
+
+def tag_of(text: bytes) -> str | None:
+    """The tag with which a command begins, however wrong the rest of it is."""
+    tag = _TAG.match(text)
+    return tag[0].decode("ascii") if tag else None
+
+
+def verb_of(text: bytes) -> bytes:
+    """The word after the tag, in capitals: the command's name, if it is one."""
+    words = text.split(b" ", 2)
+    return words[1].upper() if len(words) > 1 else b""
+
+
+def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken) -> str:
+    where = f"at column {error.column}"
+    if isinstance(error, UnexpectedCharacters):
+        expected = set(error.allowed or ())
+    else:
+        expected = set(error.expected)
+        if isinstance(error, UnexpectedEOF) or error.token.type == "$END":
+            where = "at the end"
+    for terminal, words in _ALTERNATIVES.items():
+        if terminal in expected:
+            return f"Expected {words} {where}"
+    return f"Expected {' or '.join(sorted({_WORDS.get(name, name) for name in expected}))} {where}"
