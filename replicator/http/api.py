@@ -1,0 +1,170 @@
+r"""The routes and their handlers.
+
+| route | answers |
+|---|---|
+| `GET /healthz` | 200 while the node serves, else 503 with the reasons |
+| `GET /metrics` | Prometheus text |
+| `GET /api/v1/status` | `NodeStatus` |
+| `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox |
+| `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
+| `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
+| `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
+
+A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and
+percent-encoded as everything is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from itertools import islice
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from protocol.values import UID_MAX
+from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.http.message import ProblemError, Request, Response, json_response
+from replicator.http.routing import Route
+from replicator.http.services import HttpServices
+from replicator.mailstore import INBOX, Folder, NewMessage
+
+MESSAGE_TYPE = "message/rfc822"
+MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
+FLAGS_MAX = 64  # on one message; clients use a handful
+FLAG_LENGTH_MAX = 128
+TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
+
+# RFC 9051: atom = 1*ATOM-CHAR, any CHAR except "(" / ")" / "{" / SP / CTL / "%" / "*" / DQUOTE / "\" / "]"
+_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
+# RFC 9051 section 2.3.2; \Recent is the server's own.
+_SYSTEM_FLAGS: Mapping[str, str] = {
+    flag.lower(): flag for flag in ("\\Answered", "\\Deleted", "\\Draft", "\\Flagged", "\\Seen")
+}
+
+
+async def get_health(services: HttpServices, _request: Request) -> Response:
+    """Whether the node serves."""
+    reasons = list(await services.status.healthy())
+    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+    return json_response({"sid": services.sid, "healthy": not reasons, "reasons": reasons}, status)
+
+
+async def get_metrics(services: HttpServices, _request: Request) -> Response:
+    """The registry in Prometheus's text format."""
+    return Response(HTTPStatus.OK, generate_latest(services.registry), CONTENT_TYPE_LATEST)
+
+
+async def get_status(services: HttpServices, _request: Request) -> Response:
+    """The node and its links."""
+    return json_response(asdict(await services.status.node_status()))
+
+
+async def get_mailboxes(services: HttpServices, request: Request) -> Response:
+    """All mailboxes of the node, or one user's."""
+    mailboxes = await services.status.mailboxes(request.query.get("user"))
+    return json_response([asdict(mailbox) for mailbox in mailboxes])
+
+
+async def put_folder(services: HttpServices, request: Request) -> Response:
+    """Make sure that a folder exists. To be repeated at will."""
+    user, name = _known_user(services, request), request.path["name"]
+    try:
+        return json_response(_folder_document(await services.mail.folder(user, name)))
+    except FolderNotFoundError:
+        pass
+    try:
+        folder = await services.mail.create_folder(user, name)
+    except FolderExistsError:  # another was faster
+        return json_response(_folder_document(await services.mail.folder(user, name)))
+    return json_response(_folder_document(folder), HTTPStatus.CREATED)
+
+
+async def list_messages(services: HttpServices, request: Request) -> Response:
+    """What a folder holds, by content: `import` leaves out what is there. `more`: ask again after the last UID."""
+    user = _known_user(services, request)
+    after = _number(request, "after", UID_MAX) or 0
+    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
+    messages = (await services.mail.open_mailbox(folder)).messages
+    page = [messages[uid] for uid in islice(messages.irange(minimum=after + 1), MESSAGES_PAGE)]
+    return json_response(
+        {
+            "uidvalidity": folder.uidvalidity,
+            "messages": [{"uid": message.uid, "sha256": message.content_hash.hex()} for message in page],
+            "more": len(page) == MESSAGES_PAGE,
+        }
+    )
+
+
+async def post_message(services: HttpServices, request: Request) -> Response:
+    """Store the message in the body."""
+    user = _known_user(services, request)
+    if not request.body:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
+    message = NewMessage(
+        text=request.body,
+        flags=parse_flags(request.query.get("flags", "")),
+        received_ms=_number(request, "received_ms", TIME_MAX_MS),
+    )
+    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
+    saved = await services.mail.save(folder, message)
+    return json_response({"uidvalidity": saved.uidvalidity, "uid": saved.uid}, HTTPStatus.CREATED)
+
+
+def parse_flags(text: str) -> frozenset[str]:
+    """IMAP flags separated by spaces; system flags in their usual spelling. Raises ProblemError."""
+    flags = text.split()
+    if len(flags) > FLAGS_MAX:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"{len(flags)} flags; a message may have {FLAGS_MAX}")
+    return frozenset(_parse_flag(flag) for flag in flags)
+
+
+def _parse_flag(flag: str) -> str:
+    if flag.startswith("\\"):
+        if flag.lower() in _SYSTEM_FLAGS:
+            return _SYSTEM_FLAGS[flag.lower()]
+    elif len(flag) <= FLAG_LENGTH_MAX and _KEYWORD.fullmatch(flag):
+        return flag
+    raise ProblemError(HTTPStatus.BAD_REQUEST, f"{flag[:FLAG_LENGTH_MAX]!r} is not an IMAP flag that can be set")
+
+
+def _known_user(services: HttpServices, request: Request) -> str:
+    user = request.path["user"]
+    if not services.users.exists(user):
+        raise ProblemError(
+            HTTPStatus.NOT_FOUND, f"there is no user {user!r}; `replicator user list` shows who there is"
+        )
+    return user
+
+
+def _number(request: Request, name: str, maximum: int) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    # isdecimal alone accepts other scripts' digits, and int() takes time that grows with the square of the length
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))) or int(text) > maximum:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be a number from 0 to {maximum}")
+    return int(text)
+
+
+def _folder_document(folder: Folder) -> dict[str, object]:
+    return {"name": folder.name, "mailbox_id": folder.mailbox_id.hex(), "uidvalidity": folder.uidvalidity}
+
+
+ROUTES: tuple[Route[HttpServices], ...] = (
+    Route("GET", "/healthz", get_health),
+    Route("GET", "/metrics", get_metrics),
+    Route("GET", "/api/v1/status", get_status),
+    Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"})),
+    Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder),
+    Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
+    Route(
+        "POST",
+        "/api/v1/users/{user}/messages",
+        post_message,
+        query=frozenset({"mailbox", "flags", "received_ms"}),
+        body_type=MESSAGE_TYPE,
+    ),
+)

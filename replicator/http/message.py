@@ -1,0 +1,103 @@
+"""HTTP messages as plain values, and errors as problem documents (RFC 9457).
+
+Every error that this door reports is a `ProblemError`, and `problem_of` is the one place where errors of the mail
+store become one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+
+JSON_TYPE = "application/json"
+PROBLEM_TYPE = "application/problem+json"
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request before its body. Names of headers are lower-case; `target` is as it came."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body follows (RFC 9112 section 6)."""
+        return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a handler gets: decoded path segments by their name in the route, and the query, one value a name."""
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a handler gives; the server adds length, date and connection headers."""
+
+    status: int
+    body: bytes = field(repr=False)
+    content_type: str = JSON_TYPE
+    headers: Headers = ()
+
+
+class ProblemError(Exception):
+    """A request that is refused: `status` is the HTTP status, the text says what is wrong and what to do."""
+
+    def __init__(self, status: HTTPStatus, detail: str, headers: Headers = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers
+
+    def response(self) -> Response:
+        """The problem document. Its type is `about:blank`: the status says the kind (RFC 9457 section 4.2.1)."""
+        document = {"title": self.status.phrase, "status": self.status.value, "detail": str(self)}
+        return Response(self.status.value, encode_json(document), PROBLEM_TYPE, self.headers)
+
+
+MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
+    FolderNotFoundError: HTTPStatus.NOT_FOUND,
+    FolderExistsError: HTTPStatus.CONFLICT,
+    InvalidNameError: HTTPStatus.BAD_REQUEST,
+    MessageTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    ContentUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    DurabilityError: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
+}
+
+
+def problem_of(error: MailError) -> ProblemError:
+    """The problem that reports an error of the mail store."""
+    return ProblemError(MAIL_ERROR_STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE), str(error))
+
+
+def encode_json(document: object) -> bytes:
+    """Compact JSON in UTF-8, ended by a line feed so that it reads well in a terminal."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def json_response(document: object, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """A JSON document."""
+    return Response(status.value, encode_json(document))

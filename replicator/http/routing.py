@@ -1,0 +1,134 @@
+"""From a request's head to the handler that gets it: host, path, method, query, in that order.
+
+It decides before any of the body is read, and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Generic, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from replicator.http.message import Head, ProblemError, Request, Response
+
+Services = TypeVar("Services")
+
+QUERY_FIELDS_MAX = 16  # no route has more than a handful
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[Services]):
+    """One method on one path. Segments `{name}` of `path` match any one segment.
+
+    `body_type` is the media type that the body must have; None: no body is taken. A route with a body never takes a
+    type that a web page may send to another origin without asking first, so no page can use a reader's browser to
+    write here (there is no CORS).
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Services, Request], Awaitable[Response]]
+    query: frozenset[str] = frozenset()
+    body_type: str | None = None
+
+    def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
+        """The values of the named segments, or None if the path is another."""
+        pattern = self.path.split("/")
+        if len(pattern) != len(segments):
+            return None
+        values = {}
+        for expected, segment in zip(pattern, segments, strict=True):
+            if expected.startswith("{"):
+                values[expected[1:-1]] = segment
+            elif expected != segment:
+                return None
+        return values
+
+
+def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Services], Request]:
+    """The route for this head and the request so far, without its body. Raises ProblemError."""
+    url = _request_url(head)
+    if not is_loopback(url.hostname):
+        raise ProblemError(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"this node answers to localhost, 127.0.0.1 and [::1] only, not to {url.hostname!r}",
+        )
+    segments = [_decode(segment) for segment in url.path.split("/")]
+    matching = [(route, values) for route in routes if (values := route.match(segments)) is not None]
+    if not matching:
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"nothing is at {url.path!r}")
+    method = "GET" if head.method == "HEAD" else head.method
+    for route, values in matching:
+        if route.method == method:
+            _check_body(route.body_type, head)
+            return route, Request(path=values, query=_parse_query(url.query, route.query))
+    methods = [route.method for route, _ in matching]
+    allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+    raise ProblemError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"{head.method} is not possible at {url.path!r}, only {allowed}",
+        (("Allow", allowed),),
+    )
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a Host names this machine by a name that no one else's DNS can point here (DNS rebinding)."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _request_url(head: Head) -> SplitResult:
+    """The target as a URL. Its host comes from the target if that is absolute (RFC 9112 section 3.2.2)."""
+    target = head.target
+    if target.startswith("/"):
+        target = f"http://{head.headers.get('host', '')}{target}"
+    try:
+        url = urlsplit(target)
+        _ = url.port  # raises if it is no number
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"request target or Host: {error}") from None
+    if url.scheme != "http":
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"the request target {head.target!r} is not a path")
+    return url
+
+
+def _decode(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"{segment!r} is not percent-encoded UTF-8") from None
+
+
+def _parse_query(query: str, known: frozenset[str]) -> Mapping[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {error}") from None
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            accepted = ", ".join(sorted(known)) or "none"
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name!r} is unknown here; known: {accepted}")
+        if name in values:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name!r} is given twice")
+        values[name] = value
+    return values
+
+
+def _check_body(body_type: str | None, head: Head) -> None:
+    if body_type is None:
+        if head.has_body:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{head.method} takes no body here")
+        return
+    given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != body_type:
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must have Content-Type {body_type}, not {given!r}"
+        )

@@ -1,0 +1,172 @@
+"""The trio adapter: one task a connection, HTTP/1.1 by h11, one request at a time.
+
+Pipelined requests wait in the buffer of the socket while one is served, so a connection never holds more than a
+head, a body and a response. Every wait has a deadline here. Errors of the peer, of the request and of the mail store
+become problem documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from email.utils import formatdate
+from http import HTTPStatus
+
+import h11
+import trio
+
+from replicator.errors import MailError
+from replicator.http.api import ROUTES
+from replicator.http.message import Head, Headers, ProblemError, Request, Response, problem_of
+from replicator.http.routing import Route, find_route
+from replicator.http.services import HttpServices
+
+HEAD_BYTES_MAX = 16 * 1024  # request line and headers; what other servers allow
+BODY_BYTES_MAX = 64 * 1024 * 1024  # the largest message that can be imported
+BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
+CONNECTIONS_MAX = 64  # a few imports, a scraper and people
+RECEIVE_BYTES = 64 * 1024
+HEAD_S = 75.0  # from one response to the next whole head; as long as other servers keep a connection
+BODY_S = 60.0  # 1 MiB/s for the largest body
+HANDLER_S = 60.0  # above every deadline of the mail store
+SEND_S = 60.0  # for a client that does not read
+DRAIN_S = 5.0  # lets a client finish sending what we refused, so that it sees why and not a reset
+
+# Answers are of the moment, and never to be run as anything but what they are.
+COMMON_HEADERS: Headers = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+
+
+class HttpServer:
+    """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
+
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+        self._connections = 0
+        self._bodies = trio.CapacityLimiter(BODIES_MAX)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection until either side ends it, and close it. Safe to cancel."""
+        self._connections += 1
+        try:
+            async with stream:
+                connection = _Connection(stream, self._services, self._bodies)
+                if self._connections > CONNECTIONS_MAX:
+                    detail = f"{CONNECTIONS_MAX} connections are open already; close some"
+                    await connection.refuse(ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail))
+                else:
+                    await connection.serve()
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            pass  # the client is gone, or does not read
+        finally:
+            self._connections -= 1
+
+
+class _Connection:
+    def __init__(self, stream: trio.abc.Stream, services: HttpServices, bodies: trio.CapacityLimiter) -> None:
+        self._stream = stream
+        self._services = services
+        self._bodies = bodies
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._method = ""
+
+    async def serve(self) -> None:
+        """Requests and responses until the connection cannot take another."""
+        try:
+            while (head := await self._receive_head()) is not None:
+                response = await self._answer(head)
+                await self._respond(response, last=self._http.their_state is not h11.DONE)
+                if self._http.our_state is not h11.DONE:
+                    break
+                self._http.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            status = HTTPStatus(error.error_status_hint)
+            await self.refuse(ProblemError(status, f"this is not HTTP as it should be: {error}"))
+        await self._drain()
+
+    async def refuse(self, problem: ProblemError) -> None:
+        """Say why nothing more is taken here. What was half answered stays so."""
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            await self._respond(problem.response(), last=True)
+
+    async def _answer(self, head: Head) -> Response:
+        try:
+            if not head.has_body:
+                await self._receive_body()  # of no bytes: the request is whole, and the next may follow its answer
+            route, request = find_route(ROUTES, head)
+            if not head.has_body:
+                return await self._handle(route, request)
+            async with self._bodies:
+                body = await self._receive_body()
+                return await self._handle(route, replace(request, body=body))
+        except ProblemError as problem:
+            return problem.response()
+        except MailError as error:
+            return problem_of(error).response()
+
+    async def _handle(self, route: Route[HttpServices], request: Request) -> Response:
+        try:
+            with trio.fail_after(HANDLER_S):
+                return await route.handler(self._services, request)
+        except trio.TooSlowError:
+            detail = f"not finished within {HANDLER_S:.0f} s; it may or may not have happened"
+            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
+
+    async def _receive_head(self) -> Head | None:
+        """The next request's head; None once the client has closed or is silent for too long."""
+        self._method = ""
+        with trio.move_on_after(HEAD_S):
+            event = await self._next_event()
+            if isinstance(event, h11.Request):
+                headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+                self._method = event.method.decode("ascii")
+                return Head(self._method, event.target.decode("latin-1"), headers)
+        return None
+
+    async def _receive_body(self) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            with trio.fail_after(BODY_S):
+                while isinstance(event := await self._next_event(), h11.Data):
+                    chunks.append(bytes(event.data))
+                    size += len(event.data)
+                    if size > BODY_BYTES_MAX:
+                        detail = f"the body is larger than {BODY_BYTES_MAX >> 20} MiB, the most that is taken here"
+                        raise ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+        except trio.TooSlowError:
+            detail = f"the body did not arrive within {BODY_S:.0f} s"
+            raise ProblemError(HTTPStatus.REQUEST_TIMEOUT, detail) from None
+        return b"".join(chunks)
+
+    async def _next_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            self._http.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
+        return event
+
+    async def _respond(self, response: Response, *, last: bool) -> None:
+        headers = [
+            ("Date", formatdate(self._services.clock_ms() / 1000, usegmt=True)),
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            *COMMON_HEADERS,
+            *response.headers,
+            *([("Connection", "close")] if last else ()),
+        ]
+        body = b"" if self._method == "HEAD" else response.body
+        with trio.fail_after(SEND_S):
+            await self._send(
+                h11.Response(status_code=response.status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            )
+
+    async def _send(self, *events: h11.Event) -> None:
+        await self._stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
+
+    async def _drain(self) -> None:
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        with trio.move_on_after(DRAIN_S):
+            while await self._stream.receive_some(RECEIVE_BYTES):
+                pass

@@ -1,0 +1,49 @@
+"""What the HTTP door needs of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from replicator.environment import wall_clock_ms
+from replicator.mailstore import MailStore
+from replicator.status import MailboxStatus, NodeStatus
+
+
+class NodeReport(Protocol):
+    """What the node says about itself."""
+
+    async def node_status(self) -> NodeStatus:
+        """The node, now."""
+        ...
+
+    async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
+        """The mailboxes of one user, or of all, by user and name."""
+        ...
+
+    async def healthy(self) -> Sequence[str]:
+        """Why the node cannot serve, one line each; empty: it can."""
+        ...
+
+
+class UserNames(Protocol):
+    """Who has mail here."""
+
+    def exists(self, user: str) -> bool:
+        """Whether the user is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServices:
+    """What handlers may use. `registry` holds the node's own metrics, never the library's global ones."""
+
+    sid: str
+    mail: MailStore
+    status: NodeReport
+    users: UserNames
+    registry: CollectorRegistry
+    clock_ms: Callable[[], int] = wall_clock_ms

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import pytest
+
+from replicator.errors import ContentUnavailableError, DiskFullError, DurabilityError, MailError, UnavailableError
+from replicator.http import api
+from replicator.http.server import HttpServer
+from replicator.http.services import HttpServices
+from tests.http.conversation import Answer, Conversation, conversation
+from tests.http.memory_mail import UIDVALIDITY, FixedReport, MemoryMail
+
+
+@pytest.fixture
+async def client(services: HttpServices) -> AsyncIterator[Conversation]:
+    async with conversation(HttpServer(services)) as talk:
+        yield talk
+
+
+async def get(client: Conversation, target: str, *, method: str = "GET", host: str = "localhost") -> Answer:
+    return await client.ask(f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), method.encode())
+
+
+async def post(client: Conversation, target: str, body: bytes, content_type: str = "message/rfc822") -> Answer:
+    head = (
+        f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return await client.ask(head.encode() + body, b"POST")
+
+
+async def test_health_names_the_node_and_why_it_cannot_serve(client: Conversation, report: FixedReport) -> None:
+    good = await get(client, "/healthz")
+    assert (good.status, good.json) == (200, {"sid": "dc1", "healthy": True, "reasons": []})
+    report.reasons.append("the disk is full")
+    bad = await get(client, "/healthz")
+    assert (bad.status, bad.json["reasons"]) == (503, ["the disk is full"])
+
+
+async def test_metrics_come_from_the_registry_given(client: Conversation) -> None:
+    answer = await get(client, "/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert b"replicator_test 7.0\n" in answer.body
+
+
+async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
+    document = (await get(client, "/api/v1/status")).json
+    assert (document["sid"], document["root"], document["component"]) == ("dc1", "dc1", ["dc1", "dc2"])
+    links = document["links"]
+    assert isinstance(links, list)
+    assert [(link["peer"], link["up"], link["lag_bytes"]) for link in links] == [("dc2", True, 0), ("dc3", False, 2048)]
+
+
+@pytest.mark.parametrize(("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=eve", [])])
+async def test_mailboxes_of_all_or_of_one(client: Conversation, query: str, users: list[str]) -> None:
+    rows: object = (await get(client, f"/api/v1/mailboxes{query}")).json
+    assert isinstance(rows, list)
+    assert [row["user"] for row in rows] == users
+
+
+async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conversation, mail: MemoryMail) -> None:
+    text = b"Subject: x\r\n\r\n\x80\xff.\r\n" + bytes(range(256))
+    flags = quote("\\seen $Forwarded \\Flagged")
+    answer = await post(client, f"/api/v1/users/alice/messages?flags={flags}&received_ms=123456", text)
+    assert (answer.status, answer.json) == (201, {"uidvalidity": UIDVALIDITY, "uid": 1})
+    message = mail.views["alice", "INBOX"].messages[1]
+    assert await mail.read_content(message) == text
+    assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
+    assert message.received_ms == 123456
+
+
+async def test_folder_is_created_once_and_takes_mail(client: Conversation, mail: MemoryMail) -> None:
+    path = "/api/v1/users/ann%40example.org/folders/Archive%2F%C3%9Cbung"
+    assert [(await get(client, path, method="PUT")).status for _ in range(2)] == [201, 200]
+    target = f"/api/v1/users/ann@example.org/messages?mailbox={quote('Archive/Übung')}"
+    assert (await post(client, target, b"a: b\r\n\r\n")).status == 201
+    assert len(mail.views["ann@example.org", "Archive/Übung"].messages) == 1
+
+
+async def test_messages_are_listed_by_content_in_pages(client: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MESSAGES_PAGE", 2)
+    texts = [b"a", b"b", b"c"]
+    for text in texts:
+        await post(client, "/api/v1/users/alice/messages", text)
+    rows = [{"uid": uid, "sha256": hashlib.sha256(text).hexdigest()} for uid, text in enumerate(texts, 1)]
+    first = (await get(client, "/api/v1/users/alice/messages")).json
+    assert first == {"uidvalidity": UIDVALIDITY, "messages": rows[:2], "more": True}
+    second = (await get(client, "/api/v1/users/alice/messages?after=2")).json
+    assert second == {"uidvalidity": UIDVALIDITY, "messages": rows[2:], "more": False}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DiskFullError("no room"), 507),
+        (DurabilityError("too few nodes"), 503),
+        (UnavailableError("no master"), 503),
+        (ContentUnavailableError("gone"), 503),
+    ],
+)
+async def test_errors_of_the_store_are_problems(
+    client: Conversation, mail: MemoryMail, error: MailError, status: int
+) -> None:
+    mail.failure = error
+    answer = await post(client, "/api/v1/users/alice/messages", b"x")
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert (answer.json["status"], answer.json["detail"]) == (status, str(error))
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "word"),
+    [
+        ("/api/v1/users/eve/messages", 404, "no user 'eve'"),
+        ("/api/v1/users/alice/messages?mailbox=Nowhere", 404, "Nowhere"),
+        ("/api/v1/users/alice/messages?flags=%5CRecent", 400, "Recent"),
+        ("/api/v1/users/alice/messages?flags=a(b", 400, "a(b"),
+        ("/api/v1/users/alice/messages?flags=" + "a%20" * 65, 400, "65 flags"),
+        ("/api/v1/users/alice/messages?received_ms=-1", 400, "received_ms"),
+        ("/api/v1/users/alice/messages?received_ms=" + "9" * 400, 400, "received_ms"),
+        ("/api/v1/users/alice/messages?received_ms=%C2%B2", 400, "received_ms"),
+        ("/api/v1/users/alice/messages?recieved_ms=1", 400, "recieved_ms"),
+        ("/api/v1/users/alice/messages?mailbox=a&mailbox=b", 400, "twice"),
+        ("/api/v1/users/alice/messages?mailbox=%FF", 400, "query"),
+        ("/api/v1/users/%FF/messages", 400, "UTF-8"),
+        ("/api/v1/users/alice/messages?" + "a=1&" * 40, 400, "query"),
+    ],
+)
+async def test_wrong_requests_say_what_is_wrong(client: Conversation, target: str, status: int, word: str) -> None:
+    answer = await post(client, target, b"x")
+    assert answer.status == status
+    assert word in str(answer.json["detail"])
+
+
+async def test_empty_message_is_refused(client: Conversation) -> None:
+    assert (await post(client, "/api/v1/users/alice/messages", b"")).status == 400
+
+
+async def test_unknown_path_is_404_and_wrong_method_405_with_allow(client: Conversation) -> None:
+    assert (await get(client, "/api/v2/status")).status == 404
+    assert (await get(client, "/api/v1/users/alice/folders/a/b", method="PUT")).status == 404
+    wrong = await get(client, "/api/v1/users/alice/messages", method="DELETE")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD, POST")
+    put_only = await get(client, "/api/v1/users/alice/folders/x")
+    assert (put_only.status, put_only.headers["allow"]) == (405, "PUT")
+    assert (await get(client, "/healthz")).status == 200
+
+
+async def test_head_is_get_without_body(client: Conversation) -> None:
+    head = await get(client, "/healthz", method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert (await get(client, "/healthz")).headers["content-length"] == head.headers["content-length"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:1080", "127.0.0.1:1080", "127.9.9.9", "[::1]:80", "LOCALHOST"]
+)
+async def test_loopback_hosts_are_served(client: Conversation, host: str) -> None:
+    assert (await get(client, "/healthz", host=host)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "10.0.0.1", "evil@127.0.0.1.example", "", "0.0.0.0"]
+)
+async def test_other_hosts_are_refused(client: Conversation, host: str) -> None:
+    assert (await get(client, "/healthz", host=host)).status == 421
+
+
+@pytest.mark.parametrize("host", ["[::1", "localhost:port"])
+async def test_hosts_that_are_none_are_refused(client: Conversation, host: str) -> None:
+    assert (await get(client, "/healthz", host=host)).status == 400
+
+
+async def test_host_of_an_absolute_target_counts(client: Conversation) -> None:
+    assert (await get(client, "http://evil.example/healthz")).status == 421
+    assert (await get(client, "http://127.0.0.1:1080/healthz", host="evil.example")).status == 200
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+async def test_what_a_web_page_can_send_is_not_a_message(
+    client: Conversation, mail: MemoryMail, content_type: str
+) -> None:
+    answer = await post(client, "/api/v1/users/alice/messages", b"x", content_type)
+    assert answer.status == 415
+    assert not mail.views
+
+
+async def test_nothing_invites_other_origins(client: Conversation) -> None:
+    preflight = await get(client, "/api/v1/users/alice/messages", method="OPTIONS")
+    assert preflight.status == 405
+    assert not [name for name in preflight.headers if name.startswith("access-control")]

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import http.client
+import json
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from replicator.http import server as server_module
+from replicator.http.server import BODY_S, CONNECTIONS_MAX, HANDLER_S, HEAD_BYTES_MAX, HEAD_S, HttpServer
+from replicator.http.services import HttpServices
+from replicator.mailstore import Folder, NewMessage, SavedMessage
+from tests.http.conversation import conversation
+from tests.http.memory_mail import FixedReport, FixedUsers, MemoryMail
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /api/v1/users/alice/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: message/rfc822\r\n"
+
+
+async def test_connection_is_kept_and_answers_in_order(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        await talk.stream.send_all(HEALTH + POST + b"Content-Length: 3\r\n\r\na\r\n" + HEALTH)
+        assert [(await talk.answer()).status for _ in range(3)] == [200, 201, 200]
+
+
+async def test_bytes_one_by_one(services: HttpServices, mail: MemoryMail) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        for byte in POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n":
+            await talk.stream.send_all(bytes([byte]))
+        assert (await talk.answer()).status == 201
+    assert list(mail.texts.values()) == [b"abc"]
+
+
+async def test_date_and_headers_that_every_answer_has(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        answer = await talk.ask(HEALTH)
+    assert answer.headers["date"] == "Sun, 06 Nov 1994 08:49:37 GMT"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "connection" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # a TLS hello
+        (b"GET /\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * HEAD_BYTES_MAX, 431),
+        (b"a" * (HEAD_BYTES_MAX + 1), 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx", 400),
+        (POST + b"Content-Length: -1\r\n\r\n", 400),
+        (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (POST + b"Transfer-Encoding: gzip\r\n\r\n", 501),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"CONNECT localhost:25 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    ],
+)
+@pytest.mark.usefixtures("autojump_clock")
+async def test_hostile_requests_end_the_connection_with_one_problem(
+    services: HttpServices, request_bytes: bytes, status: int
+) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        answer = await talk.ask(request_bytes)
+        assert (answer.status, answer.json["status"]) == (status, status)
+        assert answer.headers["connection"] == "close"
+        assert await talk.rest() == b""
+
+
+@given(data=st.binary(max_size=200), head=st.sampled_from([b"", HEALTH, HEALTH[:-2], POST, POST + b"\r\n"]))
+def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
+    async def scenario() -> None:
+        services = HttpServices("dc1", MemoryMail(), FixedReport(), FixedUsers(), CollectorRegistry())
+        async with conversation(HttpServer(services)) as talk:
+            await talk.stream.send_all(head + data)
+            assert isinstance(talk.stream, trio.StapledStream)
+            await talk.stream.send_eof()
+            answer = await talk.rest()
+            assert answer.startswith(b"HTTP/1.1 ") or not answer
+
+    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_large_body_is_refused_and_the_client_learns_why(
+    services: HttpServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "BODY_BYTES_MAX", 1 << 20)
+    async with conversation(HttpServer(services)) as talk:
+        answer = await talk.ask(POST + b"Content-Length: 3145728\r\n\r\n" + bytes(3 << 20))
+        assert (answer.status, "1 MiB" in str(answer.json["detail"])) == (413, True)
+
+
+async def test_client_that_asks_first_is_told_to_go_on(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        await talk.stream.send_all(POST + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
+        assert (await talk.stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+        assert (await talk.ask(b"x")).status == 201
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_client_that_asks_first_for_nothing_is_refused_at_once(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        refused = POST.replace(b"/messages", b"/nothing") + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n"
+        assert (await talk.ask(refused)).status == 404
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_silence_ends_a_connection(services: HttpServices) -> None:
+    started = trio.current_time()
+    async with conversation(HttpServer(services)) as talk:
+        await talk.stream.send_all(HEALTH[:-1])
+        assert await talk.rest() == b""
+    assert HEAD_S <= trio.current_time() - started < HEAD_S + 10
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_slow_body_is_told_so(services: HttpServices) -> None:
+    started = trio.current_time()
+    async with conversation(HttpServer(services)) as talk:
+        assert (await talk.ask(POST + b"Content-Length: 2\r\n\r\nx")).status == 408
+        assert trio.current_time() - started == BODY_S
+
+
+class StuckMail(MemoryMail):
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        await trio.sleep_forever()
+        return await super().save(folder, message)
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_handler_that_hangs_is_given_up(report: FixedReport) -> None:
+    services = HttpServices("dc1", StuckMail(), report, FixedUsers(), CollectorRegistry())
+    started = trio.current_time()
+    async with conversation(HttpServer(services)) as talk:
+        answer = await talk.ask(POST + b"Content-Length: 1\r\n\r\nx")
+        assert (answer.status, trio.current_time() - started) == (503, HANDLER_S)
+        assert (await talk.ask(HEALTH)).status == 200
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_connections_are_limited_and_come_free_again(services: HttpServices) -> None:
+    server = HttpServer(services)
+    async with trio.open_nursery() as nursery:
+        streams = []
+        for _ in range(CONNECTIONS_MAX):
+            client, served = trio.testing.memory_stream_pair()
+            nursery.start_soon(server.serve, served)
+            streams.append(client)
+        await trio.testing.wait_all_tasks_blocked()
+        async with conversation(server) as talk:
+            assert (await talk.answer()).status == 503
+        for stream in streams:
+            await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        async with conversation(server) as talk:
+            assert (await talk.ask(HEALTH)).status == 200
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_old_protocol_is_answered_and_closed(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        assert (await talk.ask(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")).status == 200
+        assert await talk.rest() == b""
+
+
+def _use_standard_client(port: int) -> list[int]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    statuses = []
+    for method, path, body in [
+        ("GET", "/healthz", None),
+        ("POST", "/api/v1/users/alice/messages", b"x" * 1_000_000),
+        ("POST", "/api/v1/users/eve/messages", b"x" * 10),
+        ("POST", "/nowhere", b"x" * 5_000_000),
+        ("GET", "/api/v1/status", None),
+    ]:
+        connection.request(method, path, body, {"Content-Type": "message/rfc822"})
+        response = connection.getresponse()
+        statuses.append(response.status)
+        json.loads(response.read())
+    connection.close()
+    return statuses
+
+
+async def test_standard_client_over_loopback(services: HttpServices) -> None:
+    async with trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, HttpServer(services).serve, 0, host="127.0.0.1")
+        listeners = await nursery.start(serve)
+        port = listeners[0].socket.getsockname()[1]
+        statuses = await trio.to_thread.run_sync(_use_standard_client, port)
+        nursery.cancel_scope.cancel()
+    assert statuses == [200, 201, 404, 404, 200]
