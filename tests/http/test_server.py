@@ -61,7 +61,6 @@ async def test_date_and_headers_that_every_answer_has(services: HttpServices) ->
         (b"CONNECT localhost:25 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     ],
 )
-@pytest.mark.usefixtures("autojump_clock")
 async def test_hostile_requests_end_the_connection_with_one_problem(
     services: HttpServices, request_bytes: bytes, status: int
 ) -> None:
@@ -86,7 +85,6 @@ def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
     trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.usefixtures("autojump_clock")
 async def test_large_body_is_refused_and_the_client_learns_why(
     services: HttpServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,28 +101,25 @@ async def test_client_that_asks_first_is_told_to_go_on(services: HttpServices) -
         assert (await talk.ask(b"x")).status == 201
 
 
-@pytest.mark.usefixtures("autojump_clock")
 async def test_client_that_asks_first_for_nothing_is_refused_at_once(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         refused = POST.replace(b"/messages", b"/nothing") + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n"
         assert (await talk.ask(refused)).status == 404
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_silence_ends_a_connection(services: HttpServices) -> None:
-    started = trio.current_time()
+async def test_silence_ends_a_connection(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
+    started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
         await talk.stream.send_all(HEALTH[:-1])
         assert await talk.rest() == b""
-    assert HEAD_S <= trio.current_time() - started < HEAD_S + 10
+    assert HEAD_S <= autojump_clock.current_time() - started < HEAD_S + 10
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_slow_body_is_told_so(services: HttpServices) -> None:
-    started = trio.current_time()
+async def test_slow_body_is_told_so(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
+    started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
         assert (await talk.ask(POST + b"Content-Length: 2\r\n\r\nx")).status == 408
-        assert trio.current_time() - started == BODY_S
+        assert autojump_clock.current_time() - started == BODY_S
 
 
 class StuckMail(MemoryMail):
@@ -133,17 +128,15 @@ class StuckMail(MemoryMail):
         return await super().save(folder, message)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_handler_that_hangs_is_given_up(report: FixedReport) -> None:
+async def test_handler_that_hangs_is_given_up(report: FixedReport, autojump_clock: trio.testing.MockClock) -> None:
     services = HttpServices("dc1", StuckMail(), report, FixedUsers(), CollectorRegistry())
-    started = trio.current_time()
+    started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
         answer = await talk.ask(POST + b"Content-Length: 1\r\n\r\nx")
-        assert (answer.status, trio.current_time() - started) == (503, HANDLER_S)
+        assert (answer.status, autojump_clock.current_time() - started) == (503, HANDLER_S)
         assert (await talk.ask(HEALTH)).status == 200
 
 
-@pytest.mark.usefixtures("autojump_clock")
 async def test_connections_are_limited_and_come_free_again(services: HttpServices) -> None:
     server = HttpServer(services)
     async with trio.open_nursery() as nursery:
@@ -162,7 +155,6 @@ async def test_connections_are_limited_and_come_free_again(services: HttpService
             assert (await talk.ask(HEALTH)).status == 200
 
 
-@pytest.mark.usefixtures("autojump_clock")
 async def test_old_protocol_is_answered_and_closed(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         assert (await talk.ask(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")).status == 200
