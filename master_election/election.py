@@ -1,0 +1,221 @@
+"""The root and its terms: who knows the masters, and since when (design section 5).
+
+The root is a function of the component, so nobody votes. What has to be agreed is the term, and that everything
+from before it is forgotten:
+
+- On every change of its component a node stops mastering and raises its term by one.
+- The root floods ROOT with its term, at once and again on every tick, down the tree of shortest paths.
+- A node answers every ROOT of its root with DROPPED, once it has dropped what it mastered. If the ROOT's term is
+  higher than its own, it takes that term and drops once more; if it is lower, the DROPPED carries the node's own, and
+  the root starts above it.
+- A root that has DROPPED for its term from every node of its component answers WHO. A node that has dropped and
+  heard the ROOT of its term passes WHO on to the root. Until then either holds it.
+
+So only the root repeats, and that alone heals lost messages, messages that came before the change of component that
+explains them, and a root that missed a restart. Within one term of one root a scope has one master: a node takes an
+answer only in the term in which it asked, and the root gives none before all have forgotten what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from master_election.links import LinkTable
+from protocol.commands import Dropped, Root
+from protocol.values import Dot
+
+MAX_HELD = 4096
+"""WHO requests held while a term settles, about 1 MiB: as many clients of a node wait at once, the rest ask again."""
+
+MAX_SCOPES = 2**21
+"""Scopes that a root remembers, about 500 MiB at worst. What is asked for beyond that is the root's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopMastering:
+    """Forget cached masters, number nothing more, let what is numbered reach the disk; then `masters_dropped`."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRoot:
+    """Send `root` to the neighbour `to`."""
+
+    to: str
+    root: Root
+
+
+@dataclass(frozen=True, slots=True)
+class SendDropped:
+    """Send `dropped` to the neighbour `to`."""
+
+    to: str
+    dropped: Dropped
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWho:
+    """The answer to a request that `receive_who` was given."""
+
+    request_id: int
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardWho:
+    """Ask the neighbour `to`, and give its answer to whoever made the request."""
+
+    request_id: int
+    to: str
+    scope: str
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseWho:
+    """No answer in this term: ask again, in the new one."""
+
+    request_id: int
+
+
+Action = StopMastering | SendRoot | SendDropped | AnswerWho | ForwardWho | RefuseWho
+
+
+class Election:
+    """One node's part. Reads `links`, whose events come first; starts alone, as its own root, in term 1.
+
+    `priorities`: SID -> priority, 0 if absent, the same at all nodes; the lowest (priority, SID) is the root.
+    Every method returns what is to be done, in this order.
+    """
+
+    def __init__(self, links: LinkTable, priorities: Mapping[str, int] | None = None) -> None:
+        self.sid = links.sid
+        self.term = 1
+        self.root = links.sid
+        self._links = links
+        self._priorities = dict(priorities or {})
+        self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not root
+        self._heard = 0  # term of the last ROOT of our root, since our own term began
+        self._masters: dict[str, str] = {}  # scope -> SID; the truth of this term, if we are the root
+        self._held: dict[int, tuple[str, str]] = {}  # request id -> (scope, candidate)
+
+    # ---- queries
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this node is the root of its component."""
+        return self.root == self.sid
+
+    @property
+    def settled(self) -> bool:
+        """Whether WHO is answered, or passed on, now."""
+        if self.is_root:
+            return len(self._dropped) == len(self._links.component)
+        return self.sid in self._dropped and self._heard == self.term
+
+    @property
+    def contexts(self) -> Mapping[str, tuple[Dot, ...]]:
+        """What each node had when it dropped its masters in this term, as far as known here."""
+        return self._dropped
+
+    @property
+    def masters(self) -> Mapping[str, str]:
+        """Scope -> SID of its master, as the root gave them out in this term; empty elsewhere."""
+        return self._masters
+
+    # ---- events
+
+    def component_changed(self) -> list[Action]:
+        """The link table says that the component is another one."""
+        self.root = min(self._links.component, key=lambda sid: (self._priorities.get(sid, 0), sid))
+        return self._begin(self.term + 1)
+
+    def tick(self) -> list[Action]:
+        """A heartbeat has passed."""
+        return self._declare() if self.is_root else []
+
+    def masters_dropped(self, term: int, context: tuple[Dot, ...]) -> list[Action]:
+        """`StopMastering(term)` is done; `context` is what this node has on its disk."""
+        if term != self.term or self.sid in self._dropped:
+            return []
+        self._dropped[self.sid] = context
+        return [*self._answer_root(), *self._release()]
+
+    def receive_root(self, root: Root, sender: str) -> list[Action]:
+        """ROOT came from the neighbour `sender`. One whose root is not ours, as far as we see, is repeated later."""
+        if self.is_root or root.root != self.root:
+            return []
+        actions: list[Action] = []
+        if sender == self._links.next_hop(self.root):
+            actions += [SendRoot(to, root) for to in self._links.downstream(self.root) if to != sender]
+        if root.term > self.term:
+            actions += self._begin(root.term)
+        self._heard = max(self._heard, root.term)
+        return [*actions, *self._answer_root(), *self._release()]
+
+    def receive_dropped(self, dropped: Dropped, sender: str) -> list[Action]:
+        """DROPPED came from the neighbour `sender`: for us, or to be passed on to the root."""
+        if not self.is_root:
+            to = self._links.next_hop(self.root)
+            on_the_way = sender in self._links.downstream(self.root)
+            return [SendDropped(to, dropped)] if to is not None and on_the_way else []
+        if dropped.sid == self.sid or dropped.sid not in self._links.component:
+            return []
+        if dropped.term > self.term:
+            return self._begin(dropped.term + 1)
+        if dropped.term < self.term or dropped.sid in self._dropped:
+            return []  # an answer to a ROOT that has been repeated or overtaken
+        self._dropped[dropped.sid] = dropped.context
+        return self._release()
+
+    def receive_who(self, scope: str, candidate: str, request_id: int) -> list[Action]:
+        """WHO came from a neighbour or from this node itself; `request_id` is not in use."""
+        if self.settled:
+            return [self._decide(scope, candidate, request_id)]
+        if len(self._held) >= MAX_HELD:
+            return [RefuseWho(request_id)]
+        self._held[request_id] = (scope, candidate)
+        return []
+
+    def forget_who(self, request_id: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._held.pop(request_id, None)
+
+    # ---- terms
+
+    def _begin(self, term: int) -> list[Action]:
+        refused = [RefuseWho(request_id) for request_id in self._held]
+        self.term = term
+        self._dropped, self._masters, self._held = {}, {}, {}
+        self._heard = 0
+        return [*refused, *(self._declare() if self.is_root else []), StopMastering(term)]
+
+    def _declare(self) -> list[Action]:
+        return [SendRoot(to, Root(self.term, self.sid)) for to in self._links.downstream(self.sid)]
+
+    def _answer_root(self) -> list[Action]:
+        to = self._links.next_hop(self.root)
+        if to is None or not self._heard or self.sid not in self._dropped:
+            return []
+        return [SendDropped(to, Dropped(self.term, self.sid, self._dropped[self.sid]))]
+
+    def _release(self) -> list[Action]:
+        if not self.settled:
+            return []
+        held, self._held = self._held, {}
+        return [self._decide(scope, candidate, request_id) for request_id, (scope, candidate) in held.items()]
+
+    def _decide(self, scope: str, candidate: str, request_id: int) -> Action:
+        if not self.is_root:
+            to = self._links.next_hop(self.root)
+            return RefuseWho(request_id) if to is None else ForwardWho(request_id, to, scope, candidate)
+        master = self._masters.get(scope)
+        if master is None:
+            if candidate not in self._links.component:
+                return RefuseWho(request_id)
+            if len(self._masters) >= MAX_SCOPES:
+                return AnswerWho(request_id, self.sid)
+            master = self._masters[scope] = candidate
+        return AnswerWho(request_id, master)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from master_election import election
+from master_election.election import AnswerWho, Election, RefuseWho
+from master_election.links import LinkTable
+from protocol.commands import Dropped, Root
+from tests.master_election.cluster import Cluster
+
+SIDS = "abcde"
+PAIRS = list(combinations(SIDS, 2))
+SCOPES = ("inbox", "sent", "drafts")
+
+
+def alone(sid: str = "a") -> Election:
+    return Election(LinkTable(sid, 1))
+
+
+def pair() -> Cluster:
+    cluster = Cluster()
+    cluster.start("a")
+    cluster.start("b")
+    cluster.link("a", "b")
+    cluster.settle()
+    return cluster
+
+
+def test_a_lone_node_answers_at_once_and_always_the_same() -> None:
+    machine = alone()
+    assert machine.receive_who("inbox", "a", 1) == [AnswerWho(1, "a")]
+    assert machine.tick() == []
+
+
+def test_a_master_that_cannot_be_reached_is_not_appointed() -> None:
+    assert alone().receive_who("inbox", "z", 1) == [RefuseWho(1)]
+
+
+def test_beyond_the_bound_the_root_is_the_master_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(election, "MAX_SCOPES", 1)
+    machine = pair().nodes["a"].election
+    assert machine.receive_who("inbox", "b", 1) == [AnswerWho(1, "b")]
+    assert machine.receive_who("sent", "b", 2) == [AnswerWho(2, "a")]
+    assert machine.receive_who("inbox", "a", 3) == [AnswerWho(3, "b")]
+
+
+def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(election, "MAX_HELD", 2)
+    machine = pair().nodes["a"].election
+    machine.receive_dropped(Dropped(7, "b", ()), "b")
+    assert machine.term == 8
+    assert [machine.receive_who("inbox", "a", request) for request in (1, 2, 3)] == [[], [], [RefuseWho(3)]]
+    machine.forget_who(1)
+    assert machine.receive_who("inbox", "a", 4) == []
+
+
+def test_a_root_that_is_not_ours_is_ignored() -> None:
+    machine = pair().nodes["b"].election
+    assert machine.receive_root(Root(9, "z"), "a") == []
+    assert machine.term == 2
+
+
+def test_the_root_ignores_dropped_from_outside_its_component() -> None:
+    machine = pair().nodes["a"].election
+    assert machine.receive_dropped(Dropped(9, "z", ()), "b") == []
+    assert machine.term == 2
+    assert machine.settled
+
+
+def test_the_root_learns_what_each_node_has() -> None:
+    cluster = pair()
+    contexts = cluster.nodes["a"].election.contexts
+    assert {sid: context[0].origin for sid, context in contexts.items()} == {"a": "a.1", "b": "b.1"}
+    assert cluster.nodes["a"].election.masters == {}
+
+
+class Chaos:
+    """Random events, drawn from one seed; then peace."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.cluster = Cluster({sid: random.choice((0, 0, 1)) for sid in SIDS})
+        self.edges: set[tuple[str, str]] = set()
+        self.held: set[str] = set()
+        for sid in SIDS:
+            self.cluster.start(sid)
+
+    def step(self) -> None:
+        kind = self.random.choices(
+            ("deliver", "flip", "ask", "tick", "lose", "hold", "restart"), (40, 6, 6, 3, 3, 1, 1)
+        )[0]
+        sid = self.random.choice(SIDS)
+        match kind:
+            case "deliver":
+                if self.cluster.busy:
+                    self.cluster.deliver(self.random.choice(self.cluster.busy))
+            case "flip":
+                self.flip(self.random.choice(PAIRS))
+            case "ask":
+                self.cluster.ask(sid, self.random.choice(SCOPES))
+            case "tick":
+                self.cluster.tick([sid])
+            case "lose":
+                self.lose()
+            case "hold":
+                self.hold(sid)
+            case "restart":
+                self.edges = {edge for edge in self.edges if sid not in edge}
+                self.held.discard(sid)
+                self.cluster.stop(sid)
+                self.cluster.start(sid)
+
+    def flip(self, pair: tuple[str, str]) -> None:
+        (self.cluster.cut if pair in self.edges else self.cluster.link)(*pair)
+        self.edges ^= {pair}
+
+    def lose(self) -> None:
+        """ROOT and DROPPED may be lost on their way over several links; LINKS cannot, on one that stands."""
+        for wire in self.cluster.busy:
+            if isinstance(self.cluster.wires[wire][0].body, Root | Dropped):
+                self.cluster.lose(wire)
+                return
+
+    def hold(self, sid: str) -> None:
+        if sid in self.held:
+            self.cluster.flush(sid)
+        else:
+            self.cluster.hold(sid)
+        self.held ^= {sid}
+
+    def rest(self) -> None:
+        """Quiet: all is delivered, all has been flushed, and two heartbeats pass."""
+        for sid in sorted(self.held):
+            self.cluster.flush(sid)
+        self.held.clear()
+        for _ in range(3):
+            self.cluster.settle()
+            self.cluster.tick(SIDS)
+
+    def component(self, sid: str) -> tuple[str, ...]:
+        found = {sid}
+        while more := {end for edge in self.edges if found & set(edge) for end in edge} - found:
+            found |= more
+        return tuple(sorted(found))
+
+    def check(self) -> None:
+        for sid in SIDS:
+            component = self.component(sid)
+            machines = [self.cluster.nodes[near].election for near in component]
+            assert self.cluster.nodes[sid].links.component == component
+            assert {machine.root for machine in machines} == {
+                min(component, key=lambda near: (self.cluster.priorities[near], near))
+            }
+            assert len({machine.term for machine in machines}) == 1
+            assert all(machine.settled for machine in machines)
+            for scope in SCOPES:
+                known = {self.cluster.nodes[near].masters.master(scope) for near in component} - {None}
+                assert len(known) <= 1, f"two masters of {scope}: {known}"
+                assert known <= set(component)
+
+
+@given(seed=st.integers(0, 2**64), steps=st.integers(0, 300))
+@settings(max_examples=200, deadline=None)
+def test_after_any_chaos_a_component_agrees_on_root_term_and_masters(seed: int, steps: int) -> None:
+    chaos = Chaos(Random(seed))
+    for _ in range(steps):
+        chaos.step()
+    chaos.rest()
+    chaos.check()
+    terms = {sid: node.election.term for sid, node in chaos.cluster.nodes.items()}
+    for sid in SIDS:
+        for scope in SCOPES:
+            chaos.cluster.ask(sid, scope)
+    chaos.rest()
+    chaos.check()
+    assert all(node.masters.master(scope) for node in chaos.cluster.nodes.values() for scope in SCOPES)
+    assert terms == {sid: node.election.term for sid, node in chaos.cluster.nodes.items()}
