@@ -1,0 +1,185 @@
+"""The users as the doors see them: who is there, and whether a password is theirs.
+
+Belongs to the event loop: only hashing runs in threads. The file is looked at on every question and read again when
+it has changed; that is a `stat`, and now and then the reading of a small file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from replicator.environment import ThreadRunner, run_in_thread
+from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
+from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
+from replicator.users.throttle import DELAY_MAX_S, FailureTable
+
+log = logging.getLogger(__name__)
+
+HASHES_AT_ONCE = 2
+"""Each takes a core, and as much memory as its hash says."""
+
+REMEMBER_S = 60.0
+"""How long a right password is known without hashing: clients open connections by the dozen."""
+
+FREE_FAILURES_USER = 3
+FREE_FAILURES_ADDRESS = 10
+"""Several people may sit behind one address."""
+
+# Nobody knows its password: of 32 random bytes, hashed once with the default parameters and thrown away.
+DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
+
+FileVersion = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """A password that was right, as a digest under this process's own key."""
+
+    digest: bytes
+    until_s: float
+
+
+class UserDirectory:
+    """The users of one passwd-file. May be made anywhere; `verify` needs trio, and time is trio's."""
+
+    def __init__(self, path: Path, *, run_in_thread: ThreadRunner = run_in_thread) -> None:
+        self._path = path
+        self._run_in_thread = run_in_thread
+        self._version: FileVersion | None = None
+        self._table = UserTable()
+        self._unreadable: str | None = None
+        self._decoy = parse_hash(DECOY)
+        self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
+        self._key = secrets.token_bytes(32)
+        self._remembered: dict[str, _Remembered] = {}
+        self._user_failures = FailureTable(FREE_FAILURES_USER)
+        self._address_failures = FailureTable(FREE_FAILURES_ADDRESS)
+
+    def exists(self, user: str) -> bool:
+        """Whether the user is in the file, even with a hash that cannot be used."""
+        self._refresh()
+        return user in self._table.users
+
+    def users(self) -> list[str]:
+        """All users, in the order of the file."""
+        self._refresh()
+        return list(self._table.users)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the file now, as `file:line: what`."""
+        self._refresh()
+        return [*([self._unreadable] if self._unreadable else []), *self._table.problems]
+
+    async def verify(self, user: str, password: str, *, address: str | None = None) -> bool:
+        """Whether this is the user's password. Takes as long for a user who does not exist.
+
+        After failures of this user, or from this `address` (an IP address), it waits first, up to 8 seconds.
+        """
+        self._refresh()
+        secret = password.encode("utf-8", "surrogateescape")
+        if self._is_remembered(user, secret):
+            return True
+        network = _network(address)
+        await trio.sleep_until(self._ready_at(user, network))
+        async with self._hashing:
+            # While this one waited, another connection of the same client may have been let in.
+            right = self._is_remembered(user, secret) or await self._check(user, secret)
+        self._note(user, network, right=right)
+        return right
+
+    async def _check(self, user: str, secret: bytes) -> bool:
+        table = self._table
+        stored = table.users.get(user)
+        usable = stored is not None and 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
+        against = stored or self._decoy
+        matches = await self._run_in_thread(lambda: against.check(secret if usable else b"-"))
+        # A file that has changed meanwhile decides next time; what it said at the beginning is not remembered.
+        if usable and matches and table is self._table:
+            self._remembered[user] = _Remembered(self._digest(user, secret), trio.current_time() + REMEMBER_S)
+        return usable and matches
+
+    def _is_remembered(self, user: str, secret: bytes) -> bool:
+        known = self._remembered.get(user)
+        if known is None or known.until_s <= trio.current_time():
+            return False
+        return hmac.compare_digest(known.digest, self._digest(user, secret))
+
+    def _digest(self, user: str, secret: bytes) -> bytes:
+        return hmac.digest(self._key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
+
+    def _ready_at(self, user: str, network: str | None) -> float:
+        ready_at = self._user_failures.ready_at(user)
+        if network is not None:
+            ready_at = max(ready_at, self._address_failures.ready_at(network))
+        return min(max(ready_at, trio.current_time()), trio.current_time() + DELAY_MAX_S)
+
+    def _note(self, user: str, network: str | None, *, right: bool) -> None:
+        if right:
+            # The address is not forgiven: one account of one's own must not buy guesses at others'.
+            self._user_failures.forget(user)
+            return
+        log.info("password refused: user %r from %s", user, network or "this machine")
+        self._user_failures.failed(user, trio.current_time())
+        if network is not None:
+            self._address_failures.failed(network, trio.current_time())
+
+    def _refresh(self) -> None:
+        """Read the file again if it is another one. While it cannot be read, what it said last holds."""
+        version = self._file_version()
+        if version is None or version == self._version:
+            return
+        self._version = version
+        try:
+            self._table = read_users(self._path)
+        except (OSError, PasswdFileError) as error:
+            self._note_unreadable(error)
+            return
+        self._unreadable = None
+        self._remembered.clear()
+        self._decoy = _decoy(self._table)
+        for problem in self._table.problems:
+            log.warning("%s", problem)
+
+    def _file_version(self) -> FileVersion | None:
+        try:
+            stat = self._path.stat()
+        except OSError as error:
+            self._note_unreadable(error)
+            self._version = None
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+    def _note_unreadable(self, error: OSError | PasswdFileError) -> None:
+        text = f"{self._path}: cannot be read, users stay as they were known before: {error}"
+        if text != self._unreadable:
+            log.warning("%s", text)
+        self._unreadable = text
+
+
+def _decoy(table: UserTable) -> PasswordHash:
+    """What to hash against for a user who does not exist: a hash of the scheme that most users have."""
+    hashes = [stored for stored in table.users.values() if stored is not None]
+    if not hashes:
+        return parse_hash(DECOY)
+    [(scheme, _)] = Counter(stored.scheme for stored in hashes).most_common(1)
+    return next(stored for stored in hashes if stored.scheme == scheme)
+
+
+def _network(address: str | None) -> str | None:
+    """What counts as one address: an IPv4 address, or the /64 that one IPv6 site has."""
+    if address is None:
+        return None
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)

@@ -1,0 +1,158 @@
+"""Password hashes as Dovecot writes them: `{SCHEME}value` or `{SCHEME.ENCODING}value`.
+
+Checking blocks for as long as the scheme is meant to take: call it in a thread. All comparisons take the same time
+wherever the difference is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from passlib.context import CryptContext
+from passlib.hash import argon2, sha256_crypt, sha512_crypt
+
+DEFAULT_SCHEME = "ARGON2ID"
+"""For new passwords, with the smallest parameters that OWASP recommends (19 MiB, 2 passes): one check takes some 20 ms
+of one core, and the checks that may run at once do not weigh on a node's memory."""
+ARGON2 = CryptContext(
+    schemes=["argon2"], argon2__type="ID", argon2__memory_cost=19_456, argon2__time_cost=2, argon2__parallelism=1
+)
+SHA512_CRYPT = CryptContext(schemes=["sha512_crypt"], sha512_crypt__default_rounds=50_000)
+"""For files that older servers read too; about as slow as the other."""
+
+ARGON2_MEMORY_MAX_KIB = 256 * 1024
+"""A hash names the memory that checking it takes; a slip there must not take the node down."""
+CRYPT_ROUNDS_MAX = 5_000_000
+"""Some seconds of one core: the same, for time."""
+
+PASSWORD_MAX_BYTES = 1024
+"""More than any person or generator uses, and below the 4096 at which the hash library refuses."""
+
+SCHEMED = re.compile(r"\{([A-Za-z0-9-]+)(?:\.([A-Za-z0-9]+))?\}(.*)", re.DOTALL)
+
+Checker = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordHash:
+    """One hash, parsed. `check` blocks; it takes the password as UTF-8."""
+
+    scheme: str
+    check: Checker = field(repr=False)
+
+
+def parse_hash(text: str) -> PasswordHash:
+    """Parse the second field of a passwd-file's line. Raises ValueError that says what is wrong, never the hash.
+
+    Without `{SCHEME}` it is Dovecot's default for passwd-files, CRYPT.
+    """
+    if not text:
+        raise ValueError("there is no password; set one")
+    match = SCHEMED.fullmatch(text)
+    scheme, encoding, value = match.groups() if match else ("CRYPT", None, text)
+    scheme = scheme.upper()
+    parser = PARSERS.get(scheme)
+    if parser is None:
+        raise ValueError(f"unknown password scheme {{{scheme}}}; use one of {', '.join(PARSERS)}")
+    try:
+        return PasswordHash(scheme, parser(value, encoding))
+    except ValueError as error:
+        raise ValueError(f"broken {{{scheme}}} hash: {error}; set the password again") from error
+
+
+def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
+    """`{SCHEME}value` for a new password. Blocks. Raises ValueError if the password or the scheme cannot be."""
+    secret = password.encode()
+    if not 1 <= len(secret) <= PASSWORD_MAX_BYTES or "\0" in password:
+        raise ValueError(f"a password has 1 to {PASSWORD_MAX_BYTES} bytes and no NUL")
+    match scheme.upper():
+        case "ARGON2ID":
+            return f"{{ARGON2ID}}{ARGON2.hash(password)}"
+        case "SHA512-CRYPT":
+            return f"{{SHA512-CRYPT}}{SHA512_CRYPT.hash(password)}"
+        case "PLAIN":
+            # Encoded, so that a colon or a line end in it cannot end the field.
+            return f"{{PLAIN.B64}}{base64.b64encode(secret).decode()}"
+    raise ValueError(f"cannot make {{{scheme}}} hashes; use one of ARGON2ID, SHA512-CRYPT, PLAIN")
+
+
+def _plain(value: str, encoding: str | None) -> Checker:
+    expected = _decoded(value, encoding) if encoding else value.encode()
+    return lambda password: hmac.compare_digest(password, expected)
+
+
+def _digest(algorithm: str, *, salted: bool) -> Callable[[str, str | None], Checker]:
+    """`{SSHA256}` and its kin: base64 of digest(password + salt) + salt."""
+    digest_bytes = hashlib.new(algorithm).digest_size
+
+    def parse(value: str, encoding: str | None) -> Checker:
+        decoded = _decoded(value, encoding or "B64")
+        digest, salt = decoded[:digest_bytes], decoded[digest_bytes:]
+        if len(digest) < digest_bytes or bool(salt) != salted:
+            raise ValueError(f"{len(decoded)} bytes, where {digest_bytes}{' and a salt' * salted} are expected")
+        return lambda password: hmac.compare_digest(hashlib.new(algorithm, password + salt).digest(), digest)
+
+    return parse
+
+
+def _argon2(value: str, _encoding: str | None) -> Checker:
+    parsed = argon2.from_string(value)
+    if parsed.memory_cost > ARGON2_MEMORY_MAX_KIB:
+        raise ValueError(f"it takes {parsed.memory_cost} KiB of memory, and {ARGON2_MEMORY_MAX_KIB} are allowed")
+    return lambda password: ARGON2.verify(password, value)
+
+
+def _sha512_crypt(value: str, _encoding: str | None) -> Checker:
+    _check_rounds(sha512_crypt.from_string(value).rounds)
+    return lambda password: sha512_crypt.verify(password, value)
+
+
+def _sha256_crypt(value: str, _encoding: str | None) -> Checker:
+    _check_rounds(sha256_crypt.from_string(value).rounds)
+    return lambda password: sha256_crypt.verify(password, value)
+
+
+def _crypt(value: str, encoding: str | None) -> Checker:
+    """What crypt(3) would take, by the hash's own prefix."""
+    for prefix, parser in (("$6$", _sha512_crypt), ("$5$", _sha256_crypt), ("$argon2", _argon2)):
+        if value.startswith(prefix):
+            return parser(value, encoding)
+    raise ValueError("only $5$, $6$ and $argon2 hashes are understood")
+
+
+def _check_rounds(rounds: int) -> None:
+    if rounds > CRYPT_ROUNDS_MAX:
+        raise ValueError(f"{rounds} rounds, and {CRYPT_ROUNDS_MAX} are allowed")
+
+
+def _decoded(value: str, encoding: str) -> bytes:
+    try:
+        match encoding.upper():
+            case "HEX":
+                return bytes.fromhex(value)
+            case "B64" | "BASE64":
+                return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+    raise ValueError(f"unknown encoding .{encoding}; use .B64 or .HEX")
+
+
+PARSERS: dict[str, Callable[[str, str | None], Checker]] = {
+    "PLAIN": _plain,
+    "CLEARTEXT": _plain,
+    "SHA256": _digest("sha256", salted=False),
+    "SSHA256": _digest("sha256", salted=True),
+    "SHA512": _digest("sha512", salted=False),
+    "SSHA512": _digest("sha512", salted=True),
+    "CRYPT": _crypt,
+    "SHA256-CRYPT": _sha256_crypt,
+    "SHA512-CRYPT": _sha512_crypt,
+    "ARGON2I": _argon2,
+    "ARGON2ID": _argon2,
+}

@@ -1,0 +1,195 @@
+# ruff: noqa: ARG001 - a clock fixture does its work by being asked for
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+import trio.testing
+
+from replicator.users import UserDirectory, add_user, delete_user, set_password
+from replicator.users.directory import REMEMBER_S
+
+T = TypeVar("T")
+
+
+PARSER_NAMES = (
+
+
+class CountingRunner:
+    """Runs the work at once and counts it: virtual time and threads do not go together."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        self.runs += 1
+        await trio.lowlevel.checkpoint()
+        return work()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "users.passwd"
+    file.write_text("alice:{PLAIN}secret\nbob:{PLAIN}other\nbroken:{X}y\n")
+    return file
+
+
+@pytest.fixture
+def runner() -> CountingRunner:
+    return CountingRunner()
+
+
+@pytest.fixture
+def directory(path: Path, runner: CountingRunner) -> UserDirectory:
+    return UserDirectory(path, run_in_thread=runner)
+
+
+def test_who_is_there_needs_no_event_loop(directory: UserDirectory, path: Path) -> None:
+    assert directory.users() == ["alice", "bob", "broken"]
+    assert directory.exists("alice")
+    assert directory.exists("broken")
+    assert not directory.exists("Alice")
+    assert directory.problems() == [f"{path}:3: unknown password scheme {{X}}; use one of " + PARSER_NAMES]
+
+
+PARSER_NAMES = (
+    "PLAIN, CLEARTEXT, SHA256, SSHA256, SHA512, SSHA512, CRYPT, SHA256-CRYPT, SHA512-CRYPT, ARGON2I, ARGON2ID"
+)
+
+
+async def test_passwords(directory: UserDirectory, autojump_clock: trio.testing.MockClock) -> None:
+    assert await directory.verify("alice", "secret")
+    assert not await directory.verify("alice", "other")
+    assert not await directory.verify("broken", "y")
+    assert not await directory.verify("nobody", "secret")
+    assert not await directory.verify("alice", "")
+    assert not await directory.verify("alice", "secret\0")
+    assert not await directory.verify("alice", "\udcff")
+    assert await directory.verify("alice", "secret")
+
+
+async def test_in_real_threads_with_a_real_hash(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    add_user(path, "alice", "secret")
+    directory = UserDirectory(path)
+    assert await directory.verify("alice", "secret")
+    assert not await directory.verify("alice", "other")
+    assert not await directory.verify("nobody", "secret")
+
+
+async def test_a_right_password_is_remembered_for_a_while(
+    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
+) -> None:
+    for _ in range(5):
+        assert await directory.verify("alice", "secret")
+    assert runner.runs == 1
+    assert not await directory.verify("alice", "wrong")
+    assert runner.runs == 2
+    await trio.sleep(REMEMBER_S)
+    assert await directory.verify("alice", "secret")
+    assert runner.runs == 3
+
+
+async def test_many_connections_at_once_cost_few_hashes(directory: UserDirectory, runner: CountingRunner) -> None:
+    async def login() -> None:
+        assert await directory.verify("alice", "secret")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(login)
+    assert runner.runs <= 2
+
+
+async def test_someone_who_does_not_exist_costs_a_hash_too(
+    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
+) -> None:
+    for user, password in (("alice", "x"), ("nobody", "x"), ("broken", "x"), ("alice", "x" * 2000)):
+        before = runner.runs
+        assert not await directory.verify(user, password)
+        assert runner.runs == before + 1
+
+
+async def test_a_changed_file_counts_at_once(
+    directory: UserDirectory, path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert await directory.verify("alice", "secret")
+    set_password(path, "alice", "new", scheme="PLAIN")
+    assert not await directory.verify("alice", "secret")
+    assert await directory.verify("alice", "new")
+    delete_user(path, "alice")
+    assert not directory.exists("alice")
+    assert not await directory.verify("alice", "new")
+
+
+def test_a_file_changed_in_place_is_noticed(directory: UserDirectory, path: Path) -> None:
+    assert directory.users() == ["alice", "bob", "broken"]
+    path.write_text(path.read_text().replace("alice", "alicf"))
+    os.utime(path, ns=(0, 0))
+    assert directory.users() == ["alicf", "bob", "broken"]
+
+
+async def test_a_file_that_changes_while_it_is_checked_is_not_remembered(path: Path) -> None:
+    async def change_and_run(work: Callable[[], T]) -> T:
+        set_password(path, "alice", "new", scheme="PLAIN")
+        watching.exists("alice")
+        return work()
+
+    watching = UserDirectory(path, run_in_thread=change_and_run)
+    assert await watching.verify("alice", "secret")
+    assert not await watching.verify("alice", "secret")
+
+
+def test_while_the_file_cannot_be_read_its_users_stay(directory: UserDirectory, path: Path) -> None:
+    assert directory.exists("alice")
+    away = path.rename(path.with_name("away"))
+    assert directory.exists("alice")
+    assert "users.passwd: cannot be read, users stay as they were known before" in directory.problems()[0]
+    away.rename(path)
+    assert len(directory.problems()) == 1
+    path.unlink()
+    path.mkdir()
+    assert directory.exists("alice")
+    assert "Is a directory" in directory.problems()[0]
+
+
+async def test_failures_of_a_user_slow_the_next_attempt_down(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    waits = []
+    for _ in range(9):
+        before = trio.current_time()
+        assert not await directory.verify("alice", "wrong")
+        waits.append(trio.current_time() - before)
+    assert waits[:4] == [0, 0, 0, 0]
+    assert waits[4:7] == sorted(waits[4:7])
+    assert waits[4] > 0
+    assert max(waits) <= 8
+    before = trio.current_time()
+    assert await directory.verify("bob", "other")
+    assert trio.current_time() == before
+    await trio.sleep(8)
+    before = trio.current_time()
+    assert await directory.verify("alice", "secret")
+    assert not await directory.verify("alice", "wrong")
+    assert trio.current_time() == before
+
+
+async def test_failures_from_an_address_slow_it_down_whoever_is_tried(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    for number in range(20):
+        assert not await directory.verify(f"user{number}", "x", address=f"2001:db8::{number}")
+    before = trio.current_time()
+    assert await directory.verify("alice", "secret", address="2001:db8::ffff")
+    assert trio.current_time() > before
+    before = trio.current_time()
+    assert await directory.verify("bob", "other", address="2001:db8:1::1")
+    assert trio.current_time() == before
+
+
+def test_without_a_file_there_is_nobody_and_a_reason(tmp_path: Path) -> None:
+    directory = UserDirectory(tmp_path / "none")
+    assert directory.users() == []
+    assert "No such file" in directory.problems()[0]

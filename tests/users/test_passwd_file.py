@@ -1,0 +1,179 @@
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.users import (
+    PasswdFileError,
+    UserExistsError,
+    UserUnknownError,
+    add_user,
+    delete_user,
+    list_users,
+    set_password,
+)
+from replicator.users.passwd_file import check_user_name, read_users
+
+FILE = """\
+# people
+alice:{PLAIN}a:1000:1000::/home/alice::userdb_mail=x
+
+bob@Example.org:{PLAIN}b
+#carol:{PLAIN}c
+dave:{ROT13}d
+nobody
+eve mallory:{PLAIN}e
+:{PLAIN}f
+alice:{PLAIN}again
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "users.passwd"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
+    table = read_users(file)
+    assert list(table.users) == ["alice", "bob@Example.org", "dave", "nobody"]
+    alice = table.users["alice"]
+    assert alice is not None
+    assert alice.check(b"a")
+    assert table.users["dave"] is None
+    assert [problem.partition(": ")[0] for problem in table.problems] == [f"{file}:{n}" for n in (6, 7, 8, 9, 10)]
+    assert "{ROT13}" in table.problems[0]
+    assert "there is no password" in table.problems[1]
+    assert "already above" in table.problems[4]
+
+
+def test_lines_that_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_bytes(b"\xff:{PLAIN}x\nbob:{PLAIN}b\r\n")
+    table = read_users(path)
+    assert list(table.users) == ["bob"]
+    assert table.problems == (f"{path}:1: not UTF-8; save the file as UTF-8 text",)
+
+
+def test_edits_leave_every_other_byte_alone(file: Path) -> None:
+    add_user(file, "new@example.org", "pw", scheme="PLAIN")
+    assert file.read_text() == FILE + "new@example.org:{PLAIN.B64}cHc=\n"
+    delete_user(file, "new@example.org")
+    assert file.read_text() == FILE
+    set_password(file, "alice", "z", scheme="PLAIN")
+    assert file.read_text() == FILE.replace("alice:{PLAIN}a:", "alice:{PLAIN.B64}eg==:")
+    set_password(file, "nobody", "n", scheme="PLAIN")
+    assert "\nnobody:{PLAIN.B64}bg==\neve" in file.read_text()
+
+
+def test_a_new_password_is_argon2id(file: Path) -> None:
+    set_password(file, "alice", "z")
+    alice = read_users(file).users["alice"]
+    assert alice is not None
+    assert alice.scheme == "ARGON2ID"
+    assert alice.check(b"z")
+
+
+def test_line_ends_and_a_missing_one_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_bytes(b"a:{PLAIN}1:x\r\nb:{PLAIN}2")
+    set_password(path, "a", "3", scheme="PLAIN")
+    set_password(path, "b", "4", scheme="PLAIN")
+    add_user(path, "c", "5", scheme="PLAIN")
+    assert path.read_bytes() == b"a:{PLAIN.B64}Mw==:x\r\nb:{PLAIN.B64}NA==\nc:{PLAIN.B64}NQ==\n"
+
+
+def test_the_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    add_user(path, "a", "pw", scheme="PLAIN")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["p"]  # noqa: PTH208 - names are what counts
+
+
+def test_mode_and_symbolic_links_are_kept(file: Path) -> None:
+    file.chmod(0o640)
+    link = file.with_name("link")
+    link.symlink_to(file)
+    delete_user(link, "alice")
+    assert link.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    # The first of two lines is gone, and the second counts.
+    assert list_users(file)[-1] == "alice"
+
+
+def test_what_cannot_be_done_says_why_and_changes_nothing(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserExistsError, match="user 'alice' exists already"):
+        add_user(file, "alice", "pw")
+    with pytest.raises(UserUnknownError, match="there is no user 'ali'; add it first"):
+        set_password(file, "ali", "pw")
+    with pytest.raises(UserUnknownError, match="no user 'carol'"):
+        delete_user(file, "carol")
+    with pytest.raises(PasswdFileError, match="not changed: a password has"):
+        set_password(file, "alice", "")
+    with pytest.raises(PasswdFileError, match="no colon, space"):
+        add_user(file, "a:b", "pw")
+    with pytest.raises(PasswdFileError, match="none: not changed: No such file"):
+        set_password(tmp_path / "none", "a", "pw")
+    with pytest.raises(PasswdFileError, match="none: cannot be read: No such file"):
+        list_users(tmp_path / "none")
+    with pytest.raises(PasswdFileError, match="not changed: No such file"):
+        add_user(tmp_path / "none" / "p", "a", "pw")
+    assert file.read_text() == FILE
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["users.passwd"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "#a", "a\tb", "a\nb", "a\x7f", "a\u2028b", "x" * 255, "é" * 128])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(ValueError, match="a user's name has"):
+        check_user_name(name)
+
+
+def test_edits_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    threads = [
+        threading.Thread(target=add_user, args=(path, f"u{n}", "x"), kwargs={"scheme": "PLAIN"}) for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(list_users(path)) == sorted(f"u{n}" for n in range(20))
+
+
+NAMES = st.sampled_from(["a", "b", "ab", "c@d"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "set", "delete"]), NAMES)))
+@settings(deadline=None, max_examples=30)
+def test_any_sequence_of_edits_agrees_with_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("users") / "p"
+    path.write_text("# ours\n")
+    expected: dict[str, str] = {}
+    for number, (edit, name) in enumerate(edits):
+        try:
+            if edit == "add":
+                add_user(path, name, str(number), scheme="PLAIN")
+                assert name not in expected
+            elif edit == "set":
+                set_password(path, name, str(number), scheme="PLAIN")
+                assert name in expected
+            else:
+                delete_user(path, name)
+                del expected[name]
+                continue
+        except UserExistsError:
+            assert name in expected
+        except UserUnknownError:
+            assert name not in expected
+        else:
+            expected[name] = str(number)
+    table = read_users(path)
+    assert list(table.users) == list(expected)
+    assert all(stored and stored.check(expected[name].encode()) for name, stored in table.users.items())
