@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 
 PARSER_NAMES = (
+    "PLAIN, CLEARTEXT, SHA256, SSHA256, SHA512, SSHA512, CRYPT, SHA256-CRYPT, SHA512-CRYPT, ARGON2I, ARGON2ID"
+)
 
 
 class CountingRunner:
@@ -52,11 +54,6 @@ def test_who_is_there_needs_no_event_loop(directory: UserDirectory, path: Path) 
     assert directory.exists("broken")
     assert not directory.exists("Alice")
     assert directory.problems() == [f"{path}:3: unknown password scheme {{X}}; use one of " + PARSER_NAMES]
-
-
-PARSER_NAMES = (
-    "PLAIN, CLEARTEXT, SHA256, SSHA256, SHA512, SSHA512, CRYPT, SHA256-CRYPT, SHA512-CRYPT, ARGON2I, ARGON2ID"
-)
 
 
 async def test_passwords(directory: UserDirectory, autojump_clock: trio.testing.MockClock) -> None:
