@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.imap.folder_list import list_entries, matches, special_uses
+
+
+def naive(pattern: str, name: str) -> bool:
+    regex = "".join({"*": ".*", "%": "[^/]*"}.get(character, re.escape(character)) for character in pattern)
+    return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+@given(st.text("ab/*%", max_size=8), st.text("ab/", max_size=10))
+def test_patterns_match_what_a_regular_expression_does(pattern: str, name: str) -> None:
+    assert matches(pattern, name) == naive(pattern, name)
+
+
+def test_a_hostile_pattern_is_no_work() -> None:
+    assert not matches("*a%" * 300 + "b", "a" * 400)
+
+
+NAMES = ["INBOX", "INBOX/x", "a", "a/b/c", "Drafts"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listed"),
+    [
+        ("*", ["INBOX \\HasChildren", "Drafts \\HasNoChildren \\Drafts", "INBOX/x \\HasNoChildren", "a \\HasChildren",
+               "a/b \\Noselect \\HasChildren", "a/b/c \\HasNoChildren"]),
+        ("%", ["INBOX \\HasChildren", "Drafts \\HasNoChildren \\Drafts", "a \\HasChildren"]),
+        ("a/%", ["a/b \\Noselect \\HasChildren"]),
+        ("inBox", ["INBOX \\HasChildren"]),
+        ("in%", ["INBOX \\HasChildren"]),
+        ("A", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_lists(pattern: str, listed: list[str]) -> None:
+    assert [" ".join([name, *attributes]) for name, attributes in list_entries(pattern, NAMES, children=True)] == listed
+
+
+def test_the_first_conventional_name_has_the_special_use() -> None:
+    names = ["Sent Items", "SENT", "Spam", "Trash/old", "Archives"]
+    assert special_uses(names) == {"SENT": "\\Sent", "Spam": "\\Junk", "Archives": "\\Archive"}
