@@ -1,0 +1,255 @@
+"""Frames to commands and replies: `protocol.lark` and the meaning of each of its rules.
+
+The grammar is loaded once and never changes; its transformer keeps nothing between two parses. A value that the
+grammar admits and that cannot be (a number of 64 bits, ranges out of order) is refused here, with the same limits
+as in `formatter`, so that whatever one node formats another can parse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
+from lark.load_grammar import FromPackageLoader
+
+from protocol import commands as c
+from protocol.framing import KIB, MIB, Frame, FrameLimits
+from protocol.values import UID_MAX, Dot, UidSet
+
+WIRE_LIMITS = FrameLimits(
+    text=256 * KIB,  # the longest lists: a context of thousands of runs, the links of hundreds of nodes
+    literal=64 * MIB,  # the largest message that doors take
+    literals_total=65 * MIB,  # a message and the names beside it
+    literals=4,  # no command has more fields that may be literals
+)
+NUMBER_MAX = 2**63 - 1
+"""What SQLite, MessagePack and Parquet hold in a signed 64-bit integer."""
+NUMBER_32_MAX = UID_MAX
+LIST_MAX = 10_000
+"""Members of one list: far above what nodes and flags there are, and an object each for the parser."""
+TEXT_MAX = 64 * KIB
+"""UTF-8 bytes of a user, a name or a text for people: doors take less, and such values are kept in memory."""
+UID_SET_MAX = MIB
+"""Characters of a set of UIDs: a hundred thousand separate ranges, of which each is an object."""
+EXPECTED_MAX = 8
+"""Alternatives that an error names."""
+
+_literals: ContextVar[Iterator[bytes]] = ContextVar("literals")
+"""Literals of the frame that is being parsed, in the order of their markers. Set only during `parse`."""
+
+_ESCAPED = re.compile(r'\\(["\\])')
+
+
+class ProtocolError(Exception):
+    """The peer's bytes are not the protocol, or exceed a limit. One line; says what is wrong and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command as it travels. `tag` None: no reply is wanted."""
+
+    tag: str | None
+    command: c.Command
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The reply to the request that had this tag."""
+
+    tag: str
+    reply: c.Reply
+
+
+class _BadValueError(Exception):
+    """The grammar admits the value, and it cannot be."""
+
+
+def parse(frame: Frame) -> Request | Response:
+    """The one command or reply that a frame is. Raises ProtocolError."""
+    try:
+        text = frame.text.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise _error_at(frame.text.decode("latin-1"), error.start, "a byte above 127 outside of a literal") from None
+    reset = _literals.set(iter(frame.literals))
+    try:
+        item = _grammar().parse(text)
+    except UnexpectedInput as error:
+        raise _syntax_error(text, error) from None
+    except _BadValueError as error:
+        raise ProtocolError(f"in {_verb(text)!a}: {error}") from None
+    finally:
+        _literals.reset(reset)
+    assert isinstance(item, Request | Response), item
+    return item
+
+
+@cache
+def terminal(name: str) -> re.Pattern[str]:
+    """The grammar's terminal as a regular expression: whoever formats a value asks the grammar whether it may."""
+    return re.compile(_grammar().get_terminal(name).pattern.to_regexp())
+
+
+@cache
+def _grammar() -> Lark:
+    return Lark(
+        files("protocol").joinpath("protocol.lark").read_text("ascii"),
+        start="item",
+        parser="lalr",
+        lexer="contextual",
+        transformer=_Meaning(),
+        import_paths=[FromPackageLoader("protocol")],
+    )
+
+
+def _error_at(text: str, position: int | None, what: str) -> ProtocolError:
+    """An error that quotes the command's verb and what stands at the place: bounded, printable, one line."""
+    start = position or 0
+    return ProtocolError(f"in {_verb(text)!a}, at character {start + 1}, {text[start : start + 24]!a}: {what}")
+
+
+def _verb(text: str) -> str:
+    """Tag and verb, or what stands in their place."""
+    return " ".join(text[:64].split()[:2])
+
+
+def _syntax_error(text: str, error: UnexpectedInput) -> ProtocolError:
+    expected: set[str] = set()
+    if isinstance(error, UnexpectedCharacters):
+        expected = set(error.allowed or ())
+    elif isinstance(error, UnexpectedToken):
+        expected = set(error.expected)
+    at_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    words = [{"_SP": "SP", "$END": "the end"}.get(name, name) for name in sorted(expected)]
+    listed = " or ".join(words[:EXPECTED_MAX]) + " …" * (len(words) > EXPECTED_MAX)
+    return _error_at(text, len(text) if at_end else error.pos_in_stream, f"expected {listed}")
+
+
+def _checked_number(token: str, maximum: int) -> int:
+    number = int(token)
+    if abs(number) > maximum:
+        raise _BadValueError(f"the number {number} is above {maximum}")
+    return number
+
+
+def _checked_text(value: str | bytes) -> str:
+    if len(value) > TEXT_MAX:
+        raise _BadValueError(f"a text of {len(value)} bytes: at most {TEXT_MAX} are taken")
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _BadValueError(f"a text is not UTF-8: {value[:24]!a}") from None
+
+
+def _uid_set_of_literal(literal: bytes) -> UidSet:
+    if len(literal) > UID_SET_MAX:
+        raise _BadValueError(f"a set of UIDs of {len(literal)} bytes: at most {UID_SET_MAX} are taken")
+    text = literal.decode("ascii", "replace")
+    if not terminal("UID_SET").fullmatch(text):
+        raise _BadValueError(f"a literal is not a set of UIDs: {literal[:24]!a}")
+    return _checked_uid_set(text)
+
+
+def _checked_uid_set(text: str) -> UidSet:
+    ranges = []
+    last = -1
+    for part in text.split(","):
+        low_text, colon, high_text = part.partition(":")
+        low = int(low_text)
+        high = int(high_text) if colon else low
+        if low <= last + 1 or high > UID_MAX or (colon and high <= low):
+            raise _BadValueError(f"the UID range {part} is out of order, touches the one before it or is above 32 bits")
+        ranges.append((low, high))
+        last = high
+    return UidSet(tuple(ranges))
+
+
+@v_args(inline=True)
+class _Meaning(Transformer[Token, object]):
+    """What each terminal and rule means. Stateless: all parses share it.
+
+    A rule whose fields stand in the order of its dataclass simply is that dataclass.
+    """
+
+    def _nothing(self, _token: Token) -> None:
+        return None
+
+    def _unquoted(self, token: Token) -> str:
+        return _ESCAPED.sub(r"\1", token[1:-1])
+
+    def _next_literal(self, _token: Token) -> bytes:
+        return next(_literals.get())
+
+    def _number(self, token: Token) -> int:
+        return _checked_number(token, NUMBER_MAX)
+
+    def _number_32(self, token: Token) -> int:
+        return _checked_number(token, NUMBER_32_MAX)
+
+    def _dot(self, token: Token) -> Dot:
+        origin, _, seq = token.partition(":")
+        return Dot(origin, _checked_number(seq, NUMBER_MAX))
+
+    def _ranges(self, token: Token) -> UidSet:
+        return _checked_uid_set(token)
+
+    TAG = ATOM = ASTRING_ATOM = FLAG = SID = ORIGIN = str
+    ID = CONTENT_HASH = DIGEST = bytes.fromhex
+    STAR = NIL = _nothing
+    QUOTED, LITERAL, DOT, UID_SET = _unquoted, _next_literal, _dot, _ranges
+    NUMBER = DATE_MS = _number
+    NUMBER_32 = UID_NUMBER = _number_32
+
+    def list_of(self, *members: object) -> tuple[object, ...]:
+        if len(members) > LIST_MAX:
+            raise _BadValueError(f"a list of {len(members)} members: at most {LIST_MAX} are taken")
+        return members
+
+    def string(self, value: str | bytes) -> str:
+        return _checked_text(value)
+
+    def uid_set(self, value: UidSet | bytes | None) -> UidSet:
+        return _uid_set_of_literal(value) if isinstance(value, bytes) else value or UidSet()
+
+    def digest(self, value: bytes | None) -> bytes:
+        return value or b""
+
+    def neighbour(self, sid: str, round_trip_us: int) -> tuple[str, int]:
+        return sid, round_trip_us
+
+    def save(  # noqa: PLR0917 - as many as the rule has, in its order
+        self,
+        mailboxes: tuple[int, ...],
+        received_ms: int,
+        guid: bytes,
+        flags: tuple[str, ...],
+        uid: int | None,
+        entry: c.EntryHeader | None,
+        message: bytes,
+    ) -> c.Save:
+        return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
+
+    def subscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
+        return c.Subscribe(user, name, subscribed=True, entry=entry)
+
+    def unsubscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
+        return c.Subscribe(user, name, subscribed=False, entry=entry)
+
+    def ack(self, dot: Dot) -> c.Ack:
+        return c.Ack(dot.origin, dot.seq)
+
+    request, response = Request, Response
+    entry_header = c.EntryHeader
+    hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
+    root, dropped, who, master_move = c.Root, c.Dropped, c.Who, c.MasterMove
+    mbox, copy, expunge, store, merge = c.Mbox, c.Copy, c.Expunge, c.Store, c.Merge
+    create, rename, delete = c.Create, c.Rename, c.Delete
+    sync, log, fetch_uid, fetch_guid, fetch_hash = c.Sync, c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
+    done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
+    mismatch, content, refused = c.Mismatch, c.Content, c.Refused

@@ -1,0 +1,128 @@
+"""Arbitrary commands and replies, for any test that needs some.
+
+A strategy for each dataclass is derived from its fields: `FIELDS` says what a field of that name may hold, and
+where the type admits None, so does the strategy.
+"""
+
+from dataclasses import fields
+from types import NoneType
+from typing import get_args, get_type_hints
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from protocol import commands as c
+from protocol.codec import Request, Response
+from protocol.parser import NUMBER_32_MAX, NUMBER_MAX
+from protocol.values import UID_MAX, Dot, UidSet
+
+ATOM_CHARACTERS = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in '(){%*"\\]']
+SID_CHARACTERS = "abcXYZ0189_-"
+
+numbers = st.integers(0, NUMBER_MAX)
+numbers_32 = st.integers(0, NUMBER_32_MAX)
+uids = st.integers(1, UID_MAX)
+dates = st.integers(-NUMBER_MAX, NUMBER_MAX)
+# Lone surrogates are no text: they have no UTF-8.
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["", "NIL", 'a"b\\c', "a b", "ä/☃", "a\r\nb\0"]
+)
+atoms = st.text(ATOM_CHARACTERS, min_size=1, max_size=20)
+flags = st.builds("{}{}".format, st.sampled_from(["", "\\"]), atoms)
+literals = st.binary(max_size=300) | st.sampled_from([b"", b"\r\n", b"\0", b"\xff\xfe", b"a1 PING\r\n", b"{5+}\r\n"])
+ids = st.binary(min_size=16, max_size=16)
+hashes = st.binary(min_size=32, max_size=32)
+sids = st.text(SID_CHARACTERS, min_size=1, max_size=12)
+origins = st.builds("{}.{}".format, sids, sids)
+dots = st.builds(Dot, origins, numbers)
+uid_ranges = st.tuples(uids, st.integers(0, 3)).map(lambda pair: (pair[0], min(UID_MAX, sum(pair))))
+uid_sets = st.lists(uid_ranges, max_size=8).map(UidSet.of_ranges)
+tags = st.text([*(set(ATOM_CHARACTERS) - {"+"}), "]"], min_size=1, max_size=20)
+
+
+def tuples_of(members: SearchStrategy[object]) -> SearchStrategy[tuple[object, ...]]:
+    return st.lists(members, max_size=4).map(tuple)
+
+
+contexts = tuples_of(dots)
+neighbours = tuples_of(st.tuples(sids, numbers))
+adverts = tuples_of(st.builds(c.LinkAdvert, sids, numbers, neighbours))
+entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, numbers_32, numbers_32)
+
+FIELDS: dict[str, SearchStrategy[object]] = {
+    "added": tuples_of(flags),
+    "adverts": adverts,
+    "candidate": sids,
+    "capabilities": tuples_of(atoms),
+    "clock_ms": numbers,
+    "cluster": texts,
+    "code": atoms,
+    "content_hash": hashes,
+    "context": contexts,
+    "destination": sids,
+    "digest": st.binary(max_size=64),
+    "dot": dots,
+    "dots": contexts,
+    "entry": entries,
+    "fields": tuples_of(atoms),
+    "fingerprints": literals,
+    "flags": tuples_of(flags),
+    "guid": ids,
+    "head": dots,
+    "highestmodseq": numbers,
+    "mailbox": numbers_32,
+    "mailbox_id": ids,
+    "mailboxes": tuples_of(numbers_32),
+    "master": sids,
+    "message": literals,
+    "messages": numbers,
+    "modseq": numbers,
+    "name": texts,
+    "number": numbers_32,
+    "origin": origins,
+    "received_ms": dates,
+    "refused": uid_sets,
+    "removed": tuples_of(flags),
+    "root": sids,
+    "rows": literals,
+    "scope": texts,
+    "seen_modseq": numbers,
+    "seq": numbers,
+    "sid": sids,
+    "size": numbers,
+    "source": numbers_32,
+    "source_uid": uids,
+    "subscribed": st.booleans(),
+    "term": numbers,
+    "text": texts,
+    "uid": uids,
+    "uidnext": numbers_32,
+    "uids": uid_sets,
+    "uidvalidity": numbers_32,
+    "unchanged_since": numbers,
+    "user": texts,
+    "version": numbers_32,
+}
+OTHERWISE: dict[tuple[type, str], SearchStrategy[object]] = {
+    (c.Copy, "destination"): numbers_32,
+    (c.Saved, "uids"): tuples_of(uids),
+}
+
+
+def of_class(kind: type) -> SearchStrategy[object]:
+    hints = get_type_hints(kind)
+    values: dict[str, SearchStrategy[object]] = {}
+    for member in fields(kind):
+        value = OTHERWISE.get((kind, member.name), FIELDS[member.name])
+        values[member.name] = st.none() | value if NoneType in get_args(hints[member.name]) else value
+    return st.builds(kind, **values)
+
+
+COMMANDS: tuple[type[c.Command], ...] = get_args(c.Command)
+REPLIES: tuple[type[c.Reply], ...] = get_args(c.Reply)
+
+commands = st.sampled_from(COMMANDS).flatmap(of_class)
+replies = st.sampled_from(REPLIES).flatmap(of_class)
+requests = st.builds(Request, st.none() | tags, commands)
+responses = st.builds(Response, tags, replies)
+items = requests | responses
