@@ -61,6 +61,8 @@ class Decoder:
         An item is parsed when it is asked for, so that `start_decompression` may be called between two of them. The
         iterator raises ProtocolError where the peer's bytes go wrong, after all items before that place.
         """
+        if self._error is not None:
+            raise self._error
         if self._decompressor is None:
             self._framer.receive(data)
         else:
@@ -75,8 +77,6 @@ class Decoder:
         self._compressed += self._framer.detach()
 
     def _items(self) -> Iterator[Item]:
-        if self._error is not None:
-            raise self._error
         try:
             while True:
                 event = self._framer.next_event()

@@ -148,16 +148,17 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """As `Save`, of the message that `source` shows under `source_uid`, which must have this GUID.
+    """As `Save`, of the messages that `source` shows under `source_uids`, which must have these GUIDs: all or none.
 
-    From a master the entry stands for itself: `guid` is that of the new placement (another one if the destination
-    already held the source's), and `content_hash` and `size` are given, so that nobody needs the source to apply it.
+    The master takes date and flags from the source. From a master there is one message and the entry stands for
+    itself: no UIDs of the source, the GUID of the new placement (another one if the destination already held the
+    source's), and `content_hash` and `size`, so that nobody needs the source to apply it.
     """
 
     source: int
     destination: int
-    source_uid: int
-    guid: bytes
+    source_uids: UidSet
+    guids: tuple[bytes, ...]
     received_ms: int
     flags: tuple[str, ...]
     uid: int | None = None
@@ -366,6 +367,7 @@ class RefusalCode:
     CLUSTER = "CLUSTER"
     SAME_SID = "SAME-SID"
     VERSION = "VERSION"
+    UNKNOWN_SID = "UNKNOWN-SID"
     CLOCK = "CLOCK"
     TOO_OLD = "TOO-OLD"
     NOT_FOUND = "NOT-FOUND"
@@ -374,6 +376,7 @@ class RefusalCode:
     UNAVAILABLE = "UNAVAILABLE"
     DURABILITY = "DURABILITY"
     DISK_FULL = "DISK-FULL"
+    NO_CONTENT = "NO-CONTENT"
     UNSUPPORTED = "UNSUPPORTED"
 
 

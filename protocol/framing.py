@@ -88,7 +88,8 @@ class Framer:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the stream. Drain `next_event` before the next call, so that memory stays bounded."""
-        self._buffer += data
+        if self._error is None:  # of a dead stream nothing is kept
+            self._buffer += data
 
     def next_event(self) -> Event | None:
         """The next frame or question; None: more bytes are needed. Raises FramingError."""

@@ -22,7 +22,7 @@ from protocol.framing import KIB, MIB, Frame, FrameLimits
 from protocol.values import UID_MAX, Dot, UidSet
 
 WIRE_LIMITS = FrameLimits(
-    text=256 * KIB,  # the longest lists: a context of thousands of runs, the links of hundreds of nodes
+    text=512 * KIB,  # a COPY of `LIST_MAX` messages, 33 bytes for each GUID, and its reply, with a dot for each
     literal=64 * MIB,  # the largest message that doors take
     literals_total=65 * MIB,  # a message and the names beside it
     literals=4,  # no command has more fields that may be literals
@@ -31,7 +31,7 @@ NUMBER_MAX = 2**63 - 1
 """What SQLite, MessagePack and Parquet hold in a signed 64-bit integer."""
 NUMBER_32_MAX = UID_MAX
 LIST_MAX = 10_000
-"""Members of one list: far above what nodes and flags there are, and an object each for the parser."""
+"""Members of one list, each an object or more: above what nodes, runs, flags and most mailboxes have."""
 TEXT_MAX = 64 * KIB
 """UTF-8 bytes of a user, a name or a text for people: doors take less, and such values are kept in memory."""
 UID_SET_MAX = MIB

@@ -92,6 +92,7 @@ def test_beyond_a_limit_the_stream_is_dead(cut: Callable[[bytes], list[bytes]], 
     with pytest.raises(FramingError) as again:
         framer.next_event()
     assert again.value is error.value
+    assert framer.detach() == b""
 
 
 def test_text_exactly_at_the_limit_passes() -> None:

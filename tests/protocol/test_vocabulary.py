@@ -1,0 +1,220 @@
+"""The grammar, the formatter and the strategies know the same commands: those of `commands.py`."""
+
+import re
+from dataclasses import fields
+from importlib.resources import files
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import commands as c
+from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
+from protocol.parser import terminal
+from protocol.values import Dot, UidSet
+from tests.protocol import strategies
+
+# The table of design section 4: every verb, with the class that it becomes.
+VERBS: list[tuple[str, type]] = [
+    ("a HELLO 1 dc1 dc1.b3 mail () 0", c.Hello),
+    ("a PING", c.Ping),
+    ("* LINKS ()", c.Links),
+    ("a ROOT 1 dc1", c.Root),
+    ("a DROPPED 1 dc1 ()", c.Dropped),
+    ("a WHO ann dc1", c.Who),
+    ("a MASTER-MOVE 1", c.MasterMove),
+    (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL", c.Mbox),
+    (f"a SAVE (1) 0 {'0' * 32} () {{0+}}\r\n", c.Save),
+    (f"a COPY 1 2 3 ({'0' * 32}) 0 ()", c.Copy),
+    ("a EXPUNGE 1 1:3", c.Expunge),
+    ("a STORE 1 1:3 ADD () REMOVE ()", c.Store),
+    (f"a CREATE ann Work {'0' * 32} 1", c.Create),
+    (f"a RENAME ann {'0' * 32} Work", c.Rename),
+    (f"a DELETE ann {'0' * 32}", c.Delete),
+    ("a SUBSCRIBE ann Work", c.Subscribe),
+    ("a UNSUBSCRIBE ann Work", c.Subscribe),
+    ("* MERGE 1 ENTRY (dc1.b3:2 () 0 0 0 1) {0+}\r\n", c.Merge),
+    ("a SYNC 1 1 1 0 ()", c.Sync),
+    ("a FETCH UID 1 1", c.FetchUid),
+    (f"a FETCH GUID {'0' * 32}", c.FetchGuid),
+    (f"a FETCH HASH {'0' * 64}", c.FetchHash),
+    ("a LOG ()", c.Log),
+    ("* ACK dc1.b3:1", c.Ack),
+    ("a OK HELLO 1 dc1 dc1.b3 mail () 0", c.Hello),
+    ("a OK", c.Done),
+    ("a OK ENTRY dc1.b3:1", c.Done),
+    ("a OK MASTER dc1", c.Master),
+    ("a OK MOVED NIL", c.Moved),
+    ("a OK SAVED () ()", c.Saved),
+    ("a OK STORED NIL 0", c.Stored),
+    ("a OK MISMATCH () NIL ()", c.Mismatch),
+    ("a OK CONTENT {0+}\r\n", c.Content),
+    ('a NO TOO-OLD "use SYNC"', c.Refused),
+]
+
+
+def body(item: object) -> object:
+    assert isinstance(item, Request | Response)
+    return item.command if isinstance(item, Request) else item.reply
+
+
+@pytest.mark.parametrize(("text", "kind"), VERBS, ids=[text[:16] for text, _ in VERBS])
+def test_the_grammar_has_it(text: str, kind: type) -> None:
+    data = text.encode() + b"\r\n"
+    [item] = Decoder().feed(data)
+    assert isinstance(item, Request | Response)
+    assert type(body(item)) is kind
+    assert Encoder().batch([item]) == data
+
+
+def test_every_class_of_the_unions_is_in_the_table() -> None:
+    assert {kind for _, kind in VERBS} == set(get_args(c.Command)) | set(get_args(c.Reply))
+
+
+@pytest.mark.parametrize("kind", [*strategies.COMMANDS, *strategies.REPLIES])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_every_class_has_a_strategy(kind: type, data: st.DataObject) -> None:
+    value = data.draw(strategies.of_class(kind))
+    assert isinstance(value, kind)
+    assert {member.name for member in fields(kind)} <= set(strategies.FIELDS)
+
+
+def test_every_rule_cites_its_clause() -> None:
+    grammar = files("protocol").joinpath("protocol.lark").read_text("ascii")
+    commands = grammar[grammar.index("// ---- frames") : grammar.index("// ---- values")]
+    for block in commands.split("\n\n"):
+        if re.search(r"^\??[a-z_]+:", block, re.MULTILINE) and not block.startswith(("_command", "_reply")):
+            assert re.search(r"^// .*design sections? \d", block, re.MULTILINE | re.IGNORECASE), block
+
+
+def test_refusal_codes_can_be_sent() -> None:
+    codes = [code for name, code in vars(c.RefusalCode).items() if name.isupper()]
+    assert codes
+    assert [code for code in codes if not terminal("ATOM").fullmatch(code)] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Who("ann", "d c"),
+        c.Who("ann", ""),
+        c.Who("ann", "dc.1"),
+        c.Who("\ud800", "dc1"),
+        c.Who("x" * 65537, "dc1"),
+        c.Root(-1, "dc1"),
+        c.Root(2**63, "dc1"),
+        c.Ack("dc1", 1),
+        c.FetchUid(1, 0),
+        c.FetchUid(1, 2**32),
+        c.FetchUid(2**32, 1),
+        c.FetchGuid(b"short"),
+        c.FetchHash(b"x" * 31),
+        c.Expunge(1, UidSet(((3, 4), (1, 2)))),
+        c.Expunge(1, UidSet(((1, 2), (3, 4)))),
+        c.Expunge(1, UidSet(((0, 2),))),
+        c.Expunge(1, UidSet(((1, 2**32),))),
+        c.Expunge(1, UidSet.of(range(1, 2_000_000, 2))),
+        c.Store(1, UidSet(), ("a b",), ()),
+        c.Store(1, UidSet(), ("",), ()),
+        c.Hello(1, "dc1", "dc1.b", "mail", ("a)",), 0),
+        c.Mbox(1, "ann", "INBOX", b"x" * 16, 1, digest=b"x" * 65),
+        c.Log((Dot("dc1.b", 1),) * 10_001),
+    ],
+    ids=lambda command: repr(command)[:60],
+)
+def test_what_cannot_be_said_is_refused_here(command: c.Command) -> None:
+    with pytest.raises(ValueError):
+        Encoder().request("a1", command)
+
+
+@pytest.mark.parametrize("tag", ["", "a b", "*", "+", "a\r\n", "a" * 65, "ä"])
+def test_tags_that_cannot_be(tag: str) -> None:
+    with pytest.raises(ValueError):
+        Encoder().request(tag, c.Ping())
+
+
+def test_a_set_of_uids_without_pattern_passes() -> None:
+    request = Request("a", c.Expunge(1, UidSet.of(range(1, 100_000, 2))))
+    assert list(Decoder().feed(Encoder().batch([request]))) == [request]
+
+
+@pytest.mark.parametrize(
+    ("text", "wire"),
+    [
+        ("ann@example.org", b"ann@example.org"),
+        ("NIL", b"NIL"),
+        ("", b'""'),
+        ('say "\\"', b'"say \\"\\\\\\""'),
+        ("Entw\u00fcrfe", b"{9+}\r\nEntw\xc3\xbcrfe"),
+        ("a\nb", b"{3+}\r\na\nb"),
+        ("x" * 1001, b"{1001+}\r\n" + b"x" * 1001),
+    ],
+)
+def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
+    assert Encoder().request("a", c.Who(text, "dc1")) == b"a WHO " + wire + b" dc1\r\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "a ",
+        " a PING",
+        "a  PING",
+        "a PING ",
+        "a ping",
+        "a NOOP",
+        "PING",
+        "* OK",
+        "+ OK",
+        "a\0 PING",
+        "a PING\r",
+        "a ROOT 9223372036854775808 dc1",
+        "a ROOT 99999999999999999999 dc1",
+        "a ROOT -1 dc1",
+        "a ROOT 1 d.c",
+        "a WHO ann\u00e4 dc1",
+        "a WHO {1+}\r\n\u00e4 dc1",
+        'a WHO "a\tb" dc1 x',
+        'a WHO "unfinished dc1',
+        'a WHO "a\\b" dc1',
+        "a WHO {3} dc1",
+        "a WHO (ann) dc1",
+        "a FETCH UID 1 0",
+        "a FETCH UID 1 4294967296",
+        "a FETCH GUID 00",
+        "a FETCH GUID " + "A" * 32,
+        "a EXPUNGE 1 2,1",
+        "a EXPUNGE 1 1,2",
+        "a EXPUNGE 1 1:1",
+        "a EXPUNGE 1 5:2",
+        "a EXPUNGE 1 4294967296",
+        "a EXPUNGE 1 *",
+        "a EXPUNGE 1 {3+}\r\n1,x",
+        "a EXPUNGE 1 {3+}\r\n0:2",
+        "* ACK dc1:1",
+        "a LOG (dc1.b:1",
+        "a LOG ((dc1.b:1))",
+        "a LOG ( dc1.b:1)",
+        "a LOG (dc1.b:1  dc1.b:2)",
+        "a LOG " + "(" * 10_000,
+        "a LOG (" + " ".join(["a.b:1"] * 10_001) + ")",
+        f"a WHO {'x' * 65537} dc1",
+    ],
+    ids=lambda text: repr(text[:40]),
+)
+def test_what_is_not_the_protocol_is_one_error(text: str) -> None:
+    decoder = Decoder()
+    with pytest.raises(ProtocolError) as error:
+        list(decoder.feed(text.encode("latin-1") + b"\r\n"))
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 400
+
+
+def test_an_error_says_what_and_where() -> None:
+    with pytest.raises(ProtocolError) as error:
+        list(Decoder().feed(b"a7 ROOT one dc1\r\n"))
+    assert str(error.value) == "in 'a7 ROOT', at character 9, 'one dc1': expected NUMBER"
