@@ -43,5 +43,9 @@ class DiskFullError(MailError):
     """The disk is full. Nothing was stored; reading goes on."""
 
 
+class HistoryError(Exception):
+    """A peer sent an entry that no node can have numbered. The text names it; nothing was changed."""
+
+
 class ConfigError(Exception):
     """A configuration that cannot be used. The text names the file and the line."""

@@ -12,6 +12,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import Dot, UidSet
+from replicator.store import history
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText
 from replicator.store.transaction import Transaction
@@ -35,21 +36,26 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     """Take an entry into the log and apply it, and all that waited for it, as far as that goes.
 
     One that is already here is ignored; so is one that leaves a gap in its origin's sequence: it will come again.
+    Raises HistoryError for one that cannot be; one that contradicts its predecessor waits like any other branch.
     """
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
-    ready = fits(tx.chain(entry.mailbox_id), entry)
-    tx.append(entry, texts, applied=ready)
+    history.check_form(entry, tx.origin)
+    ready = fits(tx, entry)
+    named = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
+    tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready)
     if ready:
         apply(tx, entry)
         if tx.memory.waiting.get(entry.mailbox_id):
             _apply_waiting(tx, entry.mailbox_id)
 
 
-def fits(chain: Chain | None, entry: Entry) -> bool:
-    """Whether the entry stands on this head."""
+def fits(tx: Transaction, entry: Entry) -> bool:
+    """Whether the entry stands on its chain's head, and can."""
+    chain = tx.chain(entry.mailbox_id)
     head = chain.head if chain else None
-    return head in entry.predecessors if entry.predecessors else head is None
+    follows = head in entry.predecessors if entry.predecessors else head is None
+    return follows and history.contradiction(tx, chain, entry) is None
 
 
 def apply(tx: Transaction, entry: Entry) -> None:
@@ -83,7 +89,7 @@ def _apply_waiting(tx: Transaction, chain_id: bytes) -> None:
         )
     ]
     while True:
-        found = next((item for item in waiting if fits(tx.chain(chain_id), item[1])), None)
+        found = next((item for item in waiting if fits(tx, item[1])), None)
         if found is None:
             break
         waiting.remove(found)
@@ -234,7 +240,7 @@ def _folder(tx: Transaction, mailbox_id: bytes) -> FolderRow:
     row: FolderRow | None = tx.connection.execute(
         "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE mailbox_id = ?", (mailbox_id,)
     ).fetchone()
-    assert row is not None, "a folder is created before it is changed: the chain says so"
+    assert row is not None, "numbering and `history` have looked"
     return row
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from protocol.values import Dot, UidSet
-from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR
 from replicator.store import reading
 from replicator.store.apply import apply
@@ -71,26 +72,31 @@ class CopySource:
 def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: MailboxKey) -> Placed | None:
     """Copy all of the messages in one entry, or none: None if one of them is not in `source`, as this node shows it.
 
-    A mailbox holds a GUID once: where the destination has it already, the copy is a message of its own.
+    A mailbox holds a GUID once: where the destination has it already, the copy is a message of its own, and where it
+    has the spare GUID too, the request was tried again and that copy is the answer.
     """
     adds: list[Change] = []
+    uids: list[int] = []
     uid = _uidnext(tx, key)
-    taken: set[bytes] = set()
+    dot: Dot | None = None
     rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, source, UidSet.of(want.uid for want in wanted))}
     for want in wanted:
         row = rows.get(want.uid)
         if row is None or row.guid != want.guid:
             return None
-        held = row.guid in taken or reading.placement(tx.connection, row.guid, key.mailbox_id) is not None
+        held = reading.placement(tx.connection, row.guid, key.mailbox_id) is not None
         guid = want.spare_guid if held else row.guid
-        taken.add(guid)
+        if held and (again := reading.placement(tx.connection, guid, key.mailbox_id)) is not None:
+            uids.append(again[0])
+            dot = again[1]
+            continue
         flags = tuple(sorted(row.visible_flags()))
         adds.append(MailAdd(uid, guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True))
+        uids.append(uid)
         uid += 1
-    if not adds:
-        return Placed((), None)
-    dot = _commit(tx, key, adds).dot
-    return Placed(tuple(range(uid - len(adds), uid)), dot)
+    if adds:
+        dot = _commit(tx, key, adds).dot
+    return Placed(tuple(uids), dot)
 
 
 def expunge(tx: Transaction, key: MailboxKey, uids: UidSet) -> Dot | None:
@@ -152,13 +158,14 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
 
     Tried again with the same id it does nothing. Raises FolderExistsError.
     """
-    known = reading.folders(tx.connection, user)
+    known = _known_folders(tx, user)
     if name in known:
         if known[name].mailbox_id == mailbox_id:
             return _head(tx, user)
         raise FolderExistsError(f"there is a folder {name!r} already")
-    changes = _missing_parents(tx, user, name, known, spare_ids)
-    changes.append(FolderCreate(mailbox_id, name, _new_uidvalidity(tx, user, name)))
+    uidvalidities = _new_uidvalidities(tx, user)
+    changes = _missing_parents(name, known, spare_ids, uidvalidities)
+    changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -166,23 +173,26 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     """Rename a folder with all below it (RFC 3501 section 6.3.5).
 
     INBOX's mail moves with its mailbox, and a new and empty INBOX takes its place. Raises FolderNotFoundError,
-    FolderExistsError.
+    FolderExistsError, InvalidNameError.
     """
-    known = reading.folders(tx.connection, user)
+    known = _known_folders(tx, user)
     old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
     if old is None:
         raise FolderNotFoundError("the folder was deleted meanwhile")
     if old == name:
         return _head(tx, user)
+    if old != INBOX and name.startswith(old + SEPARATOR):
+        raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():
         if new in known and known[new].mailbox_id not in names:
             raise FolderExistsError(f"there is a folder {new!r} already")
-    changes = _missing_parents(tx, user, name, known, spare_ids)
+    uidvalidities = _new_uidvalidities(tx, user)
+    changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
-        changes.append(FolderCreate(next(spare_ids), INBOX, _new_uidvalidity(tx, user, INBOX)))
+        changes.append(FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -213,21 +223,24 @@ def _uidnext(tx: Transaction, key: MailboxKey) -> int:
     return chain.uidnext if chain else 1
 
 
+def _known_folders(tx: Transaction, user: str) -> dict[str, reading.FolderRecord]:
+    tx.write_chains()  # whether a deleted folder is in sight depends on its mail
+    return reading.folders(tx.connection, user)
+
+
 def _missing_parents(
-    tx: Transaction, user: str, name: str, known: dict[str, reading.FolderRecord], spare_ids: Iterator[bytes]
+    name: str, known: dict[str, reading.FolderRecord], spare_ids: Iterator[bytes], uidvalidities: Iterator[int]
 ) -> list[Change]:
     parts = name.split(SEPARATOR)
     parents = (SEPARATOR.join(parts[:length]) for length in range(1, len(parts)))
-    return [
-        FolderCreate(next(spare_ids), parent, _new_uidvalidity(tx, user, parent))
-        for parent in parents
-        if parent not in known
-    ]
+    return [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in parents if parent not in known]
 
 
-def _new_uidvalidity(tx: Transaction, user: str, name: str) -> int:
-    """Seconds since the epoch (RFC 3501 section 2.3.1.1), and above all that this name ever had."""
-    highest = tx.connection.execute(
-        "SELECT MAX(uidvalidity) FROM folder WHERE user = ? AND name = ?", (user, name)
-    ).fetchone()[0]
-    return max(tx.now_ms() // 1000, (highest or 0) + 1)
+def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
+    """From seconds since the epoch (RFC 3501 section 2.3.1.1) up, and above all that the user's folders ever had.
+
+    Of the user and not of the name: a folder that is renamed to a name of the past must not look like that one.
+    """
+    query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
+    highest: int | None = tx.connection.execute(query, (user,)).fetchone()[0]
+    return count(max(tx.now_ms() // 1000, (highest or 0) + 1))

@@ -91,7 +91,7 @@ class Store:
         self.views = Views(lambda mailbox_id: self.read(lambda reader: reading.messages(reader, mailbox_id)))
         self.listeners: list[Listener] = []
         self._applied: OrderedDict[Dot, None] = OrderedDict()
-        self._awaited: dict[Dot, trio.Event] = {}
+        self._awaited: dict[Dot, set[trio.Event]] = {}
 
     @classmethod
     @asynccontextmanager
@@ -154,13 +154,16 @@ class Store:
         """Return when this node shows what the entry did."""
         if dot in self._applied:
             return
-        event = self._awaited.setdefault(dot, trio.Event())
+        event = trio.Event()
+        self._awaited.setdefault(dot, set()).add(event)
         try:
             if not await self.read(lambda reader: reading.is_applied(reader, dot)):
                 await event.wait()
         finally:
-            if not event.statistics().tasks_waiting:
-                self._awaited.pop(dot, None)
+            if (events := self._awaited.get(dot)) is not None:
+                events.discard(event)
+                if not events:
+                    del self._awaited[dot]
 
     def _publish(self, commit: Commit) -> None:
         self.context.update(commit.context)
@@ -168,7 +171,7 @@ class Store:
             self.views.apply(change)
         for entry in commit.applied:
             self._applied[entry.dot] = None
-            if (event := self._awaited.pop(entry.dot, None)) is not None:
+            for event in self._awaited.pop(entry.dot, ()):
                 event.set()
         while len(self._applied) > REMEMBERED_DOTS:
             self._applied.popitem(last=False)

@@ -3,8 +3,8 @@
 Everything here runs in the writer's thread. Rows of chains and origins that changed are kept in memory and
 written once, when the transaction ends; after a failure all memory is dropped and read again from disk.
 
-Rule for jobs: raise a MailError before changing anything, or not at all. Any other error undoes the whole
-transaction.
+Rule for jobs: raise a MailError or a HistoryError before changing anything, or not at all. Any other error undoes
+the whole transaction.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Transaction:
         self.connection = connection
         self.memory = memory
         self.commit = Commit()
-        self._origin = origin
+        self.origin = origin
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
 
@@ -95,7 +95,7 @@ class Transaction:
         """An entry of this node on top of the chain's head. Not yet in the log."""
         chain = self.chain(chain_id) or Chain(chain_id, user, uidvalidity)
         return Entry(
-            dot=Dot(self._origin, self.seen(self._origin) + 1),
+            dot=Dot(self.origin, self.seen(self.origin) + 1),
             predecessors=(chain.head,) if chain.head else (),
             time=self._clock.tick(),
             modseq=chain.highestmodseq + 1,
@@ -135,10 +135,14 @@ class Transaction:
         self.commit.context[entry.dot.origin] = entry.dot.seq
         self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
 
-    def finish(self) -> Commit:
-        """Write what was kept in memory. Called once, before COMMIT."""
+    def write_chains(self) -> None:
+        """Write changed chains now, for queries that join their rows."""
         for chain in self._changed_chains.values():
             chains.save(self.connection, chain)
+
+    def finish(self) -> Commit:
+        """Write what was kept in memory. Called once, before COMMIT."""
+        self.write_chains()
         for name in self.commit.context:
             origin = self.memory.origins[name]
             self.connection.execute(

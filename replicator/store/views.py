@@ -17,6 +17,7 @@ from replicator.store.reading import MailboxKey
 from replicator.view import MailboxView, Message, ViewChange
 
 MAX_IDLE_MESSAGES = 100_000  # in views that nobody looks at; about 0.5 KiB each
+VIEW_COST = 8  # messages; what an empty view takes
 
 Loader = Callable[[bytes], Awaitable[tuple[Chain | None, list[Message]]]]
 
@@ -27,7 +28,8 @@ class Views:
     def __init__(self, load: Loader) -> None:
         self._load = load
         self._views: WeakValueDictionary[bytes, MailboxView] = WeakValueDictionary()  # all that are in use somewhere
-        self._recent: OrderedDict[bytes, MailboxView] = OrderedDict()  # keeps the most recently used alive
+        self._recent: OrderedDict[bytes, tuple[MailboxView, int]] = OrderedDict()  # keeps them alive; with their cost
+        self._cost = 0  # in messages, each view's as it was when last asked for
         self._loading: dict[bytes, list[ViewChange]] = {}
         self._loaded = trio.Condition()
 
@@ -70,9 +72,10 @@ class Views:
                     self._loaded.notify_all()
 
     def _keep(self, view: MailboxView) -> None:
-        self._recent[view.mailbox_id] = view
-        self._recent.move_to_end(view.mailbox_id)
-        total = sum(len(kept.messages) for kept in self._recent.values())
-        while total > MAX_IDLE_MESSAGES and len(self._recent) > 1:
-            _, dropped = self._recent.popitem(last=False)
-            total -= len(dropped.messages)
+        _, before = self._recent.pop(view.mailbox_id, (view, 0))
+        cost = VIEW_COST + len(view.messages)
+        self._recent[view.mailbox_id] = view, cost
+        self._cost += cost - before
+        while self._cost > MAX_IDLE_MESSAGES and len(self._recent) > 1:
+            _, (_, freed) = self._recent.popitem(last=False)
+            self._cost -= freed

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, cast
 import trio
 
 from replicator.environment import ThreadRunner
-from replicator.errors import DiskFullError, MailError
+from replicator.errors import DiskFullError, HistoryError, MailError
 from replicator.store.transaction import Commit, Memory, Transaction
 from resync.clock import HybridClock
 
@@ -36,10 +36,10 @@ class _Job(Generic[T]):
         self.error: Exception | None = None
 
     def run(self, tx: Transaction) -> None:
-        """Raises whatever undoes the transaction; a MailError only concerns the caller."""
+        """Raises whatever undoes the transaction; a MailError or HistoryError only concerns the caller."""
         try:
             self.result = self.work(tx)
-        except MailError as error:
+        except (MailError, HistoryError) as error:
             self.error = error
 
     def outcome(self) -> T:

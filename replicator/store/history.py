@@ -1,0 +1,136 @@
+"""What an entry from another node must fulfil before it may change anything here.
+
+Two questions. Is it an entry at all: `check_form`, whose failure ends the link that brought it. And can it stand on
+the predecessor that it names: `contradiction`. One that cannot was made by a node whose state at that head was not
+ours; it stays in the log as a branch of its own, so that its origin's other mailboxes go on.
+"""
+
+from __future__ import annotations
+
+from protocol.values import UID_MAX, UidSet
+from replicator.errors import HistoryError
+from replicator.store.chain import Chain
+from replicator.store.transaction import Transaction
+from resync.entry import (
+    ID_BYTES,
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+
+HASH_BYTES = 32
+NUMBER_MAX = 1 << 62  # of times, MODSEQs and sizes: SQLite's integers end at 2**63, and counting must be able to go on
+PREDECESSORS_MAX = 2  # a merge joins two branches
+
+_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe)
+
+
+def check_form(entry: Entry, own_origin: str) -> None:
+    """Raises HistoryError for what no node can have numbered, whatever it showed."""
+    for holds, what in (
+        (entry.dot.origin != own_origin, "names this node's present run as its origin"),
+        (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
+        (0 < entry.time < NUMBER_MAX, "has a time out of range"),
+        (0 < entry.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
+        (0 <= entry.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
+        (bool(entry.changes), "has no changes"),
+        (len(entry.mailbox_id) == ID_BYTES, f"has a mailbox id of other than {ID_BYTES} bytes"),
+        (not entry.is_tree or entry.mailbox_id == tree_id(entry.user), "changes a tree under another id than its own"),
+        (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
+        (all(map(_is_well_formed, entry.changes)), "has a change with a value out of range"),
+    ):
+        if not holds:
+            raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {what}; its node needs to be looked at")
+
+
+def _is_well_formed(change: Change) -> bool:
+    match change:
+        case MailAdd():
+            return (
+                0 < change.uid < UID_MAX  # leaves a UIDNEXT
+                and len(change.guid) == ID_BYTES
+                and len(change.content_hash) == HASH_BYTES
+                and 0 <= change.size_bytes < NUMBER_MAX
+                and abs(change.received_ms) < NUMBER_MAX
+            )
+        case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
+            in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
+            return in_range and UidSet.of_ranges(uids.ranges) == uids
+        case FolderCreate():
+            return len(change.mailbox_id) == ID_BYTES and 0 < change.uidvalidity <= UID_MAX
+        case _:
+            return True
+
+
+def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
+    """Why the entry cannot be what it says on this head, or None. Its form is sound and it names the head."""
+    chain = chain or Chain(entry.mailbox_id, entry.user, entry.uidvalidity)
+    if (entry.user, entry.uidvalidity) != (chain.user, chain.uidvalidity):
+        return "another user or UIDVALIDITY than its predecessor's"
+    if entry.modseq <= chain.highestmodseq:
+        return "a MODSEQ that was given out before"
+    return _in_tree(tx, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
+
+
+def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
+    uidnext = chain.uidnext
+    added: set[bytes] = set()
+    for change in entry.changes:
+        match change:
+            case MailAdd():
+                if change.uid < uidnext:
+                    return "a UID below UIDNEXT"
+                if change.guid in added or _holds(tx, chain.id, change.guid):
+                    return "a GUID that the mailbox holds"
+                uidnext = change.uid + 1
+                added.add(change.guid)
+            case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
+                if _count(tx, chain.id, uids) != len(uids):
+                    return "a UID that is not there"
+    return None
+
+
+def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:
+    query = "SELECT 1 FROM by_guid WHERE guid = ? AND mailbox = ?"
+    return tx.connection.execute(query, (guid, mailbox_id)).fetchone() is not None
+
+
+def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:
+    query = "SELECT COUNT(*) FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?"
+    return sum(tx.connection.execute(query, (mailbox_id, low, high)).fetchone()[0] for low, high in uids.ranges)
+
+
+def _in_tree(tx: Transaction, entry: Entry) -> str | None:
+    query = "SELECT mailbox_id, name, uidvalidity, deleted FROM folder WHERE user = ?"
+    known = tx.connection.execute(query, (entry.user,)).fetchall()
+    living = {mailbox_id: name for mailbox_id, name, _, deleted in known if not deleted}
+    gone = {mailbox_id: name for mailbox_id, name, _, deleted in known if deleted}
+    highest = max((uidvalidity for _, _, uidvalidity, _ in known), default=0)
+    for change in entry.changes:
+        match change:
+            case FolderCreate(mailbox_id, name, uidvalidity):
+                if mailbox_id in living or mailbox_id in gone or _is_folder(tx, mailbox_id):
+                    return "a mailbox id that is taken"
+                if uidvalidity <= highest:
+                    return "a UIDVALIDITY that was given out before"
+                living[mailbox_id], highest = name, uidvalidity
+            case FolderRename(mailbox_id, name) if mailbox_id in living:
+                living[mailbox_id] = name
+            case FolderDelete(mailbox_id) if mailbox_id in living:
+                gone[mailbox_id] = living.pop(mailbox_id)
+            case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in gone:
+                return "a folder that is not there"
+    return "a folder name twice" if len(set(living.values())) != len(living) else None
+
+
+def _is_folder(tx: Transaction, mailbox_id: bytes) -> bool:
+    query = "SELECT 1 FROM folder WHERE mailbox_id = ?"
+    return tx.connection.execute(query, (mailbox_id,)).fetchone() is not None

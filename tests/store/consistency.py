@@ -1,0 +1,168 @@
+"""What must hold of a `node.db` at any time. Every test that opens a store checks it on closing.
+
+Everything is computed anew from the log and the rows, the slow and obvious way; the last check replays the log
+into an empty database.
+"""
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+from protocol.values import Dot
+from replicator.store import reading, schema
+from replicator.store.apply import message_of
+from replicator.store.content import read_text
+from replicator.view import SEEN
+from resync import row as rows
+from resync.entry import Entry, MailAdd
+from tests.store.memory_node import MemoryNode, digests
+
+
+class LogRow:
+    """One row of the log."""
+
+    def __init__(self, columns: tuple[int, str, int, int, bytes, int, int, bytes]) -> None:
+        self.position, origin, seq, self.time, self.chain, self.applied, self.offset_bytes, body = columns
+        self.entry = Entry.unpack(Dot(origin, seq), body)
+        self.body_bytes = len(body)
+
+    def brought(self) -> dict[bytes, int]:
+        """Hash -> size of the texts that came with the entry."""
+        return {
+            change.content_hash: change.size_bytes
+            for change in self.entry.changes
+            if isinstance(change, MailAdd) and not change.copied
+        }
+
+
+def check_file(path: Path) -> None:
+    connection = schema.open_reader(path)
+    try:
+        check(connection)
+    finally:
+        connection.close()
+
+
+def check(connection: sqlite3.Connection) -> None:
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    log = _read_log(connection)
+    _check_origins(connection, log)
+    _check_projections(connection, log)
+    _check_heads(connection, log)
+    _check_mailboxes(connection)
+    _check_trees(connection)
+    _check_content(connection, log)
+    _check_replay(connection, log)
+
+
+def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
+    log = [
+        LogRow(columns)
+        for columns in connection.execute(
+            "SELECT position, origin, seq, time, chain, applied, offset_bytes, body FROM log ORDER BY position"
+        )
+    ]
+    assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions without gaps"
+    for item in log:
+        assert (item.time, item.chain) == (item.entry.time, item.entry.mailbox_id)
+    return log
+
+
+def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    seqs: Counter[str] = Counter()
+    offsets: Counter[str] = Counter()
+    for item in log:
+        origin, seq = item.entry.dot
+        seqs[origin] += 1
+        assert seq == seqs[origin], "each origin's entries arrive in order"
+        offsets[origin] += item.body_bytes + sum(item.brought().values())
+        assert item.offset_bytes == offsets[origin]
+    assert reading.log_context(connection) == dict(seqs)
+    assert dict(connection.execute("SELECT name, offset_bytes FROM origin")) == dict(offsets)
+
+
+def _check_projections(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    by_uid = set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_uid"))
+    by_guid = set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid"))
+    assert by_uid == by_guid
+    entries = {item.entry.dot: item for item in log}
+    for guid, mailbox, _, origin, seq, change in by_uid:
+        item = entries[Dot(origin, seq)]
+        added = item.entry.changes[change]
+        assert item.applied
+        assert item.chain == mailbox
+        assert isinstance(added, MailAdd)
+        assert added.guid == guid
+
+
+def _check_heads(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    contexts: dict[bytes, dict[str, int]] = {}
+    heads: dict[bytes, Entry] = {}
+    for item in log:
+        if item.applied:
+            context = contexts.setdefault(item.chain, {})
+            context[item.entry.dot.origin] = max(context.get(item.entry.dot.origin, 0), item.entry.dot.seq)
+            if item.chain not in heads or heads[item.chain].modseq < item.entry.modseq:
+                heads[item.chain] = item.entry
+    chains = {chain.id: chain for chain in reading.chains_of(connection, None)}
+    assert set(chains) == set(heads)
+    for chain_id, head in heads.items():
+        chain = chains[chain_id]
+        assert (chain.head, chain.highestmodseq) == (head.dot, head.modseq)
+        assert (chain.user, chain.uidvalidity) == (head.user, head.uidvalidity)
+        assert chain.context == contexts[chain_id]
+
+
+def _check_mailboxes(connection: sqlite3.Connection) -> None:
+    chains = [chain for chain in reading.chains_of(connection, None) if chain.uidvalidity]
+    for chain in chains:
+        mailbox = list(reading.mailbox_rows(connection, chain.id))
+        messages = [message_of(row) for row in mailbox]
+        assert chain.messages == len(messages)
+        assert chain.unseen == sum(SEEN not in message.flags for message in messages)
+        assert chain.size_bytes == sum(message.size_bytes for message in messages)
+        assert chain.uidnext > max((message.uid for message in messages), default=0)
+        assert chain.highestmodseq >= max((message.modseq for message in messages), default=0)
+        assert chain.fingerprint == rows.add(0, *(row.fingerprint() for row in mailbox))
+    known = {mailbox for (mailbox,) in connection.execute("SELECT DISTINCT mailbox FROM by_uid")}
+    assert known <= {chain.id for chain in chains}
+
+
+def _check_trees(connection: sqlite3.Connection) -> None:
+    trees = [chain for chain in reading.chains_of(connection, None) if not chain.uidvalidity]
+    for tree in trees:
+        folders = connection.execute(
+            "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (tree.user,)
+        ).fetchall()
+        subscriptions = connection.execute(
+            "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (tree.user,)
+        ).fetchall()
+        assert tree.fingerprint == rows.add(0, *map(rows.fingerprint, folders + subscriptions))
+        living = [name for _, _, name, _, deleted, *_ in folders if not deleted]
+        assert len(set(living)) == len(living), "no two folders of one name"
+        named = [(name, uidvalidity) for _, _, name, uidvalidity, *_ in folders]
+        assert len(set(named)) == len(named), "a name and a UIDVALIDITY name one mailbox for good"
+
+
+def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    brought = {content_hash: size for item in log for content_hash, size in item.brought().items()}
+    for content_hash, size in brought.items():
+        text = read_text(connection, content_hash)
+        assert text is not None
+        assert len(text) == size
+    held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
+    assert held == set(brought), "no text that no entry brought"
+
+
+def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    node = MemoryNode("replay.0")
+    for item in log:
+        texts = [read_text(connection, content_hash) for content_hash in item.brought()]
+        node.receive(item.entry, [text for text in texts if text is not None])
+    assert node.digests() == digests(connection)
+    for table in ("by_uid", "by_guid", "folder", "subscription", "origin"):
+        query = f"SELECT * FROM {table}"
+        assert set(node.connection.execute(query)) == set(connection.execute(query)), table
+    query = "SELECT position, applied, offset_bytes FROM log"
+    assert node.connection.execute(query).fetchall() == connection.execute(query).fetchall()
+    node.connection.close()

@@ -1,0 +1,109 @@
+"""Opening stores in tests, and the requests of numbering in short."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from protocol.values import Dot, UidSet
+from replicator.environment import Environment
+from replicator.store import numbering, reading
+from replicator.store.content import StoredText
+from replicator.store.numbering import CopySource, Flagged, Placed
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Transaction
+from replicator.view import MailboxView, Message
+from tests.store.consistency import check_file
+
+ALICE = "alice"
+INBOX = MailboxKey(ALICE, b"inbox---" * 2, 7)
+WORK = MailboxKey(ALICE, b"work----" * 2, 8)
+
+
+@asynccontextmanager
+async def open_store(path: Path, origin: str = "dc1.a", environment: Environment | None = None) -> AsyncIterator[Store]:
+    """The store of `path / "node.db"`; checked when it is closed."""
+    async with Store.open(path / "node.db", origin, environment or Environment()) as store:
+        yield store
+    check_file(path / "node.db")
+
+
+def guid(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+# ---- jobs: each gives a function of the transaction ------------------------------------------------------------
+
+T = TypeVar("T")
+Job = Callable[[Transaction], T]
+
+
+def saving(text: bytes, message_guid: bytes, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> Job[Placed]:
+    stored = StoredText.of(text)
+    return lambda tx: numbering.save(tx, key, stored, guid=message_guid, received_ms=1_000, flags=flags)
+
+
+def copying(source: MailboxKey, wanted: Sequence[CopySource], key: MailboxKey) -> Job[Placed | None]:
+    return lambda tx: numbering.copy(tx, source.mailbox_id, wanted, key)
+
+
+def expunging(*uids: int, key: MailboxKey = INBOX) -> Job[Dot | None]:
+    return lambda tx: numbering.expunge(tx, key, UidSet.of(uids))
+
+
+def flagging(
+    *uids: int,
+    added: Sequence[str] = (),
+    removed: Sequence[str] = (),
+    unchanged_since: int | None = None,
+    key: MailboxKey = INBOX,
+) -> Job[Flagged]:
+    return lambda tx: numbering.store(
+        tx, key, UidSet.of(uids), added=added, removed=removed, unchanged_since=unchanged_since
+    )
+
+
+def creating(name: str, mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
+    return lambda tx: numbering.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id))
+
+
+def renaming(mailbox_id: bytes, name: str, user: str = ALICE) -> Job[Dot]:
+    return lambda tx: numbering.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id))
+
+
+def deleting(mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
+    return lambda tx: numbering.delete_folder(tx, user, mailbox_id)
+
+
+def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job[Dot | None]:
+    return lambda tx: numbering.subscribe(tx, user, name, subscribed=subscribed)
+
+
+def spare_ids(mailbox_id: bytes) -> Iterator[bytes]:
+    """New ids that follow from this one."""
+    return (bytes([number]) + mailbox_id[1:] for number in count(200))
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------
+
+
+async def save(store: Store, number: int, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> int:
+    """Save the message with this number; its UID."""
+    placed = await store.write(saving(b"text %d" % number, guid(number), key, flags))
+    return placed.uids[0]
+
+
+async def fresh_messages(store: Store, key: MailboxKey = INBOX) -> list[Message]:
+    """What a view would be loaded from now."""
+    return (await store.read(lambda reader: reading.messages(reader, key.mailbox_id)))[1]
+
+
+def assert_same_view(view: MailboxView, messages: Sequence[Message]) -> None:
+    """The view shows these messages and its index by flag follows from them."""
+    assert list(view.messages.values()) == list(messages)
+    flags = {flag for message in messages for flag in message.flags}
+    assert {flag: list(uids) for flag, uids in view.by_flag.items()} == {
+        flag: [message.uid for message in messages if flag in message.flags] for flag in flags
+    }

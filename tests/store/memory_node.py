@@ -1,0 +1,70 @@
+"""A store in memory without threads, for properties that need thousands: the real writer, driven by hand."""
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
+
+from protocol.values import Dot
+from replicator.environment import run_in_thread
+from replicator.store import apply, reading, schema
+from replicator.store.content import StoredText
+from replicator.store.transaction import Commit, Logged, Transaction
+from replicator.store.writer import Writer, _Job
+from resync.entry import Entry
+
+T = TypeVar("T")
+
+
+class MemoryNode:
+    """`write` is `Store.write`, at once."""
+
+    def __init__(self, origin: str, now_ms: int = 1_000_000) -> None:
+        self.origin = origin
+        self.now_ms = now_ms
+        self.random = random.Random(origin)
+        self.commits: list[Commit] = []
+        self.connection = schema.open_writer(Path(":memory:"))
+        self._writer = Writer(
+            self.connection,
+            origin=origin,
+            clock_ms=lambda: self.now_ms,
+            run_in_thread=run_in_thread,
+            publish=self.commits.append,
+        )
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        job = _Job(work)
+        self.commits += self._writer._write([cast("_Job[object]", job)])
+        return job.outcome()
+
+    def write_together(self, works: Sequence[Callable[[Transaction], object]]) -> list[Exception | None]:
+        """One batch; the errors of its jobs."""
+        jobs = [_Job(work) for work in works]
+        self.commits += self._writer._write(jobs)
+        return [job.error for job in jobs]
+
+    def receive(self, entry: Entry, texts: Iterable[bytes] = ()) -> None:
+        stored = [StoredText.of(text) for text in texts]
+        self.write(lambda tx: apply.receive(tx, entry, stored))
+
+    def take(self, logged: Logged) -> None:
+        self.receive(logged.entry, logged.texts.values())
+
+    def log(self, position: int = 0) -> list[Logged]:
+        return reading.log_after(self.connection, position, 1 << 20, 1 << 40)
+
+    def applied(self, dot: Dot) -> bool:
+        return reading.is_applied(self.connection, dot)
+
+    def guid(self) -> bytes:
+        return self.random.randbytes(16)
+
+    def digests(self) -> dict[bytes, bytes]:
+        return digests(self.connection)
+
+
+def digests(connection: sqlite3.Connection) -> dict[bytes, bytes]:
+    """Chain -> digest of all that a node shows."""
+    return {chain.id: chain.digest() for chain in reading.chains_of(connection, None)}

@@ -1,0 +1,149 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.values import Dot, UidSet
+from replicator.store import reading
+from replicator.store.numbering import CopySource, Placed
+from replicator.store.reading import MailboxKey
+from replicator.view import SEEN
+from resync.row import Row
+from tests.store import consistency
+from tests.store.harness import INBOX, WORK, copying, expunging, flagging, guid, open_store, save, saving
+from tests.store.memory_node import MemoryNode
+
+FLAGGED = "\\Flagged"
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryNode]:
+    node = MemoryNode("dc1.a")
+    yield node
+    consistency.check(node.connection)
+
+
+def rows(node: MemoryNode, key: MailboxKey = INBOX) -> dict[int, Row]:
+    return {row.uid: row for row in reading.mailbox_rows(node.connection, key.mailbox_id)}
+
+
+def source(number: int, uid: int | None = None) -> CopySource:
+    return CopySource(uid or number, guid(number), guid(1000 + number))
+
+
+async def test_what_was_saved_is_there_after_reopening(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        assert [await save(store, number) for number in (1, 2)] == [1, 2]
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert await save(store, 3) == 3
+        assert store.context == {"dc1.a": 2, "dc1.b": 1}
+        texts = [await store.read(lambda reader: reading.content_hash_of_uid(reader, INBOX.mailbox_id, 2))]
+        assert texts == [await store.read(lambda reader: reading.content_hash_of_guid(reader, guid(2)))]
+
+
+def test_a_save_tried_again_gives_the_uid_that_the_message_has(node: MemoryNode) -> None:
+    first = node.write(saving(b"text", guid(1)))
+    node.write(saving(b"other", guid(2)))
+    assert node.write(saving(b"text", guid(1))) == first == Placed((1,), Dot("dc1.a", 1))
+    assert list(rows(node)) == [1, 2]
+
+
+def test_a_guid_may_be_in_two_mailboxes(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    assert node.write(saving(b"text", guid(1), WORK)).uids == (1,)
+
+
+def test_copies_keep_guid_flags_and_date_and_ascend(node: MemoryNode) -> None:
+    for number in (1, 2, 3):
+        node.write(saving(b"text %d" % number, guid(number), flags=[SEEN]))
+    node.write(saving(b"old", guid(9), WORK))
+    placed = node.write(copying(INBOX, [source(1), source(3)], WORK))
+    assert placed == Placed((2, 3), Dot("dc1.a", 5))
+    for old, new in ((1, 2), (3, 3)):
+        before, after = rows(node)[old], rows(node, WORK)[new]
+        assert (after.guid, after.content_hash, after.received_ms, after.size_bytes) == (
+            before.guid, before.content_hash, before.received_ms, before.size_bytes,
+        )  # fmt: skip
+        assert after.visible_flags() == {SEEN}
+
+
+def test_a_copy_is_all_or_none(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    assert node.write(copying(INBOX, [source(1), source(2)], WORK)) is None
+    assert node.write(copying(INBOX, [source(2, uid=1)], WORK)) is None, "another GUID under that UID"
+    assert node.write(copying(INBOX, [], WORK)) == Placed((), None)
+    assert rows(node, WORK) == {}
+    assert len(node.log()) == 1
+
+
+def test_a_copy_of_what_the_mailbox_holds_is_a_message_of_its_own(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    assert node.write(copying(INBOX, [source(1)], INBOX)) == Placed((2,), Dot("dc1.a", 2))
+    node.write(copying(INBOX, [source(1)], WORK))
+    node.write(copying(INBOX, [replace(source(1), spare_guid=guid(7))], WORK))
+    assert [row.guid for row in rows(node).values()] == [guid(1), guid(1001)]
+    assert [row.guid for row in rows(node, WORK).values()] == [guid(1), guid(7)]
+
+
+def test_a_copy_tried_again_after_its_spare_was_used_makes_no_third(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    node.write(saving(b"text", guid(2)))
+    second = [node.write(copying(INBOX, [source(1)], WORK)) for _ in range(2)][1]
+    assert second == Placed((2,), Dot("dc1.a", 4))
+    assert node.write(copying(INBOX, [source(1)], WORK)) == second
+    assert node.write(copying(INBOX, [source(1), source(2)], WORK)) == Placed((2, 3), Dot("dc1.a", 5))
+
+
+def test_expunge_removes_what_is_there_and_uids_stay_used(node: MemoryNode) -> None:
+    for number in (1, 2, 3):
+        node.write(saving(b"text", guid(number)))
+    assert node.write(expunging(2, 3, 9)) == Dot("dc1.a", 4)
+    assert node.write(expunging(2, 3, 9)) is None
+    assert list(rows(node)) == [1]
+    assert node.write(saving(b"text", guid(4))).uids == (4,)
+
+
+def test_a_guid_that_was_expunged_may_come_again_under_a_new_uid(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    node.write(expunging(1))
+    assert node.write(saving(b"text", guid(1))).uids == (2,)
+
+
+def test_flags_change_only_where_that_makes_a_difference(node: MemoryNode) -> None:
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number), flags=[SEEN] if number == 1 else []))
+    result = node.write(flagging(1, 2, 9, added=[SEEN]))
+    assert (result.dot, result.modseq, result.refused) == (Dot("dc1.a", 3), 3, UidSet())
+    assert [row.modseq for row in rows(node).values()] == [1, 3]
+    result = node.write(flagging(1, 2, added=[SEEN], removed=[FLAGGED]))
+    assert (result.dot, result.modseq) == (None, 3)
+
+
+def test_one_request_may_set_and_clear(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1), flags=[SEEN]))
+    node.write(flagging(1, added=[FLAGGED], removed=[SEEN]))
+    assert rows(node)[1].visible_flags() == {FLAGGED}
+    assert len(node.log()) == 2
+
+
+def test_flags_keep_the_stamp_of_their_last_change(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1), flags=[SEEN]))
+    node.write(flagging(1, added=[FLAGGED]))
+    node.now_ms += 5
+    node.write(flagging(1, removed=[SEEN]))
+    first, second, third = (logged.entry.stamp for logged in node.log())
+    assert first < second < third
+    assert rows(node)[1].flags == {FLAGGED: (*second, True), SEEN: (*third, False)}
+    assert third.ms == node.now_ms
+
+
+def test_unchanged_since_refuses_what_changed_later(node: MemoryNode) -> None:
+    for number in (1, 2, 3):
+        node.write(saving(b"text", guid(number)))
+    node.write(flagging(1, added=[SEEN]))
+    result = node.write(flagging(1, 2, 3, added=[FLAGGED], unchanged_since=2))
+    assert (result.refused, result.modseq) == (UidSet.of([1, 3]), 5)
+    assert [row.visible_flags() for row in rows(node).values()] == [{SEEN}, {FLAGGED}, set()]
+    result = node.write(flagging(1, added=[FLAGGED], unchanged_since=0))
+    assert (result.refused, result.dot, result.modseq) == (UidSet.of([1]), None, 5)
