@@ -1,1 +1,28 @@
-"""."""
+"""The command line: one module a command, loaded when the command is used.
+
+Commands find a node by `--config` or `--url` (`target`), talk to it by its JSON API (`client`), and end with exit
+code 0 (done), 1 (what was asked for failed) or 2 (wrong usage or configuration). Errors are one line on standard
+error: what, where, what to do.
+"""
+
+from replicator.cli.group import LazyGroup
+
+COMMANDS = {
+    "cluster": "replicator.cli.cluster:cluster",
+    "import": "replicator.cli.import_mail:import_mail",
+    "node": "replicator.cli.node:node",
+    "status": "replicator.cli.status:status",
+    "user": "replicator.cli.user:user",
+}
+
+cli = LazyGroup(
+    name="replicator",
+    commands_at=COMMANDS,
+    about="Mail in several data centres, the same everywhere: run nodes, see how they are, bring mail in.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    cli.main(prog_name="replicator")

@@ -1,0 +1,129 @@
+"""The JSON API of a node, from the caller's side. Blocks; one connection, for one thread.
+
+Answers are checked where they become values: a node of another version is told from one that works.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import quote, urlencode
+
+from replicator.cli.target import CommandError, NodeUrl
+from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+
+TIMEOUT_S = 90.0  # above what the node itself waits for anything
+ANSWER_BYTES_MAX = 256 * 1024 * 1024  # the list of a million mailboxes
+
+_Object = dict[str, Any]  # of JSON, before it is a value
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class UnreachableError(CommandError):
+    """The node does not answer."""
+
+
+class RefusedError(CommandError):
+    """The node answered that it will not or cannot."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NodeClient:
+    """Asks one node. Every method raises UnreachableError and RefusedError."""
+
+    def __init__(self, url: NodeUrl) -> None:
+        self._url = url
+        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def status(self) -> NodeStatus:
+        """The node and its links."""
+        return self._parsed(_node_status, self._ask("GET", "/api/v1/status"))
+
+    def mailboxes(self, user: str) -> list[MailboxStatus]:
+        """The user's mailboxes."""
+        return self._parsed(_mailboxes, self._ask("GET", "/api/v1/mailboxes", {"user": user}))
+
+    def make_folder(self, user: str, name: str) -> None:
+        """Create the folder unless it is there."""
+        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}")
+
+    def contents(self, user: str, mailbox: str) -> Counter[str]:
+        """How many messages the folder has of each content, by SHA-256 in hexadecimal."""
+        found: Counter[str] = Counter()
+        after: int | None = 0
+        while after is not None:
+            query = {"mailbox": mailbox, "after": str(after)}
+            document = self._ask("GET", f"/api/v1/users/{_segment(user)}/messages", query)
+            hashes, after = self._parsed(_contents_page, document)
+            found.update(hashes)
+        return found
+
+    def save(self, user: str, mailbox: str, text: bytes, flags: frozenset[str], received_ms: int | None) -> None:
+        """Store a message."""
+        query = {"mailbox": mailbox, "flags": " ".join(sorted(flags))}
+        if received_ms is not None:
+            query["received_ms"] = str(received_ms)
+        self._ask("POST", f"/api/v1/users/{_segment(user)}/messages", query, text)
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> object:
+        target = f"{path}?{urlencode(query)}" if query else path
+        headers = {} if body is None else {"Content-Type": "message/rfc822"}
+        try:
+            self._connection.request(method, target, body, headers)
+            response = self._connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+            raise UnreachableError(f"{self._url}: no answer ({reason}); is the node running?") from error
+        document = self._parsed(json.loads, answer)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            detail = document.get("detail") if isinstance(document, dict) else None
+            raise RefusedError(response.status, f"{self._url}: {detail or response.reason}")
+        return document
+
+    def _parsed(self, parse: Callable[[S], T], document: S) -> T:
+        try:
+            return parse(document)
+        except (KeyError, TypeError, ValueError) as error:
+            advice = "is it another version, or no node at all?"
+            raise UnreachableError(f"{self._url}: the answer is not as expected ({error!r}); {advice}") from error
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _node_status(document: object) -> NodeStatus:
+    fields = cast("_Object", document)
+    links = tuple(LinkStatus(**link) for link in fields["links"])
+    return NodeStatus(**{**fields, "component": tuple(fields["component"]), "links": links})
+
+
+def _mailboxes(document: object) -> list[MailboxStatus]:
+    return [MailboxStatus(**row) for row in cast("list[_Object]", document)]
+
+
+def _contents_page(document: object) -> tuple[list[str], int | None]:
+    """The page's content hashes, and the UID after which to ask on."""
+    page = cast("_Object", document)
+    rows = page["messages"]
+    return [str(row["sha256"]) for row in rows], int(rows[-1]["uid"]) if page["more"] else None

@@ -1,0 +1,157 @@
+"""`replicator cluster run`: a whole cluster on this machine, to try things out and to develop against."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+from rich.markup import escape
+from rich.table import Table
+
+from replicator.cli.cluster_files import NODES_DEFAULT, NODES_MAX, ClusterNode, Login, logins, prepare
+from replicator.cli.cluster_processes import NodeProcess, run_processes
+from replicator.cli.output import console
+from replicator.cli.target import CommandError
+from replicator.config import Address
+
+COLOURS = ("cyan", "magenta", "yellow", "blue", "green")
+
+
+@click.group()
+def cluster() -> None:
+    """Run a whole cluster on this machine."""
+
+
+@cluster.command("run")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    help=f"How many nodes; those that are there, or {NODES_DEFAULT} in a new directory.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("mail-cluster"),
+    show_default=True,
+    help="Where configurations, users and mail are.",
+)
+def cluster_run(nodes: int | None, directory: Path) -> None:
+    """Run a cluster until Ctrl-C, in a directory where it comes back with its mail.
+
+    Prints ports, users and passwords, and how to deliver and read a mail.
+    """
+    with _only_one(directory):
+        cluster_nodes = prepare(directory, nodes)
+        click.echo(f"Starting {', '.join(node.sid for node in cluster_nodes)} in {directory} …")
+        stopped = trio.run(
+            partial(
+                run_processes,
+                cluster_nodes,
+                say=partial(_say_line, [node.sid for node in cluster_nodes]),
+                started=partial(_welcome, directory, cluster_nodes),
+            )
+        )
+    if not stopped:
+        raise CommandError("all nodes have ended; their last lines above say why")
+    click.echo(f"All nodes have ended. Their mail stays in {directory}.")
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Hold the directory. The lock is the kernel's, so it ends with this process in any case."""
+    file = directory / "cluster.lock"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CommandError(f"{error.filename or file}: {error.strerror}; use another --dir") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CommandError(f"{directory}: this cluster runs already; end that one, or use another --dir") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _say_line(sids: Sequence[str], sid: str, line: str) -> None:
+    prefix = click.style(f"{sid:<{max(map(len, sids))}} |", fg=COLOURS[sids.index(sid) % len(COLOURS)])
+    click.echo(f"{prefix} {line}", err=True)
+
+
+def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> None:
+    """Everything that one needs to use the cluster."""
+    ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
+    users = logins(directory, ready[0].config.users.passwd_file)
+    out = console()
+    out.print()
+    out.print(_node_table(nodes, ready))
+    out.print(_user_table(users, directory))
+    for text, command in _examples(ready, users):
+        click.echo(f"\n{text}:\n\n  {command}")
+    click.echo("\nCtrl-C ends the cluster; run it again and its mail is back.\n")
+
+
+def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> Table:
+    table = Table("node", "LMTP", "IMAP", "HTTP", "other nodes", "configuration")
+    for node in nodes:
+        listen = node.config.listen
+        doors = [str(door) if door else "-" for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
+        state = "" if node in ready else " [red](ended)[/]"
+        table.add_row(f"[bold]{escape(node.sid)}[/]{state}", *doors, escape(str(node.file)))
+    return table
+
+
+def _user_table(users: Sequence[Login], directory: Path) -> Table:
+    table = Table("user", "password", caption=f"first passwords: {directory / 'passwords.txt'}", caption_justify="left")
+    for login in users:
+        table.add_row(escape(login.user), escape(login.password or "(changed since)"))
+    return table
+
+
+def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[tuple[str, str]]:
+    """What to do, and the command that does it, with what every Debian has."""
+    login = next((login for login in users if login.password), Login("USER", None))
+    accepting = next((node for node in ready if node.config.listen.lmtp), None)
+    serving = next((node for node in reversed(ready) if node.config.listen.imap), None)
+    if accepting is not None:
+        yield f"Deliver a mail to {login.user} at {accepting.sid}", _deliver(accepting.config.listen.lmtp, login.user)
+    if serving is not None:
+        secret = shlex.quote(f"{login.user}:{login.password or 'PASSWORD'}")
+        url = f"imap://{serving.config.listen.imap}/INBOX;MAILINDEX=*"
+        yield f"Read the newest mail at {serving.sid}", f"curl -s --user {secret} {shlex.quote(url)}"
+    asked = " ".join(f"--config {shlex.quote(str(node.file))}" for node in ready if node.config.listen.http)
+    if asked:
+        yield "See nodes, links, lag and masters", f"{_own_name()} status {asked}"
+
+
+def _deliver(lmtp: Address | None, user: str) -> str:
+    assert lmtp is not None
+    message = r'b"Subject: Hello\r\n\r\nThis is my first mail.\r\n"'
+    program = (
+        f'import smtplib; smtplib.LMTP("{lmtp.host}", {lmtp.port}).sendmail("me@example.org", ["{user}"], {message})'
+    )
+    return f"python3 -c {shlex.quote(program)}"
+
+
+def _own_name() -> str:
+    """How to call this command from the current directory."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{sys.executable} -m replicator"
+    found = shutil.which(program.name)
+    if found is not None and Path(found).resolve() == program.resolve():
+        return program.name
+    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)

@@ -1,0 +1,150 @@
+"""The directory of a cluster that runs on one machine: configurations, users, passwords.
+
+What is there is never changed: a cluster comes back with its ports, its users and its mail. `dc1.toml` and so on are
+ordinary configurations, to be edited at will. `passwords.txt` exists so that first passwords can be shown again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from replicator.cli.target import CommandError, config_argument
+from replicator.config import Address, Config, ListenConfig, PeerConfig, config_text, default_config
+from replicator.users import PasswdFileError, add_user
+from replicator.users.passwd_file import read_users
+
+HOST = "127.0.0.1"
+FIRST_PORTS: Mapping[str, int] = {"peer": 4420, "imap": 1143, "lmtp": 1024, "http": 1080}
+NODES_DEFAULT = 3
+NODES_MAX = 16  # processes that one machine is asked to run
+FIRST_USERS = ("alice", "bob", "carol")
+PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
+PASSWORD_LENGTH = 14  # 70 bits
+_CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node's configuration, and the file that it is from."""
+
+    file: Path
+    config: Config
+
+    @property
+    def sid(self) -> str:
+        """The node's id."""
+        return self.config.node.id
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user, and the password if it is still the one that was made up at the first run."""
+
+    user: str
+    password: str | None
+
+
+def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
+    """The cluster in `directory`, which is made if need be. Raises CommandError, ConfigurationError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        files = sorted(
+            (file for file in directory.iterdir() if _CONFIG_NAME.fullmatch(file.name)),
+            key=lambda file: int(file.stem[2:]),
+        )
+        if not files:
+            files = _create(directory, nodes or NODES_DEFAULT)
+        elif nodes not in (None, len(files)):
+            found = ", ".join(file.name for file in files)
+            raise CommandError(
+                f"{directory}: a cluster of {len(files)} nodes is here ({found}); "
+                f"run it with --nodes {len(files)}, or make another one with --dir"
+            )
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror}; use another --dir") from error
+    return [ClusterNode(file, config_argument(file)) for file in files]
+
+
+def logins(directory: Path, passwd_file: Path) -> list[Login]:
+    """All users, with those first passwords that still hold. Checks them, which takes a moment each."""
+    passwords = _read_passwords(directory / "passwords.txt")
+    found = []
+    for user, stored in read_users(passwd_file).users.items():
+        password = passwords.get(user)
+        holds = stored is not None and password is not None and stored.check(password.encode())
+        found.append(Login(user, password if holds else None))
+    return found
+
+
+def _create(directory: Path, nodes: int) -> list[Path]:
+    sids = [f"dc{number}" for number in range(1, nodes + 1)]
+    listens = _free_listens(len(sids))
+    _create_users(directory)
+    files = []
+    for sid, listen in zip(sids, listens, strict=True):
+        peers = tuple(
+            PeerConfig(other, there.peer)
+            for other, there in zip(sids, listens, strict=True)
+            if other != sid and there.peer is not None
+        )
+        config = default_config(sid, directory, listen=listen, peers=peers)
+        files.append(directory / f"{sid}.toml")
+        files[-1].write_text(config_text(config, directory), "utf-8")
+    return files
+
+
+def _create_users(directory: Path) -> None:
+    """Users with random passwords, unless there are users already."""
+    passwd_file, passwords_file = directory / "users.passwd", directory / "passwords.txt"
+    if passwd_file.exists():
+        return
+    passwords = {user: new_password() for user in FIRST_USERS}
+    descriptor = os.open(passwords_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  it is open already
+        file.writelines(f"{user} {password}\n" for user, password in passwords.items())
+    try:
+        for user, password in passwords.items():
+            add_user(passwd_file, user, password)
+    except PasswdFileError as error:
+        raise CommandError(str(error)) from error
+
+
+def new_password() -> str:
+    """A random password that needs no quoting in shells and URLs."""
+    return "".join(secrets.choice(PASSWORD_ALPHABET) for _ in range(PASSWORD_LENGTH))
+
+
+def _read_passwords(file: Path) -> Mapping[str, str]:
+    if not file.is_file():
+        return {}
+    lines = (line.partition(" ") for line in file.read_text("utf-8").splitlines())
+    return {user: password for user, _, password in lines}
+
+
+def _free_listens(nodes: int) -> list[ListenConfig]:
+    """For each node, ports that nobody has now: the usual ones where possible."""
+    given: set[int] = set()
+
+    def take(first: int) -> Address:
+        port = next(port for port in range(first, 65_536) if port not in given and _is_free(port))
+        given.add(port)
+        return Address(HOST, port)
+
+    return [ListenConfig(**{door: take(first) for door, first in FIRST_PORTS.items()}) for _ in range(nodes)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: a port is not taken because a connection to it ended a moment ago.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,140 @@
+"""The nodes of a cluster as child processes of this one.
+
+Each child has a process group of its own, so that Ctrl-C reaches this process alone, which then ends the children
+in order; and a pipe as its standard input, which closes when this process is gone, however it went, so that no
+child outlives it. Children are not restarted: what ended is said, and the others go on.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import trio
+
+from replicator.cli.cluster_files import ClusterNode
+
+STOP_S = 20.0  # a node that ends closes its database; after this it is killed, and recovers at its next start
+READY_LINE = b"ready"
+LINE_BYTES_MAX = 64 * 1024  # of a child's output; longer lines are cut in pieces
+RECEIVE_BYTES = 64 * 1024
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Say = Callable[[str, str], None]
+"""Called with a node's id and a line about it."""
+
+
+class NodeProcess:
+    """One child. `started` is set once it is ready or has ended."""
+
+    def __init__(self, node: ClusterNode, say: Say) -> None:
+        self.sid = node.sid
+        self.is_ready = False
+        self.started = trio.Event()
+        self._command = [sys.executable, "-m", "replicator", "node", "--until-stdin-closes", "--config", str(node.file)]
+        self._say = say
+        self._process: trio.Process | None = None
+
+    async def run(self) -> None:
+        """Start the child, pass its output on, and return when it has ended. Not to be cancelled: end it."""
+        pipe = subprocess.PIPE
+        process = await trio.lowlevel.open_process(self._command, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+        self._process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_each_line, process.stdout, self._note_output)
+            nursery.start_soon(_each_line, process.stderr, self._note_log)
+        code = await process.wait()
+        self.is_ready = False
+        self._say(self.sid, f"the node has ended, {_describe(code)}")
+        self.started.set()
+
+    def end(self) -> None:
+        """Ask the child to end."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End the child at once."""
+        if self._process is not None and self._process.returncode is None:
+            self._say(self.sid, "the node does not end by itself; it is killed")
+            self._process.kill()
+
+    def _note_output(self, line: bytes) -> None:
+        if line == READY_LINE:
+            self.is_ready = True
+            self.started.set()
+        else:
+            self._note_log(line)
+
+    def _note_log(self, line: bytes) -> None:
+        self._say(self.sid, line.decode("utf-8", "replace"))
+
+
+async def run_processes(
+    nodes: Sequence[ClusterNode], *, say: Say, started: Callable[[Sequence[NodeProcess]], None]
+) -> bool:
+    """Run all nodes until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
+
+    `started` is called once every node is ready or has ended. Returns whether a signal ended the cluster.
+    """
+    children = [NodeProcess(node, say) for node in nodes]
+    stopped = False
+
+    async def stop_on_signal(task_status: trio.TaskStatus[None]) -> None:
+        nonlocal stopped
+        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+            task_status.started()
+            async for _ in signals:
+                if stopped:
+                    break  # asked twice
+                stopped = True
+                nursery.start_soon(_stop, children)
+        for child in children:
+            child.kill()
+
+    async def announce() -> None:
+        for child in children:
+            await child.started.wait()
+        if not stopped and any(child.is_ready for child in children):
+            started(children)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stop_on_signal)
+        nursery.start_soon(announce)
+        async with trio.open_nursery() as running:
+            for child in children:
+                running.start_soon(child.run)
+        nursery.cancel_scope.cancel()
+    return stopped
+
+
+async def _stop(children: Sequence[NodeProcess]) -> None:
+    for child in children:
+        child.end()
+    await trio.sleep(STOP_S)
+    for child in children:
+        child.kill()
+
+
+async def _each_line(stream: trio.abc.ReceiveStream, note: Callable[[bytes], None]) -> None:
+    """Call `note` with every line, without its end."""
+    buffer = b""
+    while chunk := await stream.receive_some(RECEIVE_BYTES):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        if len(buffer) > LINE_BYTES_MAX:
+            lines.append(buffer)
+            buffer = b""
+        for line in lines:
+            note(line.rstrip(b"\r"))
+    if buffer:
+        note(buffer)
+
+
+def _describe(code: int) -> str:
+    if code == 0:
+        return "as it was asked to"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -1,0 +1,23 @@
+"""Which kind of source a path is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replicator.cli.sources.maildir import is_maildir, read_maildir
+from replicator.cli.sources.mbox import is_mbox, read_mbox
+from replicator.cli.sources.message import MailSource, SourceError
+
+
+def read_source(path: Path, folder: str) -> MailSource:
+    """The mail at `path`, a Maildir or an mbox, for `folder` and folders below it. Raises SourceError."""
+    try:
+        if is_maildir(path):
+            return read_maildir(path, folder)
+        if is_mbox(path):
+            return read_mbox(path, folder)
+    except OSError as error:
+        raise SourceError(f"{error.filename or path}: {error.strerror}") from error
+    raise SourceError(
+        f"{path}: neither a Maildir (a directory with cur/ and new/) nor an mbox (a file that begins with 'From ')"
+    )

@@ -1,0 +1,74 @@
+"""Which node a command is about: `--config F`, the configuration of a node on this machine, or `--url U`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from replicator.config import Config, load_config
+from replicator.errors import ConfigError
+
+USAGE_EXIT_CODE = 2
+
+
+class CommandError(click.ClickException):
+    """What was asked for failed: exit code 1."""
+
+
+class ConfigurationError(click.ClickException):
+    """A configuration that cannot be used: exit code 2."""
+
+    exit_code = USAGE_EXIT_CODE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUrl:
+    """Where a node's HTTP door is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+def config_argument(file: Path) -> Config:
+    """The configuration in the file. Raises ConfigurationError."""
+    try:
+        return load_config(file)
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def url_of_config(file: Path) -> NodeUrl:
+    """Where the node of this configuration listens. Raises ConfigurationError."""
+    http = config_argument(file).listen.http
+    if http is None:
+        raise ConfigurationError(f'{file}: the node has no HTTP door; add http = "127.0.0.1:1080" to [listen]')
+    if http.port == 0:
+        raise ConfigurationError(f"{file}: [listen] http takes any port that is free; give it a number, or use --url")
+    return NodeUrl(http.host, http.port)
+
+
+def parse_url(url: str) -> NodeUrl:
+    """`http://host:port`. Raises click.BadParameter."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError as error:
+        raise click.BadParameter(f"{url!r}: {error}", param_hint="--url") from error
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise click.BadParameter(f"{url!r} is not of the form http://127.0.0.1:1080", param_hint="--url")
+    return NodeUrl(parts.hostname, port)
+
+
+def one_node(config_file: Path | None, url: str | None) -> NodeUrl:
+    """The node that the options name. Raises click.UsageError, ConfigurationError."""
+    if config_file is not None and url is None:
+        return url_of_config(config_file)
+    if url is not None and config_file is None:
+        return parse_url(url)
+    raise click.UsageError("name the node by either --config FILE or --url URL")

@@ -1,0 +1,95 @@
+"""`replicator user`: the passwd-file that a node's configuration names. Running nodes notice by themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from replicator.cli.output import echo_json
+from replicator.cli.target import CommandError, config_argument
+from replicator.users import PasswdFileError, add_user, delete_user, list_users, set_password
+
+config_option = click.option(
+    "--config", "config_file", required=True, type=click.Path(path_type=Path), help="A node's configuration."
+)
+
+
+@click.group()
+def user() -> None:
+    """Add, list and delete users, and set passwords.
+
+    A password is asked for, or, without a terminal, is the first line of standard input. Nodes on other machines
+    have a passwd-file of their own.
+    """
+
+
+@user.command("add")
+@click.argument("name", metavar="USER")
+@config_option
+def user_add(name: str, config_file: Path) -> None:
+    """Add USER."""
+    file = _passwd_file(config_file)
+    password = _new_password()
+    _edit(lambda: add_user(file, name, password))
+    click.echo(f"{file}: user {name} added", err=True)
+
+
+@user.command("passwd")
+@click.argument("name", metavar="USER")
+@config_option
+def user_passwd(name: str, config_file: Path) -> None:
+    """Set another password for USER."""
+    file = _passwd_file(config_file)
+    password = _new_password()
+    _edit(lambda: set_password(file, name, password))
+    click.echo(f"{file}: password of {name} set", err=True)
+
+
+@user.command("delete")
+@click.argument("name", metavar="USER")
+@config_option
+def user_delete(name: str, config_file: Path) -> None:
+    """Delete USER, who can then neither log in nor receive. The mail stays on the nodes."""
+    file = _passwd_file(config_file)
+    _edit(lambda: delete_user(file, name))
+    click.echo(f"{file}: user {name} deleted", err=True)
+
+
+@user.command("list")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def user_list(config_file: Path, *, as_json: bool) -> None:
+    """List all users, one a line."""
+    file = _passwd_file(config_file)
+    try:
+        names = list_users(file)
+    except PasswdFileError as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        echo_json(names)
+        return
+    for name in names:
+        click.echo(name)
+
+
+def _passwd_file(config_file: Path) -> Path:
+    return config_argument(config_file).users.passwd_file
+
+
+def _new_password() -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True))
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise CommandError("no password: standard input is empty; give the password as its first line")
+    return password
+
+
+def _edit(edit: Callable[[], None]) -> None:
+    try:
+        edit()
+    except PasswdFileError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from replicator.cli import cli
+from tests.cli.served_node import ServedNode, served_node
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def served() -> Iterator[ServedNode]:
+    with served_node() as node:
+        yield node
+
+
+@pytest.fixture
+def invoke() -> Invoke:
+    """Run the command line in this process, with what is typed."""
+
+    def run(*arguments: object, typed: str = "") -> Result:
+        return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=typed, prog_name="replicator")
+
+    return run

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replicator.errors import DiskFullError, UnavailableError
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+from tests.cli.test_sources import FROM, make_maildir, put
+
+
+@pytest.fixture
+def maildir(tmp_path: Path) -> Path:
+    root = make_maildir(tmp_path / "Maildir")
+    make_maildir(root / ".Sent")
+    for number in range(20):
+        put(root / "cur", f"{number}:2,S", b"Subject: %d\n\nbody\n" % number, mtime_s=1000 + number)
+    put(root / ".Sent" / "new", "1", b"sent\n")
+    return root
+
+
+def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    result = invoke("import", "alice", maildir, "--url", served.url)
+    assert (result.exit_code, result.stdout) == (0, "21 imported, 0 there already, 0 failed, 0 not tried\n")
+    assert result.stderr == ""
+    assert set(served.texts("alice", "INBOX")) == {b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)}
+    assert served.texts("alice", "Sent") == [b"sent\r\n"]
+    messages = served.mail.views["alice", "INBOX"].messages.values()
+    assert {message.flags for message in messages} == {frozenset({"\\Seen"})}
+    assert {message.received_ms for message in messages} == {(1000 + n) * 1000 for n in range(20)}
+
+
+def test_import_again_goes_on_where_it_ended(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    put(maildir / "cur", "20:2,", b"twin\n", mtime_s=3000)
+    put(maildir / "cur", "21:2,", b"twin\n", mtime_s=3001)
+    assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
+    put(maildir / "new", "22", b"late\n")
+    again = invoke("import", "alice", maildir, "--url", served.url, "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout) == {"imported": 1, "present": 23, "failures": [], "stopped": None, "left": 0}
+    assert served.texts("alice", "INBOX").count(b"twin\r\n") == 2
+
+
+def test_mbox_goes_into_the_mailbox_named(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    file = put(tmp_path, "mbox", FROM + b"a: b\n\none\n\n" + FROM + b"a: b\n\ntwo\n")
+    result = invoke("import", "bob", file, "--mailbox", "Old/Übung", "--url", served.url)
+    assert result.exit_code == 0
+    assert set(served.texts("bob", "Old/Übung")) == {b"a: b\r\n\r\none\r\n", b"a: b\r\n\r\ntwo\r\n"}
+
+
+def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    empty = put(maildir / "new", "empty", b"")
+    gone = maildir / "new" / "gone"
+    gone.symlink_to(maildir / "nowhere")
+    result = invoke("import", "alice", maildir, "--url", served.url)
+    assert result.exit_code == 1
+    assert result.stderr == f"{empty}: {served.url}: the message is empty\n"
+    assert result.stdout == "21 imported, 0 there already, 1 failed, 0 not tried\n"
+
+
+def test_temporary_failure_fails_each_message_with_its_reason(
+    served: ServedNode, invoke: Invoke, maildir: Path
+) -> None:
+    served.mail.failure = UnavailableError("no master can be reached")
+    result = invoke("import", "alice", maildir, "--url", served.url)
+    assert (result.exit_code, result.stdout) == (1, "0 imported, 0 there already, 21 failed, 0 not tried\n")
+    assert result.stderr.count("no master can be reached\n") == 21
+
+
+def test_full_disk_ends_the_import(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    served.mail.failure = DiskFullError("the disk is full")
+    file = put(tmp_path, "mbox", b"".join(FROM + b"a: %d\n\n\n" % number for number in range(100)))
+    result = invoke("import", "alice", file, "--url", served.url)
+    assert result.exit_code == 1
+    assert "Error: stopped: " in result.stderr
+    assert " 0 not tried" not in result.stdout
+
+
+def test_unknown_user_and_unreachable_node_are_said_at_once(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    unknown = invoke("import", "eve", maildir, "--url", served.url)
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert unknown.stderr.startswith(f"Error: {served.url}: there is no user 'eve'")
+    nobody = invoke("import", "alice", maildir, "--url", "http://127.0.0.1:1")
+    assert nobody.exit_code == 1
+    assert nobody.stderr == "Error: http://127.0.0.1:1: no answer (Connection refused); is the node running?\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("import", "alice", "/nowhere", "--url", "http://127.0.0.1:1"),
+        ("import", "alice", "/dev/null", "--url", "http://127.0.0.1:1"),
+        ("import", "alice", "."),
+        ("import", "alice", ".", "--url", "http://127.0.0.1:1", "--config", "x.toml"),
+        ("import", "alice", ".", "--url", "https://127.0.0.1"),
+        ("import", "alice", ".", "--url", "http://127.0.0.1:port"),
+        ("import", "alice", ".", "--config", "/nowhere.toml"),
+    ],
+)
+def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    assert invoke(*arguments).exit_code == 2

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replicator.config import config_text, default_config
+from replicator.users import UserDirectory
+from tests.cli.conftest import Invoke
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "dc1.toml"
+    file.write_text(config_text(default_config("dc1", tmp_path), tmp_path))
+    return file
+
+
+async def test_user_is_added_gets_another_password_and_goes(config: Path, invoke: Invoke) -> None:
+    directory = UserDirectory(config.parent / "users.passwd")
+    assert invoke("user", "add", "ann@example.org", "--config", config, typed="first\n").exit_code == 0
+    assert await directory.verify("ann@example.org", "first")
+    assert invoke("user", "passwd", "ann@example.org", "--config", config, typed="second\n").exit_code == 0
+    assert await directory.verify("ann@example.org", "second")
+    assert invoke("user", "list", "--config", config).stdout == "ann@example.org\n"
+    assert json.loads(invoke("user", "list", "--config", config, "--json").stdout) == ["ann@example.org"]
+    assert invoke("user", "delete", "ann@example.org", "--config", config).exit_code == 0
+    assert invoke("user", "list", "--config", config).stdout == ""
+
+
+def test_what_cannot_be_done_is_said(config: Path, invoke: Invoke) -> None:
+    for arguments, typed, words in [
+        (("add", "ann"), "", "no password"),
+        (("add", "a:b"), "secret\n", "no colon"),
+        (("passwd", "ann"), "secret\n", "not changed"),
+        (("delete", "ann"), "", "not changed"),
+        (("list",), "", "No such file"),
+    ]:
+        result = invoke("user", *arguments, "--config", config, typed=typed)
+        assert (result.exit_code, words in result.stderr) == (1, True), (arguments, result.output)
+    assert invoke("user", "add", "ann", "--config", config, typed="x\n").exit_code == 0
+    twice = invoke("user", "add", "ann", "--config", config, typed="x\n")
+    assert (twice.exit_code, "exists already" in twice.stderr) == (1, True)
+
+
+def test_usage(invoke: Invoke) -> None:
+    assert invoke("user", "add", "ann").exit_code == 2
+    assert invoke("user", "list", "--config", "/nowhere.toml").exit_code == 2
+    assert invoke("usr").exit_code == 2
