@@ -245,7 +245,8 @@ def _folder(tx: Transaction, mailbox_id: bytes) -> FolderRow:
 
 
 def _write_folder(tx: Transaction, chain: Chain, before: FolderRow | None, after: FolderRow) -> None:
-    tx.connection.execute("INSERT OR REPLACE INTO folder VALUES (?,?,?,?,?,?,?)", after)
+    verb = "INSERT" if before is None else "REPLACE"
+    tx.connection.execute(f"{verb} INTO folder VALUES (?,?,?,?,?,?,?)", after)
     _replace_in_tree(chain, before, after)
 
 

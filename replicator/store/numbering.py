@@ -156,12 +156,12 @@ def _tree(user: str) -> MailboxKey:
 def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes]) -> Dot:
     """Create a folder and the parents that it lacks (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
 
-    Tried again with the same id it does nothing. Raises FolderExistsError.
+    Tried again with the same id it does nothing, whatever became of the folder meanwhile. Raises FolderExistsError.
     """
     known = _known_folders(tx, user)
+    if _is_deleted(tx, user, mailbox_id) is not None:
+        return _head(tx, user)
     if name in known:
-        if known[name].mailbox_id == mailbox_id:
-            return _head(tx, user)
         raise FolderExistsError(f"there is a folder {name!r} already")
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
@@ -197,9 +197,11 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
 
 
 def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
-    """Take a folder out of the tree. One that is gone already is gone."""
-    row = tx.connection.execute("SELECT deleted FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
-    if row is None or row[0]:
+    """Take a folder out of the tree. One that is gone already is gone. Raises FolderNotFoundError."""
+    deleted = _is_deleted(tx, user, mailbox_id)
+    if deleted is None:
+        raise FolderNotFoundError("the user has no such folder")
+    if deleted:
         return _head(tx, user)
     return _commit(tx, _tree(user), [FolderDelete(mailbox_id)]).dot
 
@@ -221,6 +223,13 @@ def _head(tx: Transaction, user: str) -> Dot:
 def _uidnext(tx: Transaction, key: MailboxKey) -> int:
     chain = tx.chain(key.mailbox_id)
     return chain.uidnext if chain else 1
+
+
+def _is_deleted(tx: Transaction, user: str, mailbox_id: bytes) -> bool | None:
+    """None: there never was such a folder."""
+    query = "SELECT deleted FROM folder WHERE mailbox_id = ? AND user = ?"
+    row = tx.connection.execute(query, (mailbox_id, user)).fetchone()
+    return None if row is None else bool(row[0])
 
 
 def _known_folders(tx: Transaction, user: str) -> dict[str, reading.FolderRecord]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -66,11 +67,11 @@ def flagging(
 
 
 def creating(name: str, mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: numbering.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id))
+    return lambda tx: numbering.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id, name))
 
 
 def renaming(mailbox_id: bytes, name: str, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: numbering.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id))
+    return lambda tx: numbering.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id, name))
 
 
 def deleting(mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
@@ -81,9 +82,9 @@ def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job
     return lambda tx: numbering.subscribe(tx, user, name, subscribed=subscribed)
 
 
-def spare_ids(mailbox_id: bytes) -> Iterator[bytes]:
-    """New ids that follow from this one."""
-    return (bytes([number]) + mailbox_id[1:] for number in count(200))
+def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:
+    """New ids that follow from the request."""
+    return (blake2b(b"%b%a%d" % (mailbox_id, name, number), digest_size=16).digest() for number in count())
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------

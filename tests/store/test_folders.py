@@ -1,0 +1,199 @@
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.values import Dot
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
+from replicator.mailstore import INBOX as INBOX_NAME
+from replicator.store import reading
+from replicator.store.reading import FolderRecord, MailboxKey
+from resync.entry import tree_id
+from tests.store import consistency
+from tests.store.harness import ALICE, creating, deleting, expunging, guid, renaming, saving, subscribing
+from tests.store.memory_node import MemoryNode
+
+A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryNode]:
+    node = MemoryNode("dc1.a")
+    yield node
+    consistency.check(node.connection)
+
+
+def names(node: MemoryNode, user: str = ALICE) -> list[str]:
+    return sorted(reading.folders(node.connection, user))
+
+
+def folder(node: MemoryNode, name: str) -> FolderRecord:
+    found = reading.folder(node.connection, ALICE, name)
+    assert found is not None
+    assert found == reading.folders(node.connection, ALICE)[name]
+    return found
+
+
+def key(node: MemoryNode, name: str) -> MailboxKey:
+    return folder(node, name).key(ALICE)
+
+
+def test_create_makes_the_missing_parents(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(creating("a/b/c", B))
+    assert names(node) == ["a", "a/b", "a/b/c"]
+    assert folder(node, "a").mailbox_id == A
+    assert folder(node, "a/b/c").mailbox_id == B
+    assert len({folder(node, name).mailbox_id for name in names(node)}) == 3
+    assert len(node.log()) == 2
+
+
+def test_create_again_with_the_same_id_does_nothing(node: MemoryNode) -> None:
+    first = node.write(creating("a", A))
+    assert node.write(creating("a", A)) == first == Dot("dc1.a", 1)
+    with pytest.raises(FolderExistsError):
+        node.write(creating("a", B))
+    assert len(node.log()) == 1
+    node.write(renaming(A, "b"))
+    assert node.write(creating("a", A)) == Dot("dc1.a", 2), "it was made, and renamed since"
+    assert names(node) == ["b"]
+
+
+def test_users_do_not_see_each_other(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(creating("a", B, user="bob"))
+    assert names(node) == names(node, "bob") == ["a"]
+    assert tree_id("alice") != tree_id("bob")
+
+
+def test_uidvalidities_come_from_the_clock_and_are_never_given_twice(node: MemoryNode) -> None:
+    node.write(creating("a/b", A))
+    node.write(creating("c", C))
+    given = [folder(node, name).uidvalidity for name in ("a", "a/b", "c")]
+    assert given == [1000, 1001, 1002]
+
+
+def test_a_folder_that_is_made_again_is_another_mailbox_with_a_higher_uidvalidity(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    before = folder(node, "a")
+    node.now_ms = 0
+    node.write(deleting(A))
+    assert names(node) == []
+    node.write(creating("a", B))
+    assert folder(node, "a").uidvalidity > before.uidvalidity
+
+
+def test_a_folder_renamed_to_a_name_of_the_past_does_not_look_like_the_one_that_had_it(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    first = folder(node, "a").uidvalidity
+    node.write(deleting(A))
+    node.write(renaming(B, "a"))
+    assert folder(node, "a").uidvalidity != first
+
+
+def test_rename_takes_the_children_along_and_makes_parents(node: MemoryNode) -> None:
+    for name, mailbox_id in (("a/x", A), ("ab", B)):
+        node.write(creating(name, mailbox_id))
+    root = folder(node, "a").mailbox_id
+    node.write(saving(b"text", guid(1), key(node, "a/x")))
+    node.write(renaming(root, "new/a"))
+    assert names(node) == ["ab", "new", "new/a", "new/a/x"]
+    assert folder(node, "new/a").mailbox_id == root
+    assert folder(node, "new/a/x").mailbox_id == A
+
+
+def test_rename_refuses_taken_names_its_own_inside_and_folders_that_are_gone(node: MemoryNode) -> None:
+    for name, mailbox_id in (("a/x", A), ("b/x", B)):
+        node.write(creating(name, mailbox_id))
+    entries = len(node.log())
+    a, b = (folder(node, name).mailbox_id for name in "ab")
+    with pytest.raises(FolderExistsError):
+        node.write(renaming(a, "b"))
+    with pytest.raises(InvalidNameError):
+        node.write(renaming(a, "a/y"))
+    with pytest.raises(FolderNotFoundError):
+        node.write(renaming(C, "c"))
+    node.write(renaming(a, "a"))
+    assert len(node.log()) == entries
+    node.write(renaming(B, "b/y"))
+    node.write(deleting(b))
+    with pytest.raises(FolderNotFoundError):
+        node.write(renaming(b, "z"))
+    assert names(node) == ["a", "a/x", "b/y"]
+
+
+def test_rename_onto_a_child_of_a_folder_that_moves(node: MemoryNode) -> None:
+    node.write(creating("a/b/b", A))
+    node.write(renaming(folder(node, "a/b").mailbox_id, "b"))
+    node.write(renaming(folder(node, "b/b").mailbox_id, "a/b"))
+    assert names(node) == ["a", "a/b", "b"]
+
+
+def test_renaming_inbox_moves_its_mail_and_leaves_an_empty_one(node: MemoryNode) -> None:
+    node.write(creating(INBOX_NAME, A))
+    node.write(creating("INBOX/kept", B))
+    old = folder(node, INBOX_NAME)
+    node.write(saving(b"text", guid(1), old.key(ALICE)))
+    node.write(renaming(A, "INBOX/old"))
+    assert names(node) == ["INBOX", "INBOX/kept", "INBOX/old"]
+    assert folder(node, "INBOX/old").mailbox_id == A
+    assert folder(node, INBOX_NAME).mailbox_id != A
+    assert folder(node, INBOX_NAME).uidvalidity > old.uidvalidity
+    assert node.write(saving(b"text", guid(1), key(node, INBOX_NAME))).uids == (1,)
+
+
+def test_delete_leaves_the_folders_below(node: MemoryNode) -> None:
+    node.write(creating("a/x", A))
+    gone = folder(node, "a").mailbox_id
+    first = node.write(deleting(gone))
+    assert names(node) == ["a/x"]
+    assert node.write(deleting(gone)) == first, "what is gone is gone"
+    with pytest.raises(FolderNotFoundError):
+        node.write(deleting(C))
+    with pytest.raises(FolderNotFoundError):
+        node.write(deleting(A, user="bob"))
+
+
+def test_mail_that_its_deleter_had_not_seen_keeps_the_folder_in_sight(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    kept = folder(node, "a")
+    node.write(deleting(A))
+    node.write(saving(b"text", guid(1), kept.key(ALICE)))
+    assert names(node) == ["a"]
+    assert folder(node, "a") == kept
+    assert reading.folder_name(node.connection, A) == "a"
+    with pytest.raises(FolderExistsError):
+        node.write(creating("a", B))
+    node.write(renaming(A, "z"))
+    assert names(node) == ["z"]
+    node.write(expunging(1, key=kept.key(ALICE)))
+    assert names(node) == []
+
+
+def test_a_batch_sees_the_mail_of_its_own_earlier_jobs(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    kept = key(node, "a")
+    errors = node.write_together([deleting(A), saving(b"text", guid(1), kept), creating("a", B)])
+    assert [type(error) for error in errors] == [type(None), type(None), FolderExistsError]
+    assert node.write_together([expunging(1, key=kept), creating("a", B)]) == [None, None]
+    assert folder(node, "a").mailbox_id == B
+
+
+def test_where_one_name_is_seen_twice_the_living_folder_counts(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    old = key(node, "a")
+    node.write(deleting(A))
+    node.write(creating("a", B))
+    node.write(saving(b"text", guid(1), old))
+    assert folder(node, "a").mailbox_id == B
+
+
+def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNode) -> None:
+    assert node.write(subscribing("x")) == Dot("dc1.a", 1)
+    assert node.write(subscribing("x")) is None
+    assert node.write(subscribing("y", subscribed=False)) is None
+    node.write(subscribing("y"))
+    node.write(subscribing("x", subscribed=False))
+    assert reading.subscriptions(node.connection, ALICE) == {"y"}
+    assert reading.subscriptions(node.connection, "bob") == frozenset()
+    assert names(node) == []

@@ -1,0 +1,336 @@
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.values import UID_MAX, Dot, UidSet
+from replicator.errors import HistoryError
+from replicator.store import reading
+from replicator.store.apply import receive
+from replicator.store.content import StoredText
+from replicator.view import SEEN
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+from tests.store import consistency
+from tests.store.harness import ALICE, INBOX, creating, deleting, expunging, flagging, guid, saving, subscribing
+from tests.store.memory_node import MemoryNode
+
+A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+BIG = 1 << 63
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryNode]:
+    node = MemoryNode("dc9.a")
+    yield node
+    consistency.check(node.connection)
+
+
+def ship(source: MemoryNode, *targets: MemoryNode) -> None:
+    for target in targets:
+        for logged in source.log():
+            target.take(logged)
+
+
+def relay(count: int) -> list[MemoryNode]:
+    """Nodes that took turns at one mailbox, two saves a turn, and have all of it."""
+    nodes = [MemoryNode(f"dc{number}.a") for number in (1, 2)]
+    for turn in range(count):
+        writer, other = nodes[turn % 2], nodes[1 - turn % 2]
+        position = reading.log_end(writer.connection)
+        for half in (0, 1):
+            writer.write(saving(b"text %d %d" % (turn, half), guid(2 * turn + half)))
+        for logged in writer.log(position):
+            other.take(logged)
+    return nodes
+
+
+def of_origin(source: MemoryNode, origin: str) -> list[Entry]:
+    return [logged.entry for logged in source.log() if logged.entry.dot.origin == origin]
+
+
+def test_the_log_gives_another_node_the_same_state(node: MemoryNode) -> None:
+    source = MemoryNode("dc1.a")
+    source.write(creating("a/b", A))
+    for number in (1, 2, 3):
+        source.write(saving(b"text", guid(number)))
+    source.write(flagging(1, 2, added=[SEEN]))
+    source.write(expunging(2))
+    ship(source, node)
+    assert node.digests() == source.digests()
+    assert len(node.digests()) == 2
+
+
+def test_what_is_here_already_and_what_leaves_a_gap_is_ignored(node: MemoryNode) -> None:
+    source = MemoryNode("dc1.a")
+    for number in (1, 2, 3):
+        source.write(saving(b"text", guid(number)))
+    first, second, third = source.log()
+    for logged in (third, second, first, first, third):
+        node.take(logged)
+    assert reading.log_context(node.connection) == {"dc1.a": 1}
+    ship(source, node)
+    assert node.digests() == source.digests()
+
+
+def test_entries_wait_for_their_predecessor_in_chains(node: MemoryNode) -> None:
+    first, second = relay(5)
+    assert first.digests() == second.digests()
+    late, early = of_origin(first, "dc1.a"), of_origin(first, "dc2.a")
+    texts = {logged.entry.dot: list(logged.texts.values()) for logged in first.log()}
+    for entry in early:
+        node.receive(entry, texts[entry.dot])
+        assert not node.applied(entry.dot)
+    assert node.digests() == {}
+    assert reading.log_counts(node.connection) == (4, 4)
+    waiting = [4, 2, 2, 0, 0, 0]
+    for entry, left in zip(late, [4, 2, 2, 0, 0, 0], strict=True):
+        node.receive(entry, texts[entry.dot])
+        assert reading.log_counts(node.connection)[1] == left
+    assert waiting
+    assert node.digests() == first.digests()
+
+
+def test_the_view_gets_the_changes_of_waiting_entries_in_order(node: MemoryNode) -> None:
+    first, _ = relay(2)
+    for origin in ("dc2.a", "dc1.a"):
+        for logged in first.log():
+            if logged.entry.dot.origin == origin:
+                node.take(logged)
+    assert [change.modseq for commit in node.commits for change in commit.changes] == [1, 2, 3, 4]
+    assert [entry.modseq for commit in node.commits for entry in commit.applied] == [1, 2, 3, 4]
+
+
+def test_a_branch_waits_and_the_head_stays(node: MemoryNode) -> None:
+    first, second = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    first.write(saving(b"one", guid(1)))
+    second.write(saving(b"two", guid(2)))
+    ship(first, node)
+    before = node.digests()
+    ship(second, node)
+    assert node.digests() == before
+    assert reading.log_counts(node.connection) == (2, 1)
+
+
+def test_texts_that_the_entry_does_not_name_are_not_kept(node: MemoryNode) -> None:
+    source = MemoryNode("dc1.a")
+    source.write(saving(b"text", guid(1)))
+    node.receive(source.log()[0].entry, [b"another", b"text"])
+    assert node.log()[0].texts == source.log()[0].texts
+    assert [logged.size_bytes for commit in node.commits for logged in commit.logged] == [node.log()[0].size_bytes]
+
+
+# ---- entries that cannot be -------------------------------------------------------------------------------------
+
+HASH = StoredText.of(b"evil").content_hash
+
+
+def mail_add(uid: int, number: int = 99) -> MailAdd:
+    return MailAdd(uid, guid(number), 1, (), 4, HASH, copied=False)
+
+
+def on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.x") -> Entry:
+    """An entry of a hostile node on top of a chain as `node` shows it."""
+    chain = next(chain for chain in reading.chains_of(node.connection, None) if chain.id == chain_id)
+    predecessors = (chain.head,) if chain.head else ()
+    return Entry(
+        Dot(origin, 1), predecessors, 1 << 40, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity, changes
+    )
+
+
+def populated() -> MemoryNode:
+    """UIDs 1, 2 and 4; folders a, b (deleted)."""
+    node = MemoryNode("dc1.a")
+    for number in (1, 2, 3, 4):
+        node.write(saving(b"text", guid(number)))
+    node.write(expunging(3))
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    node.write(deleting(B))
+    return node
+
+
+MAILBOX, TREE = INBOX.mailbox_id, tree_id(ALICE)
+
+SOUND: dict[str, tuple[bytes, Change]] = {
+    "add": (MAILBOX, mail_add(5)),
+    "add above UIDNEXT": (MAILBOX, mail_add(50)),
+    "add what was expunged": (MAILBOX, mail_add(5, 3)),
+    "delete": (MAILBOX, MailDel(UidSet.of([1, 2, 4]))),
+    "flag": (MAILBOX, FlagAdd(UidSet.of([1]), (SEEN,))),
+    "clear": (MAILBOX, FlagDel(UidSet.of([4]), (SEEN,))),
+    "create": (TREE, FolderCreate(C, "c", 5000)),
+    "create what was deleted": (TREE, FolderCreate(C, "b", 5000)),
+    "rename": (TREE, FolderRename(A, "b")),
+    "rename a deleted folder": (TREE, FolderRename(B, "a")),
+    "delete a folder": (TREE, FolderDelete(A)),
+    "subscribe": (TREE, FolderSubscribe("z", subscribed=True)),
+}
+
+CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
+    "UID below UIDNEXT": (MAILBOX, (mail_add(4),)),
+    "UID of a message expunged": (MAILBOX, (mail_add(3),)),
+    "UIDs descend": (MAILBOX, (mail_add(6), mail_add(5, 98))),
+    "GUID that is there": (MAILBOX, (mail_add(5, 1),)),
+    "GUID twice": (MAILBOX, (mail_add(5), mail_add(6))),
+    "delete what is gone": (MAILBOX, (MailDel(UidSet.of([3])),)),
+    "delete everything": (MAILBOX, (MailDel(UidSet.of_ranges([(1, UID_MAX)])),)),
+    "flag what is gone": (MAILBOX, (FlagAdd(UidSet.of([2, 3]), (SEEN,)),)),
+    "clear what never was": (MAILBOX, (FlagDel(UidSet.of([77]), (SEEN,)),)),
+    "sound, then not": (MAILBOX, (MailDel(UidSet.of([1])), mail_add(1))),
+    "folder id taken": (TREE, (FolderCreate(A, "z", 5000),)),
+    "folder id taken by a deleted one": (TREE, (FolderCreate(B, "z", 5000),)),
+    "folder id twice": (TREE, (FolderCreate(C, "y", 5000), FolderDelete(C), FolderCreate(C, "z", 5001))),
+    "folder name taken": (TREE, (FolderCreate(C, "a", 5000),)),
+    "UIDVALIDITY given before": (TREE, (FolderCreate(C, "c", 1001),)),
+    "rename of a stranger": (TREE, (FolderRename(C, "c"),)),
+    "delete of a stranger": (TREE, (FolderDelete(C),)),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_entries_apply(name: str) -> None:
+    node = populated()
+    chain_id, change = SOUND[name]
+    entry = on(node, chain_id, change)
+    node.receive(entry, [b"evil"])
+    assert node.applied(entry.dot)
+    consistency.check(node.connection)
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY)
+def test_an_entry_that_contradicts_its_head_is_set_aside(name: str) -> None:
+    chain_id, changes = CONTRADICTORY[name]
+    assert_set_aside(populated(), lambda node: on(node, chain_id, *changes))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda entry: replace(entry, modseq=entry.modseq - 1),
+        lambda entry: replace(entry, user="bob"),
+        lambda entry: replace(entry, uidvalidity=entry.uidvalidity + 1),
+    ],
+    ids=["modseq", "user", "uidvalidity"],
+)
+def test_an_entry_with_another_head_s_numbers_is_set_aside(wrong: Callable[[Entry], Entry]) -> None:
+    assert_set_aside(populated(), lambda node: wrong(on(node, MAILBOX, mail_add(5))))
+
+
+def assert_set_aside(node: MemoryNode, make: Callable[[MemoryNode], Entry]) -> None:
+    """The entry changes nothing shown; the same batch, its origin's next entry and the mailbox go on."""
+    entry = make(node)
+    before = node.digests()
+    other = replace(
+        on(node, MAILBOX, mail_add(1)), dot=Dot("evil.x", 2), predecessors=(), modseq=1, mailbox_id=C, uidvalidity=9
+    )
+    texts = [StoredText.of(b"evil")]
+    errors = node.write_together([
+        lambda tx: receive(tx, entry, texts),
+        lambda tx: receive(tx, other, texts),
+        saving(b"more", guid(50)),
+    ])  # fmt: skip
+    assert errors == [None, None, None]
+    assert not node.applied(entry.dot)
+    assert node.applied(other.dot)
+    after = node.digests()
+    assert set(after) - set(before) == {C}
+    assert {chain for chain in before if before[chain] != after[chain]} == {MAILBOX}, "only our own save"
+    consistency.check(node.connection)
+
+
+def test_a_waiting_entry_that_contradicts_its_head_does_not_hurt_the_one_it_waited_for(node: MemoryNode) -> None:
+    source = MemoryNode("dc1.a")
+    source.write(saving(b"text", guid(1)))
+    node.receive(on(source, MAILBOX, mail_add(1)), [b"evil"])
+    ship(source, node)
+    assert node.digests() == source.digests()
+    assert reading.log_counts(node.connection) == (2, 1)
+
+
+MALFORMED: dict[str, Callable[[Entry], Entry]] = {
+    "own origin": lambda entry: replace(entry, dot=Dot("dc1.a", entry.dot.seq)),
+    "three predecessors": lambda entry: replace(entry, predecessors=entry.predecessors * 3),
+    "time": lambda entry: replace(entry, time=BIG),
+    "time zero": lambda entry: replace(entry, time=0),
+    "modseq": lambda entry: replace(entry, modseq=BIG),
+    "uidvalidity": lambda entry: replace(entry, uidvalidity=UID_MAX + 1),
+    "uidvalidity negative": lambda entry: replace(entry, uidvalidity=-1),
+    "nothing": lambda entry: replace(entry, changes=()),
+    "id": lambda entry: replace(entry, mailbox_id=b"short"),
+    "tree": lambda entry: replace(entry, changes=(FolderDelete(A),)),
+    "mail in a tree": lambda entry: replace(entry, uidvalidity=0, mailbox_id=TREE),
+    "tree of another": lambda entry: replace(entry, uidvalidity=0, mailbox_id=A, changes=(FolderDelete(A),)),
+    "uid zero": lambda entry: replace(entry, changes=(mail_add(0),)),
+    "uid without a next": lambda entry: replace(entry, changes=(mail_add(UID_MAX),)),
+    "guid": lambda entry: replace(entry, changes=(mail_add(5)._replace(guid=b"short"),)),
+    "hash": lambda entry: replace(entry, changes=(mail_add(5)._replace(content_hash=b"short"),)),
+    "size": lambda entry: replace(entry, changes=(mail_add(5)._replace(size_bytes=BIG),)),
+    "date": lambda entry: replace(entry, changes=(mail_add(5)._replace(received_ms=-BIG),)),
+    "no uids": lambda entry: replace(entry, changes=(MailDel(UidSet()),)),
+    "uids from zero": lambda entry: replace(entry, changes=(MailDel(UidSet(((0, 1),))),)),
+    "uids above": lambda entry: replace(entry, changes=(MailDel(UidSet(((1, UID_MAX + 1),))),)),
+    "uids overlap": lambda entry: replace(entry, changes=(FlagAdd(UidSet(((1, 2), (2, 2))), (SEEN,)),)),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_no_node_can_have_numbered_is_refused_and_names_the_entry(name: str) -> None:
+    node = populated()
+    seen = reading.log_context(node.connection)
+    sound = on(node, MAILBOX, mail_add(5))
+    entry = MALFORMED[name](sound)
+    if name == "own origin":
+        entry = replace(entry, dot=Dot("dc1.a", seen["dc1.a"] + 1))
+    jobs = [lambda tx: receive(tx, entry, []), saving(b"more", guid(50))]
+    refused, neighbour = node.write_together(jobs)
+    assert isinstance(refused, HistoryError)
+    assert f"entry {entry.dot.seq} of {entry.dot.origin}" in str(refused)
+    assert neighbour is None
+    assert reading.log_context(node.connection) == {"dc1.a": seen["dc1.a"] + 1}
+    consistency.check(node.connection)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.builds(mail_add, st.integers(1, 9), st.integers(1, 9)),
+        st.builds(MailDel, st.sets(st.integers(1, 9), min_size=1).map(UidSet.of)),
+        st.builds(FlagAdd, st.sets(st.integers(1, 9), min_size=1).map(UidSet.of), st.just((SEEN,))),
+        st.builds(FlagDel, st.sets(st.integers(1, 9), min_size=1).map(UidSet.of), st.just((SEEN,))),
+    ),
+    min_size=1,
+    max_size=3,
+)
+TREE_CHANGES = st.lists(
+    st.one_of(
+        st.builds(FolderCreate, st.sampled_from([A, B, C]), st.sampled_from("abc"), st.integers(1000, 1005)),
+        st.builds(FolderRename, st.sampled_from([A, B, C]), st.sampled_from("abc")),
+        st.builds(FolderDelete, st.sampled_from([A, B, C])),
+        st.builds(FolderSubscribe, st.sampled_from("ab"), st.booleans()),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(st.one_of(st.tuples(st.just(MAILBOX), CHANGES), st.tuples(st.just(TREE), TREE_CHANGES)))
+def test_any_well_formed_entry_leaves_the_store_consistent(drawn: tuple[bytes, list[Change]]) -> None:
+    node = populated()
+    node.write(subscribing("a"))
+    node.receive(on(node, drawn[0], *drawn[1]), [b"evil"])
+    node.write(saving(b"more", guid(50)))
+    consistency.check(node.connection)
+    node.connection.close()
