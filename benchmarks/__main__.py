@@ -1,0 +1,71 @@
+"""`python -m benchmarks`: run the figures, print the table, write the JSON."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from benchmarks.cluster import Cluster
+from benchmarks.figures import FIGURES, FULL, QUICK, USERS
+from benchmarks.report import Figure, machine, show, write
+from benchmarks.wire import MeasurementError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+NODE_PREFIX = "BENCH_NODE_PREFIX"
+LIMIT_S = 600
+"""A run that takes longer has hung."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(FIGURES)))
+@click.option("--quick", is_flag=True, help="Small numbers, in under a minute.")
+@click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) under cProfile, into the results.")
+@click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
+def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep: bool) -> None:
+    """Measure NAMES, or everything.
+
+    The words in the environment variable BENCH_NODE_PREFIX stand before each node's command, with {sid} replaced:
+    BENCH_NODE_PREFIX='perf record -g -o {sid}.perf --' for instance.
+    """
+    signal.signal(signal.SIGALRM, _hung)
+    signal.signal(signal.SIGTERM, _ended)
+    signal.alarm(LIMIT_S)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (ROOT / "var").mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=ROOT / "var"))
+    described = machine(directory) | {"scale": "quick" if quick else "full"}
+    profiles = {sid: RESULTS / f"{sid}.prof" for sid in profiled}
+    figures: list[Figure] = []
+    try:
+        with Cluster(directory / "nodes", USERS, os.environ.get(NODE_PREFIX, ""), profiles) as cluster:
+            for name in names or FIGURES:
+                click.echo(f"{name} ...", err=True)
+                figures += FIGURES[name](cluster, QUICK if quick else FULL)
+    except MeasurementError as error:
+        sys.exit(f"benchmarks: {error}")
+    finally:
+        if figures:
+            show(figures, described)
+            click.echo(write(figures, described, RESULTS))
+        if not keep:
+            shutil.rmtree(directory)
+
+
+def _hung(_number: int, _frame: FrameType | None) -> None:
+    raise MeasurementError(f"not done after {LIMIT_S} s")
+
+
+def _ended(_number: int, _frame: FrameType | None) -> None:
+    sys.exit("benchmarks: ended by SIGTERM")
+
+
+if __name__ == "__main__":
+    main()

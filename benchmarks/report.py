@@ -1,0 +1,85 @@
+"""Figures as a table for people and as JSON, with a description of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row. `detail` is for the JSON: numbers that explain the value, and what else was seen."""
+
+    name: str
+    value: float
+    unit: str
+    floor: float | None = None
+    floor_is: str = ""
+    aim: str = ""
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+def quantiles_ms(samples_s: Sequence[float]) -> dict[str, float]:
+    """Of samples in seconds: minimum, median, p95 and maximum in milliseconds."""
+    ordered = sorted(samples_s)
+    return {
+        "min_ms": ordered[0] * 1000,
+        "median_ms": statistics.median(ordered) * 1000,
+        "p95_ms": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] * 1000,
+        "max_ms": ordered[-1] * 1000,
+    }
+
+
+def machine(directory: Path) -> dict[str, object]:
+    """Where this ran. `directory` lies on the disk that was used."""
+    cpus = [line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "model name" in line]
+    return {
+        "cpu": cpus[0].partition(":")[2].strip() if cpus else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_mib": psutil.virtual_memory().total // 2**20,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "filesystem": _filesystem(directory),
+        "load_at_start": os.getloadavg()[0],
+    }
+
+
+def show(figures: Sequence[Figure], described: Mapping[str, object]) -> None:
+    table = Table(title="mail-replicator: three nodes on one machine", title_justify="left")
+    for heading in ("figure", "measured", "floor", "of the floor", "aim"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for figure in figures:
+        floor = "" if figure.floor is None else f"{_number(figure.floor)} {figure.unit}\n{figure.floor_is}"
+        share = "" if not figure.floor or figure.value <= 0 else f"{figure.value / figure.floor:.2g}x"
+        table.add_row(figure.name, f"{_number(figure.value)} {figure.unit}", floor, share, figure.aim)
+    console = Console()
+    console.print(table)
+    console.print(", ".join(f"{name} {value}" for name, value in described.items()))
+
+
+def write(figures: Sequence[Figure], described: Mapping[str, object], directory: Path) -> Path:
+    """One file a run, named for its time in UTC."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
+    content = {"machine": described, "figures": [asdict(figure) for figure in figures]}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _filesystem(directory: Path) -> str:
+    mounts = [part for part in psutil.disk_partitions(all=True) if directory.resolve().is_relative_to(part.mountpoint)]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
