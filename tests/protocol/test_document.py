@@ -1,0 +1,44 @@
+import re
+from pathlib import Path
+from typing import get_args
+
+from protocol import commands as c
+from protocol import parser
+from protocol.codec import Decoder, Encoder, Request, Response
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
+
+
+def said() -> list[bytes]:
+    """What each node says in the examples, a literal with the line that announces it."""
+    says: list[bytes] = []
+    for block in re.findall(r"```wire\n(.*?)```", DOCUMENT, re.DOTALL):
+        for frame in re.split(r"^dc\d: ", block, flags=re.MULTILINE)[1:]:
+            text = re.sub("^ {5}", "", frame, flags=re.MULTILINE).replace("\n", "\r\n")
+            says.append(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), text.encode()))
+    return says
+
+
+def test_examples_are_what_really_travels() -> None:
+    kinds = set()
+    for data in said():
+        [item] = Decoder().feed(data)
+        assert isinstance(item, Request | Response)
+        assert Encoder().batch([item]) == data
+        kinds.add(type(item.command if isinstance(item, Request) else item.reply))
+    assert kinds == set(get_args(c.Command)) | set(get_args(c.Reply))
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    table = DOCUMENT[DOCUMENT.index("## Limits") : DOCUMENT.index("## Errors")]
+    stated = [int(number) for number in re.findall(r"^\|[^|]+\| (\d+)", table, re.MULTILINE)]
+    limits = parser.WIRE_LIMITS
+    assert stated == [
+        limits.text,
+        limits.literal,
+        limits.literals_total,
+        limits.literals,
+        parser.LIST_MAX,
+        parser.TEXT_MAX,
+        parser.UID_SET_MAX,
+    ]
