@@ -1,1 +1,12 @@
-"""."""
+"""LMTP (RFC 2033): the door through which mail servers deliver.
+
+`machine` is the protocol without I/O, on top of `syntax` (what clients may write), `replies` (what we answer) and
+`recipients` (whose mailbox an address means); `delivery` gives messages to the mail store; `server` moves the bytes.
+A message with several recipients is stored once for each *user*: two of its addresses that mean the same user make
+one message in that INBOX, and both get its reply.
+"""
+
+from replicator.lmtp.server import LmtpServer
+from replicator.lmtp.services import LmtpServices, UserNames
+
+__all__ = ["LmtpServer", "LmtpServices", "UserNames"]

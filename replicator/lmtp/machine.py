@@ -1,0 +1,332 @@
+r"""The LMTP server's side of a connection, without I/O: bytes in, replies and messages out.
+
+Feed it with `receive`, then call `advance` until it returns None; whenever it returns a message, deliver it and tell
+`delivered` the outcome. `take_output` gives what is to be sent. Commands are legal in the states that `LEGAL` lists,
+and nowhere else.
+
+Only CRLF "." CRLF ends a message. A lone LF or CR is an ordinary byte of it, so that no other end that some server
+might see can smuggle a second message in (RFC 5321 section 4.1.1.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from replicator.lmtp import replies
+from replicator.lmtp.replies import Reply
+from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
+
+LINE_BYTES_MAX = 4096
+"""Longer than all extensions that we announce add up to (RFC 5321 section 4.5.3.1.4: 512; RFC 6531: more)."""
+
+RECIPIENTS_MAX = 100
+"""RFC 5321 section 4.5.3.1.8: at least as many. Who has more sends the message again for the rest."""
+
+ERRORS_MAX = 20
+"""Of syntax and order, in one connection. Unknown users do not count: relays cannot know ours."""
+
+DISCARD_FACTOR = 10
+"""How many times the largest message is read over before we hang up."""
+
+END_OF_DATA = b"\r\n.\r\n"
+
+
+class State(Enum):
+    """Where the connection is."""
+
+    GREETED = auto()  # LHLO is expected
+    READY = auto()  # no transaction
+    SENDER = auto()  # MAIL was accepted
+    RECIPIENTS = auto()  # and one RCPT at least
+    RECEIVING = auto()  # DATA was accepted
+    DISCARDING = auto()  # the message has become too large: its rest is read over
+    DELIVERING = auto()  # the message is out; `delivered` is expected
+    CLOSED = auto()
+
+
+BETWEEN = frozenset({State.GREETED, State.READY, State.SENDER, State.RECIPIENTS})
+
+LEGAL: dict[str, frozenset[State]] = {
+    "LHLO": BETWEEN,
+    "MAIL": frozenset({State.READY}),
+    "RCPT": frozenset({State.SENDER, State.RECIPIENTS}),
+    "DATA": frozenset({State.RECIPIENTS}),
+    "RSET": BETWEEN,
+    "NOOP": BETWEEN,
+    "VRFY": BETWEEN,
+    "HELP": BETWEEN,
+    "QUIT": BETWEEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A transaction: who sends to whom. `users` are in the order of the accepted RCPTs, repeats included."""
+
+    client: str
+    sender: Address | None = None
+    users: tuple[str, ...] = ()
+    utf8: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A whole message, dots unstuffed; it ends with CRLF or is empty."""
+
+    envelope: Envelope
+    text: bytes = field(repr=False)
+
+
+class LmtpMachine:
+    """One connection. `find_user` says whose mailbox an address means; None: nobody's."""
+
+    def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[Address], str | None]) -> None:
+        self._host = host
+        self._max_message_bytes = max_message_bytes
+        # Stuffing makes a message longer by a third at most: CRLF, dot, and the dot before it.
+        self._max_data_bytes = max_message_bytes + max_message_bytes // 3 + len(END_OF_DATA)
+        self._find_user = find_user
+        self._state = State.GREETED
+        self._envelope = Envelope("")
+        self._errors = 0
+        self._buffer = bytearray()
+        self._searched = 0  # no end of data begins before this
+        self._discarded = 0
+        self._message: ReceivedMessage | None = None
+        self._output: list[bytes] = []
+        self._answer(Reply(220, None, f"{host} LMTP ready"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will be answered: send what is left and close."""
+        return self._state is State.CLOSED
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much memory the connection holds."""
+        return len(self._buffer)
+
+    def receive(self, data: bytes | bytearray) -> None:
+        """Take bytes from the client."""
+        self._buffer += data
+
+    def take_output(self) -> bytes:
+        """What is to be sent, and forget it."""
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def advance(self) -> ReceivedMessage | None:
+        """Do what the bytes so far say. None: there is no more to do until more of them come."""
+        while self._step():
+            pass
+        message, self._message = self._message, None
+        return message
+
+    def delivered(self, outcomes: Sequence[Reply]) -> None:
+        """Answer the message that `advance` returned: a reply for each recipient, in order (RFC 2033 section 4.2)."""
+        assert self._state is State.DELIVERING
+        assert len(outcomes) == len(self._envelope.users)
+        for outcome in outcomes:
+            self._answer(outcome)
+        self._reset()
+
+    def close(self, reply: Reply) -> None:
+        """Say why, and end the connection."""
+        self._answer(reply)
+        self._buffer.clear()
+        self._state = State.CLOSED
+
+    # ---- lines and data ----------------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Take one line or message out of the buffer. False: that is all for now."""
+        if self._state in BETWEEN:
+            return self._take_line()
+        if self._state is State.RECEIVING:
+            return self._take_message()
+        return self._state is State.DISCARDING and self._discard()
+
+    def _take_line(self) -> bool:
+        end = self._buffer.find(b"\n", 0, LINE_BYTES_MAX)
+        if end < 0:
+            if len(self._buffer) >= LINE_BYTES_MAX:
+                self.close(replies.LINE_TOO_LONG)
+            return False
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        self._command(line)
+        return True
+
+    def _take_message(self) -> bool:
+        end = self._buffer.find(END_OF_DATA, self._searched)
+        if end < 0:
+            self._searched = max(0, len(self._buffer) - len(END_OF_DATA) + 1)
+            if len(self._buffer) <= self._max_data_bytes:
+                return False
+            self._state = State.DISCARDING
+            return True
+        # The buffer begins with the line end of DATA itself (`_data`); a message of 50 MiB is copied once.
+        with memoryview(self._buffer) as view:
+            text = bytes(view[2 : end + 2])
+        text = text.removeprefix(b".").replace(b"\r\n.", b"\r\n")  # RFC 5321 section 4.5.2
+        del self._buffer[: end + len(END_OF_DATA)]
+        if len(text) > self._max_message_bytes:
+            self._refuse_size()
+            return True
+        self._state = State.DELIVERING
+        self._message = ReceivedMessage(self._envelope, text)
+        return False
+
+    def _discard(self) -> bool:
+        end = self._buffer.find(END_OF_DATA, self._searched)
+        if end >= 0:
+            del self._buffer[: end + len(END_OF_DATA)]
+            self._refuse_size()
+            return True
+        excess = len(self._buffer) - len(END_OF_DATA) + 1
+        del self._buffer[:excess]
+        self._searched = 0
+        self._discarded += excess
+        # A relay that has not read SIZE may finish its message; nobody sends one that long.
+        if self._discarded > DISCARD_FACTOR * self._max_data_bytes:
+            self.close(replies.TOO_MUCH_DATA)
+        return False
+
+    def _refuse_size(self) -> None:
+        self._state = State.DELIVERING
+        self.delivered([replies.too_large(self._max_message_bytes)] * len(self._envelope.users))
+
+    # ---- commands ----------------------------------------------------------------------------------------------
+
+    def _command(self, line: bytes) -> None:
+        reply = self._perform(line)
+        self._answer(reply)
+        if reply.code in {500, 501, 503, 555}:
+            self._errors += 1
+            if self._errors >= ERRORS_MAX:
+                self.close(replies.TOO_MANY_ERRORS)
+
+    def _perform(self, line: bytes) -> Reply:
+        if not line.endswith(b"\r\n"):
+            return replies.BARE_LF
+        try:
+            text = line[:-2].decode()
+        except UnicodeDecodeError:
+            return replies.NOT_UTF8
+        verb, _, argument = text.partition(" ")
+        verb = verb.upper()
+        if verb in {"HELO", "EHLO"}:
+            return replies.NOT_SMTP
+        if verb not in LEGAL:
+            return replies.UNKNOWN_COMMAND
+        if self._state not in LEGAL[verb]:
+            return replies.NO_RECIPIENTS if verb == "DATA" and self._state is State.SENDER else replies.WRONG_ORDER
+        return self._handler(verb)(argument)
+
+    def _handler(self, verb: str) -> Callable[[str], Reply]:
+        match verb:
+            case "LHLO":
+                return self._lhlo
+            case "MAIL":
+                return self._mail
+            case "RCPT":
+                return self._rcpt
+            case "DATA":
+                return self._data
+            case "RSET":
+                return self._rset
+            case "QUIT":
+                return self._quit
+            case "VRFY":
+                return lambda _: replies.CANNOT_VERIFY
+            case "HELP":
+                return lambda _: replies.HELP
+        return lambda _: replies.OK  # NOOP, with or without words
+
+    def _lhlo(self, argument: str) -> Reply:
+        client = parse_host(argument)
+        if client is None:
+            return replies.BAD_LHLO
+        self._envelope = Envelope(client)
+        self._reset()
+        for extension in (self._host, "PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8"):
+            self._output.append(f"250-{extension}\r\n".encode())
+        return Reply(250, None, f"SIZE {self._max_message_bytes}")
+
+    def _mail(self, argument: str) -> Reply:
+        path = parse_from(argument)
+        if path is None:
+            return replies.BAD_SENDER
+        utf8 = "SMTPUTF8" in path.parameters
+        problem = self._mail_problem(path, utf8=utf8)
+        if problem is not None:
+            return problem
+        self._envelope = Envelope(self._envelope.client, path.address, utf8=utf8)
+        self._state = State.SENDER
+        return replies.SENDER_OK
+
+    def _mail_problem(self, path: Path, *, utf8: bool) -> Reply | None:
+        if not utf8 and not str(path.address).isascii():
+            return replies.NEEDS_SMTPUTF8
+        for name, value in path.parameters.items():
+            match name, value and value.upper():
+                case "SIZE", str(size) if size.isascii() and size.isdigit():  # RFC 1870: up to 20 digits
+                    if len(size) > 20 or int(size) > self._max_message_bytes:
+                        return replies.too_large(self._max_message_bytes)
+                case ("BODY", "7BIT" | "8BITMIME") | ("SMTPUTF8", None):
+                    pass
+                case _:
+                    return replies.UNKNOWN_PARAMETER
+        return None
+
+    def _rcpt(self, argument: str) -> Reply:
+        path = parse_to(argument)
+        if path is None or path.address is None:
+            return replies.BAD_RECIPIENT
+        if path.parameters:
+            return replies.UNKNOWN_PARAMETER
+        if not self._envelope.utf8 and not str(path.address).isascii():
+            return replies.NEEDS_SMTPUTF8
+        if len(self._envelope.users) >= RECIPIENTS_MAX:
+            return replies.TOO_MANY_RECIPIENTS
+        user = self._find_user(path.address)
+        if user is None:
+            return replies.UNKNOWN_USER
+        was = self._envelope
+        self._envelope = Envelope(was.client, was.sender, (*was.users, user), was.utf8)
+        self._state = State.RECIPIENTS
+        return replies.RECIPIENT_OK
+
+    def _data(self, argument: str) -> Reply:
+        if argument.strip(" "):
+            return replies.NO_ARGUMENTS
+        # The line end of this command goes back in front of the message: a dot may stand right behind it.
+        self._buffer[:0] = b"\r\n"
+        self._searched = 0
+        self._discarded = 0
+        self._state = State.RECEIVING
+        return replies.SEND_MESSAGE
+
+    def _rset(self, argument: str) -> Reply:
+        if argument.strip(" "):
+            return replies.NO_ARGUMENTS
+        if self._state is not State.GREETED:
+            self._reset()
+        return replies.OK
+
+    def _quit(self, argument: str) -> Reply:
+        if argument.strip(" "):
+            return replies.NO_ARGUMENTS
+        self._buffer.clear()
+        self._state = State.CLOSED
+        return replies.BYE
+
+    def _reset(self) -> None:
+        self._envelope = Envelope(self._envelope.client)
+        self._state = State.READY
+
+    def _answer(self, reply: Reply) -> None:
+        self._output.append(reply.encode())

@@ -1,0 +1,44 @@
+"""What the LMTP door needs of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from replicator.environment import wall_clock_ms
+from replicator.mailstore import Folder, NewMessage, SavedMessage
+
+MESSAGE_BYTES_MAX = 50 * 1024 * 1024
+"""What large mail providers accept; a message is held in memory while it arrives."""
+
+
+class Inboxes(Protocol):
+    """That part of `replicator.mailstore.MailStore` which delivery takes."""
+
+    async def folder(self, user: str, name: str) -> Folder:
+        """One folder."""
+        ...
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        """Store one message; when it returns, the message is as safe as was configured."""
+        ...
+
+
+class UserNames(Protocol):
+    """Who has mail here."""
+
+    def exists(self, user: str) -> bool:
+        """Whether the user is known. Never waits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LmtpServices:
+    """What a connection may use. `node_name` stands in the greeting and in `Received:` headers."""
+
+    mail: Inboxes
+    users: UserNames
+    node_name: str
+    max_message_bytes: int = MESSAGE_BYTES_MAX
+    clock_ms: Callable[[], int] = wall_clock_ms

@@ -1,0 +1,366 @@
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+from replicator.lmtp.machine import LEGAL, RECIPIENTS_MAX, LmtpMachine, ReceivedMessage
+from replicator.lmtp.recipients import find_user
+from replicator.lmtp.replies import DELIVERED, Reply, reply_for
+from replicator.lmtp.syntax import Address
+
+USERS = {"alice", "bob", "carol@example.org", "a b", "mülller@exämple.org", "x+y"}
+LIMIT = 1000
+
+
+class Talk:
+    """Feeds a machine and delivers whatever comes out."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.machine = LmtpMachine("dc1", limit, lambda address: find_user(address, USERS.__contains__))
+        self.messages: list[ReceivedMessage] = []
+        self.outcome: Reply = DELIVERED
+
+    def say(self, data: bytes, size: int | None = None) -> str:
+        """What the machine answers to `data`, fed in pieces of `size`."""
+        output = b""
+        for start in range(0, len(data), size or max(1, len(data))):
+            if self.machine.closed:
+                break
+            self.machine.receive(data[start : start + (size or len(data))])
+            while (message := self.machine.advance()) is not None:
+                self.messages.append(message)
+                self.machine.delivered([self.outcome] * len(message.envelope.users))
+            output += self.machine.take_output()
+        return output.decode()
+
+    def codes(self, data: bytes, size: int | None = None) -> list[str]:
+        """The codes alone, with the enhanced ones."""
+        return re.findall(r"^(\d{3} (?:\d\.\d\.\d)?)", self.say(data, size).replace("\r\n", "\n"), re.MULTILINE)
+
+
+@pytest.fixture
+def talk() -> Talk:
+    talk = Talk()
+    assert talk.machine.take_output() == b"220 dc1 LMTP ready\r\n"
+    return talk
+
+
+SESSION = (
+    b"LHLO mx.example\r\n"
+    b"MAIL FROM:<s@example> SIZE=20 BODY=8BITMIME\r\n"
+    b"RCPT TO:<alice@here>\r\n"
+    b"RCPT TO:<nobody@here>\r\n"
+    b"RCPT TO:<bob>\r\n"
+    b"DATA\r\n"
+    b"Subject: x\r\n\r\n..dot\r\n...\r\nend\r\n.\r\n"
+    b"MAIL FROM:<>\r\n"
+    b"RCPT TO:<carol@EXAMPLE.org>\r\n"
+    b"DATA\r\n"
+    b".\r\n"
+    b"QUIT\r\n"
+    b"NOOP\r\n"
+)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3, 7, 50])
+def test_a_session_however_it_is_cut(talk: Talk, size: int | None) -> None:
+    answer = talk.say(SESSION, size)
+    assert answer == (
+        "250-dc1\r\n250-PIPELINING\r\n250-ENHANCEDSTATUSCODES\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 SIZE 1000\r\n"
+        "250 2.1.0 sender OK\r\n"
+        "250 2.1.5 recipient OK\r\n"
+        "550 5.1.1 no such user here\r\n"
+        "250 2.1.5 recipient OK\r\n"
+        "354 send the message, end with <CRLF>.<CRLF>\r\n"
+        "250 2.0.0 stored\r\n"
+        "250 2.0.0 stored\r\n"
+        "250 2.1.0 sender OK\r\n"
+        "250 2.1.5 recipient OK\r\n"
+        "354 send the message, end with <CRLF>.<CRLF>\r\n"
+        "250 2.0.0 stored\r\n"
+        "221 2.0.0 bye\r\n"
+    )
+    first, second = talk.messages
+    assert first.text == b"Subject: x\r\n\r\n.dot\r\n..\r\nend\r\n"
+    assert first.envelope.users == ("alice", "bob")
+    assert str(first.envelope.sender) == "s@example"
+    assert first.envelope.client == "mx.example"
+    assert second.text == b""
+    assert second.envelope.users == ("carol@example.org",)
+    assert second.envelope.sender is None
+    assert talk.machine.closed
+
+
+def stuffed(text: bytes) -> bytes:
+    """What RFC 5321 section 4.5.2 has a client do, in the slowest way."""
+    lines = text.split(b"\r\n")
+    return b"\r\n".join(b"." + line if line.startswith(b".") else line for line in lines)
+
+
+TRICKY = st.lists(st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"\r\n.", b"\0", b"a", b"\xff"])).map(b"".join)
+START = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\n"
+
+
+@given(st.binary(max_size=80) | TRICKY, st.integers(1, 40))
+@example(b".\r\n.\r\n", 1)
+def test_any_bytes_come_out_as_they_went_in(body: bytes, size: int) -> None:
+    text = body + b"\r\n"
+    talk = Talk()
+    assert talk.codes(START + b"DATA\r\n" + stuffed(text) + b".\r\nNOOP\r\n", size)[-2:] == ["250 2.0.0", "250 2.0.0"]
+    assert [message.text for message in talk.messages] == [text]
+
+
+@pytest.mark.parametrize(
+    "end", [b"\n.\n", b"\n.\r\n", b"\r\n.\n", b"\r.\r", b"\r\n.\r", b"\r.\r\n", b"\r\n\0.\r\n", b"\n.\r\n.\r"]
+)
+def test_no_other_end_of_data_smuggles_a_message_in(talk: Talk, end: bytes) -> None:
+    attack = b"first" + end + b"MAIL FROM:<evil>\r\nRCPT TO:<bob>\r\nDATA\r\nsecond"
+    codes = talk.codes(START + b"DATA\r\n" + attack + b"\r\n.\r\n")
+    assert codes == ["250 ", "250 2.1.0", "250 2.1.5", "354 ", "250 2.0.0"]
+    assert len(talk.messages) == 1
+    assert talk.messages[0].envelope.users == ("alice",)
+
+
+IN_STATE = {
+    "GREETED": b"",
+    "READY": b"LHLO x\r\n",
+    "SENDER": b"LHLO x\r\nMAIL FROM:<>\r\n",
+    "RECIPIENTS": START,
+}
+COMMANDS = {
+    "LHLO": b"LHLO x\r\n",
+    "MAIL": b"MAIL FROM:<>\r\n",
+    "RCPT": b"RCPT TO:<alice>\r\n",
+    "DATA": b"DATA\r\n",
+    "RSET": b"RSET\r\n",
+    "NOOP": b"NOOP\r\n",
+    "VRFY": b"VRFY alice\r\n",
+    "HELP": b"HELP\r\n",
+    "QUIT": b"QUIT\r\n",
+}
+
+
+@pytest.mark.parametrize("state", IN_STATE)
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_command_in_every_state(talk: Talk, state: str, verb: str) -> None:
+    talk.say(IN_STATE[state])
+    [code] = talk.codes(COMMANDS[verb])
+    assert (code == "503 5.5.1") == (state not in {legal.name for legal in LEGAL[verb]})
+    assert code[0] in "235"
+
+
+def test_the_table_is_what_the_rfc_says() -> None:
+    wrong = {
+        (state, verb)
+        for state, before in IN_STATE.items()
+        for verb, command in COMMANDS.items()
+        if Talk().codes(before + command)[-1].startswith("503")
+    }
+    assert wrong == {
+        ("GREETED", "MAIL"), ("GREETED", "RCPT"), ("GREETED", "DATA"),
+        ("READY", "RCPT"), ("READY", "DATA"),
+        ("SENDER", "MAIL"), ("SENDER", "DATA"),
+        ("RECIPIENTS", "MAIL"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"EHLO x\r\n", "500 5.5.1"),
+        (b"helo x\r\n", "500 5.5.1"),
+        (b"BDAT 3\r\n", "500 5.5.1"),
+        (b"\r\n", "500 5.5.1"),
+        (b"NOOP\n", "500 5.5.2"),
+        (b"NOOP \xff\r\n", "500 5.5.2"),
+        (b"noop whatever\r\n", "250 2.0.0"),
+        (b"LHLO\r\n", "501 5.5.4"),
+        (b"LHLO a b\r\n", "501 5.5.4"),
+        (b"LHLO (x)\r\n", "501 5.5.4"),
+        (b"LHLO a\rb\r\n", "501 5.5.4"),
+        (b"LHLO " + b"x" * 256 + b"\r\n", "501 5.5.4"),
+        (b"RSET x\r\n", "501 5.5.4"),
+        (b"QUIT x\r\n", "501 5.5.4"),
+        (b"RCPT TO:<alice>\r\n", "503 5.5.1"),
+        (b"MAIL\r\n", "501 5.1.7"),
+        (b"MAIL TO:<x>\r\n", "501 5.1.7"),
+        (b"MAIL FROM:x@y\r\n", "501 5.1.7"),
+        (b"MAIL FROM:<x@>\r\n", "501 5.1.7"),
+        (b"MAIL FROM:<a b@c>\r\n", "501 5.1.7"),
+        (b"MAIL FROM:<a\rb@c>\r\n", "501 5.1.7"),
+        (b"MAIL FROM:<" + b"x" * 513 + b">\r\n", "501 5.1.7"),
+        (b"MAIL FROM:<x> SIZE=abc\r\n", "555 5.5.4"),
+        (b"MAIL FROM:<x> SIZE\r\n", "555 5.5.4"),
+        (b"MAIL FROM:<x> BODY=BINARYMIME\r\n", "555 5.5.4"),
+        (b"MAIL FROM:<x> SMTPUTF8=1\r\n", "555 5.5.4"),
+        (b"MAIL FROM:<x> RET=FULL\r\n", "555 5.5.4"),
+        (b"MAIL FROM:<x> SIZE=1001\r\n", "552 5.3.4"),
+        (b"MAIL FROM:<x> SIZE=" + b"9" * 99 + b"\r\n", "552 5.3.4"),
+        ("MAIL FROM:<é@x>\r\n".encode(), "553 5.6.7"),
+        ("MAIL FROM:<é@x> SMTPUTF8\r\n".encode(), "250 2.1.0"),
+        (b"mail from: <x@y>  body=8bitmime size=1000 \r\n", "250 2.1.0"),
+        (b"MAIL FROM:<@a,@b:x@y>\r\n", "250 2.1.0"),
+        (b'MAIL FROM:<"a \\" > b"@[IPv6:::1]>\r\n', "250 2.1.0"),
+    ],
+)
+def test_what_a_command_may_say(talk: Talk, line: bytes, code: str) -> None:
+    talk.say(b"LHLO x\r\n")
+    assert talk.codes(line) == [code]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "user"),
+    [
+        (b"RCPT TO:<alice>\r\n", "250 2.1.5", "alice"),
+        (b"rcpt to: <Alice@Somewhere.org>\r\n", "250 2.1.5", "alice"),
+        (b"RCPT TO:<alice+spam@x>\r\n", "250 2.1.5", "alice"),
+        (b"RCPT TO:<carol+a+b@example.org>\r\n", "250 2.1.5", "carol@example.org"),
+        (b"RCPT TO:<x+y@example.org>\r\n", "250 2.1.5", "x+y"),
+        (b'RCPT TO:<"a b"@x>\r\n', "250 2.1.5", "a b"),
+        (b'RCPT TO:<"a\\lice"@x>\r\n', "250 2.1.5", "alice"),
+        (b"RCPT TO:<@relay:bob@x>\r\n", "250 2.1.5", "bob"),
+        (b"RCPT TO:<carol@other.org>\r\n", "550 5.1.1", None),
+        (b"RCPT TO:<+alice@x>\r\n", "550 5.1.1", None),
+        (b"RCPT TO:<x@y>\r\n", "550 5.1.1", None),
+        (b"RCPT TO:<>\r\n", "501 5.1.3", None),
+        (b"RCPT FROM:<alice>\r\n", "501 5.1.3", None),
+        (b"RCPT TO:<alice> NOTIFY=NEVER\r\n", "555 5.5.4", None),
+        ("RCPT TO:<mülller@exämple.org>\r\n".encode(), "553 5.6.7", None),
+    ],
+)
+def test_recipients(talk: Talk, line: bytes, code: str, user: str | None) -> None:
+    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert talk.codes(line) == [code]
+    talk.say(b"DATA\r\n.\r\n")
+    assert [message.envelope.users for message in talk.messages] == ([(user,)] if user else [])
+
+
+def test_addresses_beyond_ascii(talk: Talk) -> None:
+    talk.say("LHLO x\r\nMAIL FROM:<é@x> SMTPUTF8\r\nRCPT TO:<mülller@exämple.org>\r\nDATA\r\n.\r\n".encode())
+    assert talk.messages[0].envelope.users == ("mülller@exämple.org",)
+    assert talk.messages[0].envelope.utf8
+
+
+def test_the_user_as_written_comes_before_every_other_reading() -> None:
+    address = Address("Al+x", "Ex.org")
+    spellings = ["Al+x@Ex.org", "al+x@ex.org", "Al@Ex.org", "al@ex.org", "Al+x", "al+x", "Al", "al"]
+    for position in range(len(spellings)):
+        assert find_user(address, set(spellings[position:]).__contains__) == spellings[position]
+    assert find_user(address, {"Ex.org", "x", ""}.__contains__) is None
+
+
+def test_data_with_arguments_or_without_recipients(talk: Talk) -> None:
+    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert talk.say(b"DATA\r\n") == "503 5.5.1 there is no valid recipient\r\n"
+    talk.say(b"RCPT TO:<alice>\r\n")
+    assert talk.codes(b"DATA x\r\n") == ["501 5.5.4"]
+    assert talk.codes(b"DATA\r\n") == ["354 "]
+
+
+def test_rset_and_lhlo_forget_the_transaction(talk: Talk) -> None:
+    for command in (b"RSET\r\n", b"LHLO y\r\n"):
+        talk.say(START + command)
+        assert talk.codes(b"DATA\r\n") == ["503 5.5.1"]
+        assert talk.codes(b"MAIL FROM:<>\r\n") == ["250 2.1.0"]
+        assert talk.codes(b"DATA\r\n") == ["503 5.5.1"]
+
+
+def test_one_recipient_too_many(talk: Talk) -> None:
+    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"RCPT TO:<alice>\r\n" * RECIPIENTS_MAX)
+    assert talk.codes(b"RCPT TO:<bob>\r\n") == ["452 4.5.3"]
+    assert talk.codes(b"DATA\r\n.\r\n") == ["354 ", *["250 2.0.0"] * RECIPIENTS_MAX]
+
+
+@pytest.mark.parametrize("size", [None, 1, 100])
+def test_the_size_limit_is_exact_and_the_connection_goes_on(talk: Talk, size: int | None) -> None:
+    dots = b"..\r\n" * (LIMIT // 4)
+    for length, outcome in ((LIMIT, "250 2.0.0"), (LIMIT + 1, "552 5.3.4"), (5 * LIMIT, "552 5.3.4")):
+        body = b"x" * (length - 2) + b"\r\n"
+        codes = talk.codes(START + b"RCPT TO:<bob>\r\nDATA\r\n" + body + b".\r\nNOOP\r\n", size)
+        assert codes[-4:] == ["354 ", outcome, outcome, "250 2.0.0"]
+    assert talk.codes(START + b"DATA\r\n" + dots + b".\r\n", size)[-1] == "250 2.0.0"
+    assert [len(message.text) for message in talk.messages] == [LIMIT, 3 * (LIMIT // 4)]
+
+
+def test_a_message_of_dots_alone_is_not_too_large(talk: Talk) -> None:
+    body = b".\r\n" * (LIMIT // 3)
+    assert talk.codes(START + b"DATA\r\n" + stuffed(body) + b".\r\n", 10)[-1] == "250 2.0.0"
+    assert talk.messages[0].text == body
+
+
+def test_a_message_without_end_is_cut_off_in_bounded_memory(talk: Talk) -> None:
+    talk.say(START + b"DATA\r\n")
+    largest, answer = 0, ""
+    for _ in range(1000):
+        if talk.machine.closed:
+            break
+        answer = talk.say(b"x" * 100)
+        largest = max(largest, talk.machine.buffered_bytes)
+    assert talk.machine.closed
+    assert answer == "421 4.3.4 the message does not end; closing\r\n"
+    assert largest < 2 * LIMIT
+
+
+def test_a_line_without_end_is_cut_off(talk: Talk) -> None:
+    assert talk.codes(b"NOOP " + b"x" * 4089 + b"\r\n") == ["250 2.0.0"]
+    assert talk.codes(b"NOOP " + b"x" * 4092) == ["421 4.5.2"]
+    assert talk.machine.closed
+    assert talk.machine.buffered_bytes == 0
+
+
+def test_too_many_errors_end_it_but_unknown_users_do_not(talk: Talk) -> None:
+    talk.say(b"LHLO x\r\nMAIL FROM:<>\r\n")
+    assert set(talk.codes(b"RCPT TO:<nobody>\r\n" * 50)) == {"550 5.1.1"}
+    assert talk.codes(b"BAD\r\n" * 25) == [*["500 5.5.1"] * 20, "421 4.7.0"]
+    assert talk.machine.closed
+
+
+def test_nothing_is_answered_before_the_message_is_delivered(talk: Talk) -> None:
+    talk.say(START)
+    talk.machine.receive(b"DATA\r\nx\r\n.\r\nNOOP\r\n")
+    assert talk.machine.advance() is not None
+    assert talk.machine.advance() is None
+    assert talk.machine.take_output().startswith(b"354 ")
+    assert talk.machine.take_output() == b""
+    talk.machine.delivered([DELIVERED])
+    assert talk.machine.advance() is None
+    assert talk.machine.take_output() == b"250 2.0.0 stored\r\n250 2.0.0 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (DurabilityError("too few nodes"), b"451 4.3.0 too few nodes\r\n"),
+        (DiskFullError("full"), b"452 4.3.1 full\r\n"),
+        (UnavailableError("later"), b"451 4.4.1 later\r\n"),
+        (MessageTooLargeError("big"), b"552 5.2.3 big\r\n"),
+        (InvalidNameError("n"), b"550 5.1.1 n\r\n"),
+        (FolderNotFoundError("gone"), b"554 5.2.0 gone\r\n"),
+        (ContentUnavailableError("x\r\n250 ok\xe9"), b"554 5.2.0 x??250 ok?\r\n"),
+    ],
+)
+def test_errors_become_replies_of_one_line(error: MailError, line: bytes) -> None:
+    assert reply_for(error).encode() == line
+
+
+def test_a_long_reply_is_cut_to_what_a_line_may_have() -> None:
+    assert len(reply_for(UnavailableError("x" * 2000)).encode()) <= 512
+
+
+@given(st.lists(st.sampled_from([*COMMANDS.values(), b"\r\n", b".\r\n", b"x", b"\xff", b"MAIL FROM:<", b">", b"\n"])))
+def test_any_bytes_are_answered_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    whole, bytewise = Talk(), Talk()
+    assert whole.say(data) == bytewise.say(data, 1)
+    assert whole.messages == bytewise.messages
