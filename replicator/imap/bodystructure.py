@@ -1,0 +1,71 @@
+"""BODY and BODYSTRUCTURE of a part (RFC 3501 section 7.4.2)."""
+
+from __future__ import annotations
+
+import re
+
+from replicator.imap.envelope import envelope
+from replicator.imap.fetch_items import Adjacent, Value
+from replicator.imap.header import Parameterised, without_comment
+from replicator.imap.mime import Part
+
+_LANGUAGE_SEPARATOR = re.compile(rb"[\s,]+")
+
+# RFC 2045 section 6.1, as far as letters go. Others would be no use to a client.
+_TOKEN = re.compile(rb"[!#$%&'*+\-.0-9A-Z^_`{|}~]+")
+
+
+def body_structure(part: Part, *, extended: bool) -> Value:
+    """The structure, with the extension data if `extended` (BODYSTRUCTURE) and without if not (BODY)."""
+    if part.children:
+        bodies = Adjacent(tuple(body_structure(child, extended=extended) for child in part.children))
+        extension = (_parameters(part.content_type), *_common_extension(part))
+        return (bodies, part.content_type.subtype, *(extension if extended else ()))
+    return (*_single_part(part, extended=extended), *(_single_part_extension(part) if extended else ()))
+
+
+def _single_part(part: Part, *, extended: bool) -> tuple[Value, ...]:
+    header, content_type = part.header, part.content_type
+    basic: tuple[Value, ...] = (
+        content_type.value,
+        content_type.subtype,
+        _parameters(content_type),
+        header.value(b"content-id"),
+        header.value(b"content-description"),
+        _encoding(part),
+        part.size_bytes,
+    )
+    if part.nested is not None:
+        return (*basic, envelope(part.nested.header), body_structure(part.nested, extended=extended), part.lines)
+    if content_type.value == b"TEXT":
+        return (*basic, part.lines)
+    return basic
+
+
+def _single_part_extension(part: Part) -> tuple[Value, ...]:
+    return (part.header.value(b"content-md5"), *_common_extension(part))
+
+
+def _common_extension(part: Part) -> tuple[Value, ...]:
+    """Disposition, language, location."""
+    disposition = part.header.value(b"content-disposition")
+    languages = [word for word in _LANGUAGE_SEPARATOR.split(part.header.value(b"content-language") or b"") if word]
+    return (
+        _disposition(disposition) if disposition else None,
+        tuple(languages) if len(languages) > 1 else next(iter(languages), None),
+        part.header.value(b"content-location"),
+    )
+
+
+def _disposition(text: bytes) -> Value:
+    disposition = Parameterised.parse(text)
+    return (disposition.value, _parameters(disposition))
+
+
+def _parameters(value: Parameterised) -> Value:
+    return tuple(word for pair in value.parameters for word in pair) or None
+
+
+def _encoding(part: Part) -> bytes:
+    encoding = without_comment(part.header.value(b"content-transfer-encoding") or b"7BIT").upper()
+    return encoding if _TOKEN.fullmatch(encoding) else b"7BIT"

@@ -1,0 +1,124 @@
+"""The answers to FETCH, from what a mailbox view knows of a message and from its text. Pure functions.
+
+A text is parsed as far as an answer needs it: ENVELOPE and HEADER read the header alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+from replicator.imap.bodystructure import body_structure
+from replicator.imap.envelope import envelope
+from replicator.imap.fetch_items import Atom, Attribute, BodySection, FetchItem, SectionText, Value, needs_text
+from replicator.imap.header import Header
+from replicator.imap.mime import Part, parse
+from replicator.view import Message
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999: the grammar has four digits
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+# RFC 3501 section 6.4.5 defines these as being the same.
+_SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
+    {
+        Attribute.RFC822: BodySection(),
+        Attribute.RFC822_HEADER: BodySection(text=SectionText.HEADER),
+        Attribute.RFC822_TEXT: BodySection(text=SectionText.TEXT),
+    }
+)
+
+
+class MessageText:
+    """A message's text, parsed when asked."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    @cached_property
+    def header(self) -> Header:
+        """The message's own header."""
+        return Header.at(self.raw, 0, len(self.raw))
+
+    @cached_property
+    def structure(self) -> Part:
+        """The message with all its parts."""
+        return parse(self.raw)
+
+
+def fetch_value(item: FetchItem, message: Message, text: MessageText | None, *, recent: bool = False) -> Value:
+    r"""The value of one item. `text` is there if `needs_text(item)`; `recent`: the session has it as `\Recent`."""
+    if isinstance(item, Attribute) and not needs_text(item):
+        return _from_metadata(item, message, recent=recent)
+    assert text is not None, "needs_text says which items need the text"
+    return section(text, item) if isinstance(item, BodySection) else _from_text(item, text)
+
+
+def email_id(message: Message) -> str:
+    """EMAILID (RFC 8474 section 5.1); it begins with a letter, as section 7 there advises."""
+    return f"M{message.guid.hex()}"
+
+
+def internal_date(received_ms: int) -> bytes:
+    """INTERNALDATE in UTC (RFC 3501 section 9, `date-time`). Times that have no such form give the nearest that has."""
+    time = _EPOCH + dt.timedelta(milliseconds=max(_EARLIEST_MS, min(received_ms, _LATEST_MS)))
+    return f"{time.day:2}-{_MONTHS[time.month - 1]}-{time.year:04} {time:%H:%M:%S} +0000".encode()
+
+
+def section(text: MessageText, item: BodySection) -> bytes | None:
+    """What `BODY[section]<partial>` asks for, byte for byte; None if the message has no such part."""
+    if item.part:
+        content = _of_part(text.structure, item)
+    elif item.text is None:
+        content = text.raw
+    else:
+        content = _of_message(text.header, len(text.raw), item)
+    if content is None or item.partial is None:
+        return content
+    return content[item.partial.origin : item.partial.origin + item.partial.length]
+
+
+def _of_part(root: Part, item: BodySection) -> bytes | None:
+    part = root.find(item.part)
+    if part is None:
+        return None
+    if item.text is None:
+        return part.body
+    if item.text is SectionText.MIME:
+        return part.header.raw[part.header.start : part.header.end]
+    # HEADER and TEXT below a part number are those of a message within (RFC 3501 section 6.4.5).
+    return None if part.nested is None else _of_message(part.nested.header, part.nested.end, item)
+
+
+def _of_message(header: Header, end: int, item: BodySection) -> bytes:
+    if item.text is SectionText.TEXT:
+        return header.raw[header.end : end]
+    if item.text in {SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT}:
+        names = frozenset(name.lower().encode() for name in item.fields)
+        return header.select(names, others=item.text is SectionText.HEADER_FIELDS_NOT)
+    return header.raw[header.start : header.end]
+
+
+def _from_metadata(item: Attribute, message: Message, *, recent: bool) -> Value:
+    match item:
+        case Attribute.EMAILID:
+            return (Atom(email_id(message)),)
+        case Attribute.FLAGS:
+            return tuple(Atom(flag) for flag in (*sorted(message.flags), *(("\\Recent",) if recent else ())))
+        case Attribute.INTERNALDATE:
+            return internal_date(message.received_ms)
+        case Attribute.RFC822_SIZE:
+            return message.size_bytes
+        case Attribute.UID:
+            return message.uid
+    raise AssertionError(f"needs_text says that {item} needs the text")
+
+
+def _from_text(item: Attribute, text: MessageText) -> Value:
+    if item is Attribute.ENVELOPE:
+        return envelope(text.header)
+    if item in _SECTIONS:
+        return section(text, _SECTIONS[item])
+    return body_structure(text.structure, extended=item is Attribute.BODYSTRUCTURE)
