@@ -1,0 +1,102 @@
+"""Commands in any state and before authentication (RFC 3501 sections 6.1 and 6.2)."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from functools import partial
+
+from replicator.imap import commands as c
+from replicator.imap.refusals import CommandFailedError
+from replicator.imap.responses import continuation, quoted_or_literal, status_line, untagged
+from replicator.imap.session import Completion, Session
+
+MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and shows in the log
+
+
+async def capability(session: Session, _command: c.Capability) -> Completion:
+    """CAPABILITY."""
+    await session.write([untagged(f"CAPABILITY {session.capabilities()}")])
+    return Completion("That is what there is")
+
+
+async def noop(_session: Session, _command: c.Noop) -> Completion:
+    """NOOP: what has changed is told at the end of every command."""
+    return Completion("Nothing done")
+
+
+async def identify(session: Session, _command: c.Id) -> Completion:
+    """ID (RFC 2971)."""
+    fields = [("name", session.services.name), ("version", session.services.version)]
+    words = [word for field in fields if field[1] is not None for word in field]
+    printed = [b"".join(quoted_or_literal(str(word).encode())) for word in words]
+    await session.write([b"* ID (%b)\r\n" % b" ".join(printed)])
+    return Completion("Pleased to meet you")
+
+
+async def logout(session: Session, _command: c.Logout) -> Completion:
+    """LOGOUT."""
+    session.ended = True
+    await session.write([status_line("BYE", "Until next time")])
+    return Completion("Logged out")
+
+
+async def login(session: Session, command: c.Login) -> Completion:
+    """LOGIN."""
+    return await _verify(session, command.user, command.password)
+
+
+async def authenticate(session: Session, command: c.Authenticate) -> Completion:
+    """AUTHENTICATE PLAIN (RFC 4616), with an initial response (RFC 4959) or without."""
+    if command.mechanism != "PLAIN":
+        raise CommandFailedError(f"There is no mechanism {command.mechanism} here, only PLAIN", "CANNOT")
+    if not session.connection.private:
+        raise _privacy_required()
+    response = command.initial
+    if response is None:
+        await session.write([continuation("")])
+        await session.connection.flush()
+        response = (await session.connection.next_frame()).text
+        if response == b"*":
+            raise CommandFailedError("Cancelled, as you wish", condition="BAD")
+    authorize, user, password = _plain(b"" if response == b"=" else response)
+    if authorize not in {b"", user}:
+        raise CommandFailedError("Nobody may act for another user here", "AUTHORIZATIONFAILED")
+    return await _verify(session, user, password)
+
+
+def _plain(response: bytes) -> tuple[bytes, bytes, bytes]:
+    """`[authzid] NUL authcid NUL passwd` in base64."""
+    try:
+        authorize, user, password = b64decode(response, validate=True).split(b"\0")
+    except (binascii.Error, ValueError) as error:
+        raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
+    return authorize, user, password
+
+
+async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
+    if not session.connection.private:
+        raise _privacy_required()
+    try:
+        name, secret = user.decode("utf-8"), password.decode("utf-8")
+    except UnicodeDecodeError:
+        name = secret = ""  # nobody's; goes the same way as any wrong password
+    if await session.services.users.verify(name, secret, address=session.connection.address):
+        return session.log_in(name)
+    session.failed_logins += 1
+    if session.failed_logins >= MAX_FAILED_LOGINS:
+        session.ended = True
+        await session.write([status_line("BYE", f"{MAX_FAILED_LOGINS} attempts have failed; connect again")])
+    raise CommandFailedError("There is no such user with that password", "AUTHENTICATIONFAILED")
+
+
+def _privacy_required() -> CommandFailedError:
+    return CommandFailedError("A password needs TLS on the way here; use STARTTLS or a TLS port", "PRIVACYREQUIRED")
+
+
+async def starttls(session: Session, _command: c.StartTls) -> Completion:
+    """STARTTLS; TLS begins once the answer has gone out in the open."""
+    tls = session.services.tls
+    if tls is None or session.connection.secure:
+        raise CommandFailedError("TLS is in use already, or not set up here", condition="BAD")
+    return Completion("Begin TLS now", after=partial(session.connection.start_tls, tls))

@@ -1,0 +1,151 @@
+"""The bytes of one client's connection: frames in, responses out, within deadlines. The door's only I/O.
+
+Output is gathered and sent in blocks; a client that does not read holds up its own commands and nothing else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Iterable
+from math import inf
+
+import trio
+
+from protocol.framing import KIB, ContinuationNeeded, Event, Frame, FrameLimits, Framer
+from replicator.imap.responses import continuation
+
+LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
+IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes
+WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
+
+BLOCK_BYTES = 64 * KIB
+
+_STRANGERS = FrameLimits(text=8 * KIB, literal=4 * KIB, literals_total=8 * KIB, literals=4)
+"""Before login there is nothing long to say: two names, a password, an ID."""
+
+
+class ConnectionEndedError(Exception):
+    """The client has gone, or does not read what it asked for. Nothing can be said to it."""
+
+
+class InactivityError(Exception):
+    """The client said nothing for too long."""
+
+
+class Connection:
+    """One client. `address` is its IP address as text."""
+
+    def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool) -> None:
+        self._stream = stream
+        self._framer = Framer(limits=_STRANGERS, bare_lf=True)
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._login_by = trio.current_time() + LOGIN_TIMEOUT_S
+        self.address = address
+        self.secure = secure
+
+    @property
+    def private(self) -> bool:
+        """Whether a password may be said here: TLS, or nobody between us."""
+        return self.secure or is_loopback(self.address)
+
+    def welcome(self, max_message_bytes: int) -> None:
+        """The client has logged in: time and room to work."""
+        self._login_by = inf
+        total = max_message_bytes + 64 * KIB  # and some names beside the message
+        self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=total)
+
+    async def next_event(self) -> Event:
+        """The next frame or question. Raises FramingError, ConnectionEndedError, InactivityError. Safe to cancel."""
+        while (event := self._framer.next_event()) is None:
+            deadline = min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)
+            with trio.CancelScope(deadline=deadline) as scope:
+                self._framer.receive(await self._receive())
+            if scope.cancelled_caught:
+                raise InactivityError
+        return event
+
+    async def next_frame(self) -> Frame:
+        """The next frame, whose literals are all agreed to. Raises as `next_event`."""
+        while isinstance(event := await self.next_event(), ContinuationNeeded):
+            await self.write([continuation("go on")])
+            await self.flush()
+        return event
+
+    async def write(self, chunks: Iterable[bytes]) -> None:
+        """Gather output and send it once it fills a block. Raises ConnectionEndedError."""
+        for chunk in chunks:
+            self._output.append(chunk)
+            self._output_bytes += len(chunk)
+        if self._output_bytes >= BLOCK_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send all that was gathered. Raises ConnectionEndedError."""
+        chunks, self._output, self._output_bytes = self._output, [], 0
+        for block in _blocks(chunks):
+            with trio.CancelScope(deadline=trio.current_time() + WRITE_TIMEOUT_S) as scope:
+                await self._send(block)
+            if scope.cancelled_caught:
+                raise ConnectionEndedError(f"{self.address} did not read for {WRITE_TIMEOUT_S:.0f} s")
+
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """Encrypt from here on. Raises ConnectionEndedError."""
+        if self._framer.detach():  # said in the open, it must not count as said under TLS (RFC 3501 section 6.2.1)
+            raise ConnectionEndedError(f"{self.address} sent commands ahead of STARTTLS's answer")
+        stream = trio.SSLStream(self._stream, context, server_side=True, https_compatible=True)
+        with trio.CancelScope(deadline=self._login_by) as scope:
+            try:
+                await stream.do_handshake()
+            except (trio.BrokenResourceError, ssl.SSLError) as error:
+                raise ConnectionEndedError(f"{self.address}: TLS was not agreed on: {error}") from error
+        if scope.cancelled_caught:
+            raise ConnectionEndedError(f"{self.address} was too slow to agree on TLS")
+        self._stream = stream
+        self.secure = True
+
+    async def close(self) -> None:
+        """Let go of the socket, without waiting for the client."""
+        with trio.CancelScope(deadline=trio.current_time() + 1):  # TLS says goodbye, if the client takes it
+            await self._stream.aclose()
+
+    async def _receive(self) -> bytes:
+        try:
+            data = await self._stream.receive_some(BLOCK_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionEndedError(f"{self.address}: {error}") from error
+        if not data:
+            raise ConnectionEndedError(f"{self.address} closed the connection")
+        return bytes(data)
+
+    async def _send(self, block: bytes | memoryview) -> None:
+        try:
+            await self._stream.send_all(block)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionEndedError(f"{self.address}: {error}") from error
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an IP address is this machine's own; IPv4 in IPv6 counts as IPv4."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped.is_loopback
+    return ip.is_loopback
+
+
+def _blocks(chunks: list[bytes]) -> Iterable[bytes | memoryview]:
+    """The chunks in blocks of about BLOCK_BYTES: small ones joined, large ones cut without copying."""
+    small: list[bytes] = []
+    for chunk in chunks:
+        if len(chunk) < BLOCK_BYTES:
+            small.append(chunk)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        whole = memoryview(chunk)
+        for start in range(0, len(whole), BLOCK_BYTES):
+            yield whole[start : start + BLOCK_BYTES]
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,163 @@
+"""The conversation: read a command, see that it is legal now, run it, answer. `RULES` is the truth on what is legal.
+
+One command at a time, in order; a client that sends ahead waits in the socket. After each command the client is told
+what has changed in its mailbox, but of expunged messages only where sequence numbers may change (RFC 3501 section
+7.4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from protocol.framing import ContinuationNeeded, FramingError
+from replicator.errors import MailError
+from replicator.imap import auth, folders, messages
+from replicator.imap import commands as c
+from replicator.imap.fetch import fetch
+from replicator.imap.parser import CommandSyntaxError, tag_of, verb_of
+from replicator.imap.refusals import CommandFailedError, code_of
+from replicator.imap.responses import continuation, status_line, tagged
+from replicator.imap.searching import search
+from replicator.imap.session import Completion, Session, State
+
+MAX_BAD_COMMANDS = 10  # one after the other: whoever speaks does not speak IMAP
+
+Run = Callable[[Session, c.Command], Awaitable[Completion]]
+C = TypeVar("C", bound=c.Command)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """In which states a command is legal, and what runs it."""
+
+    states: frozenset[State]
+    run: Run
+
+
+def _rule(
+    kind: type[C], states: frozenset[State], run: Callable[[Session, C], Awaitable[Completion]]
+) -> tuple[type[object], Rule]:
+    async def run_command(session: Session, command: c.Command) -> Completion:
+        assert isinstance(command, kind)
+        return await run(session, command)
+
+    return kind, Rule(states, run_command)
+
+
+# RFC 3501 section 3.
+_ANY = frozenset({State.NOT_AUTHENTICATED, State.AUTHENTICATED, State.SELECTED})
+_STRANGER = frozenset({State.NOT_AUTHENTICATED})
+_USER = frozenset({State.AUTHENTICATED, State.SELECTED})
+_SELECTED = frozenset({State.SELECTED})
+
+RULES: Mapping[type[object], Rule] = MappingProxyType(
+    dict(
+        (
+            _rule(c.Capability, _ANY, auth.capability),
+            _rule(c.Noop, _ANY, auth.noop),
+            _rule(c.Logout, _ANY, auth.logout),
+            _rule(c.Id, _ANY, auth.identify),
+            _rule(c.StartTls, _STRANGER, auth.starttls),
+            _rule(c.Authenticate, _STRANGER, auth.authenticate),
+            _rule(c.Login, _STRANGER, auth.login),
+            _rule(c.Namespace, _USER, folders.namespace),
+            _rule(c.Select, _USER, folders.select),
+            _rule(c.Create, _USER, folders.create),
+            _rule(c.Delete, _USER, folders.delete),
+            _rule(c.Rename, _USER, folders.rename),
+            _rule(c.Subscribe, _USER, folders.subscribe),
+            _rule(c.ListMailboxes, _USER, folders.list_mailboxes),
+            _rule(c.Status, _USER, folders.status),
+            _rule(c.Append, _USER, folders.append),
+            _rule(c.Idle, _USER, messages.idle),
+            _rule(c.Check, _SELECTED, messages.check),
+            _rule(c.Close, _SELECTED, messages.close),
+            _rule(c.Unselect, _SELECTED, messages.unselect),
+            _rule(c.Expunge, _SELECTED, messages.expunge),
+            _rule(c.Search, _SELECTED, search),
+            _rule(c.Fetch, _SELECTED, fetch),
+            _rule(c.Store, _SELECTED, messages.store),
+            _rule(c.Copy, _SELECTED, messages.copy),
+        )
+    )
+)
+
+
+async def converse(session: Session) -> None:
+    """Greet the client and serve it until the session ends. Raises what ends a connection."""
+    name, sid = session.services.name, session.services.sid
+    await session.write([status_line("OK", f"{name} at {sid}", f"CAPABILITY {session.capabilities()}")])
+    await session.connection.flush()
+    bad_commands = 0
+    while not session.ended:
+        understood = await _serve_next(session)
+        bad_commands = 0 if understood else bad_commands + 1
+        if bad_commands == MAX_BAD_COMMANDS:
+            session.ended = True
+            await session.write([status_line("BYE", f"{MAX_BAD_COMMANDS} commands that are none; this is IMAP")])
+        await session.connection.flush()
+
+
+async def _serve_next(session: Session) -> bool:
+    """Serve what the client says next; False if that was no command."""
+    try:
+        event = await session.connection.next_event()
+    except FramingError as error:
+        await _refuse_frame(session, error)
+        return error.recoverable
+    if isinstance(event, ContinuationNeeded):
+        await session.write([continuation("go on")])
+        return True
+    try:
+        command = session.services.parser.parse(event)
+    except CommandSyntaxError as error:
+        await session.write([tagged(error.tag or "*", "BAD", str(error))])
+        return False
+    return await _run(session, command)
+
+
+async def _refuse_frame(session: Session, error: FramingError) -> None:
+    """A literal that is too large, or bytes without an end: after the latter nothing can be understood."""
+    tag = tag_of(error.text) or "*"
+    if verb_of(error.text) == b"APPEND":  # RFC 7889 section 4
+        await session.write([tagged(tag, "NO", str(error), "TOOBIG")])
+    else:
+        await session.write([tagged(tag, "BAD", str(error))])
+    if not error.recoverable:  # RFC 7888 section 4: what a client sends unasked may be refused by BYE
+        session.ended = True
+        await session.write([status_line("BYE", str(error))])
+
+
+async def _run(session: Session, command: c.Tagged) -> bool:
+    """Run one command and answer it; False if it was illegal."""
+    condition, text, code, after = "OK", "", None, None
+    try:
+        completion = await _run_if_legal(session, command.command)
+        text, code, after = completion.text, completion.code, completion.after
+    except CommandFailedError as error:
+        condition, text, code = error.condition, str(error), error.code
+    except MailError as error:
+        condition, text, code = "NO", str(error), code_of(error)
+    if session.state is State.SELECTED:
+        await session.write(await session.selection.announce(expunges=_may_renumber(command.command)))
+    await session.write([tagged(command.tag, condition, text, code)])
+    if after is not None:
+        await session.connection.flush()
+        await after()
+    return condition != "BAD"
+
+
+async def _run_if_legal(session: Session, command: c.Command) -> Completion:
+    rule = RULES[type(command)]
+    if session.state not in rule.states:
+        legal = " or ".join(sorted(state.value for state in rule.states))
+        raise CommandFailedError(f"Legal when {legal}; now {session.state.value}", condition="BAD")
+    return await rule.run(session, command)
+
+
+def _may_renumber(command: c.Command) -> bool:
+    """RFC 3501 section 7.4.1: no EXPUNGE while a command with sequence numbers may be under way."""
+    return not isinstance(command, c.Fetch | c.Store | c.Search) or command.by_uid

@@ -1,0 +1,137 @@
+"""Commands on the tree of folders, and APPEND (RFC 3501 section 6.3)."""
+
+from __future__ import annotations
+
+import trio
+
+from replicator.errors import InvalidNameError
+from replicator.imap import commands as c
+from replicator.imap.flags import keywords, settable_flags
+from replicator.imap.folder_list import MAX_PATTERN, NOSELECT, list_entries
+from replicator.imap.refusals import CommandFailedError, offering_to_create
+from replicator.imap.responses import list_line, status_line, status_response, untagged
+from replicator.imap.selection import Selection
+from replicator.imap.session import Completion, Session
+from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus, NewMessage
+
+_LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the node
+
+
+async def namespace(session: Session, _command: c.Namespace) -> Completion:
+    """NAMESPACE (RFC 2342): personal mail at the root, and nothing else."""
+    await session.write([untagged(f'NAMESPACE (("" "{SEPARATOR}")) NIL NIL')])
+    return Completion("There is one namespace")
+
+
+async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completion:
+    """LIST and LSUB."""
+    verb = "LSUB" if command.subscribed else "LIST"
+    if not command.pattern and not command.subscribed:  # RFC 3501 section 6.3.8: the separator is asked for
+        await session.write([list_line(verb, [NOSELECT], "")])
+        return Completion("That is the separator")
+    pattern = command.reference + command.pattern
+    if len(pattern) > MAX_PATTERN:
+        raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
+    if command.subscribed:
+        names = list(await session.mail.subscriptions(session.user))
+    else:
+        names = [folder.name for folder in await session.mail.folders(session.user)]
+    for position, (name, attributes) in enumerate(list_entries(pattern, names, children=not command.subscribed)):
+        # RFC 3501 section 6.3.9: a parent that is not subscribed is shown only where "%" stops at it.
+        if not command.subscribed or NOSELECT not in attributes or "%" in pattern:
+            await session.write([list_line(verb, attributes, name)])
+        if position % _LINES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
+    return Completion("Those are all")
+
+
+async def create(session: Session, command: c.Create) -> Completion:
+    """CREATE; a separator at the end only says that there will be folders below (RFC 3501 section 6.3.3)."""
+    folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
+    return Completion("Created", mailbox_id_code(folder))
+
+
+async def delete(session: Session, command: c.Delete) -> Completion:
+    """DELETE; if it is the selected mailbox, there is none then."""
+    if command.mailbox == INBOX:
+        raise InvalidNameError("INBOX cannot be deleted")
+    selection = session.selection_or_none
+    folder = await session.folder(command.mailbox)
+    await session.mail.delete_folder(session.user, command.mailbox)
+    if selection is not None and selection.folder.mailbox_id == folder.mailbox_id:
+        session.select(None)
+    return Completion("Deleted")
+
+
+async def rename(session: Session, command: c.Rename) -> Completion:
+    """RENAME."""
+    await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
+    return Completion("Renamed")
+
+
+async def subscribe(session: Session, command: c.Subscribe) -> Completion:
+    """SUBSCRIBE and UNSUBSCRIBE."""
+    await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
+    return Completion("Subscribed" if command.subscribed else "Unsubscribed")
+
+
+async def status(session: Session, command: c.Status) -> Completion:
+    """STATUS."""
+    counters = await session.mail.status(await session.folder(command.mailbox))
+    values = [(item.value, _status_value(item, counters)) for item in dict.fromkeys(command.items)]
+    await session.write([status_response(command.mailbox, values)])
+    return Completion("Counted")
+
+
+def _status_value(item: c.StatusItem, status: FolderStatus) -> str:
+    values = {
+        c.StatusItem.MESSAGES: status.messages,
+        c.StatusItem.RECENT: status.recent,
+        c.StatusItem.UIDNEXT: status.uidnext,
+        c.StatusItem.UIDVALIDITY: status.folder.uidvalidity,
+        c.StatusItem.UNSEEN: status.unseen,
+        c.StatusItem.SIZE: status.size_bytes,
+        c.StatusItem.MAILBOXID: f"({mailbox_id(status.folder)})",
+    }
+    return str(values[item])
+
+
+async def append(session: Session, command: c.Append) -> Completion:
+    """APPEND, with APPENDUID (RFC 4315 section 3)."""
+    with offering_to_create():
+        folder = await session.folder(command.mailbox)
+        in_use: list[str] = []
+        if any(not flag.startswith("\\") for flag in command.flags):  # only keywords need the mailbox's spelling
+            in_use = keywords(await session.mail.open_mailbox(folder))
+        message = NewMessage(command.text, settable_flags(command.flags, in_use), command.received_ms)
+        saved = await session.mail.save(folder, message)
+    return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}")
+
+
+async def select(session: Session, command: c.Select) -> Completion:
+    """SELECT and EXAMINE; the mailbox selected before is closed even if that fails (RFC 3501 section 6.3.1)."""
+    session.select(None)
+    folder = await session.folder(command.mailbox)
+    selection = await Selection.open(session.mail, folder, read_only=command.read_only)
+    session.select(selection)
+    unseen = selection.first_unseen()
+    lines = [
+        *selection.flag_lines(),
+        *selection.count_lines(),
+        *([status_line("OK", "First that is not seen", f"UNSEEN {unseen}")] if unseen is not None else []),
+        status_line("OK", "UIDs hold", f"UIDVALIDITY {selection.uidvalidity}"),
+        status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),
+        status_line("OK", "Id of the mailbox", mailbox_id_code(folder)),
+    ]
+    await session.write(lines)
+    return Completion("Selected", "READ-ONLY" if command.read_only else "READ-WRITE")
+
+
+def mailbox_id(folder: Folder) -> str:
+    """MAILBOXID (RFC 8474 section 4); it begins with a letter, as section 7 there advises."""
+    return f"F{folder.mailbox_id.hex()}"
+
+
+def mailbox_id_code(folder: Folder) -> str:
+    """The response code of SELECT and CREATE (RFC 8474 sections 4.1 and 4.2)."""
+    return f"MAILBOXID ({mailbox_id(folder)})"

@@ -1,0 +1,160 @@
+"""Commands on the messages of the selected mailbox, but FETCH and SEARCH (RFC 3501 section 6.4), and IDLE."""
+
+from __future__ import annotations
+
+import trio
+
+from protocol.values import UidSet
+from replicator.imap import commands as c
+from replicator.imap.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
+from replicator.imap.fetch_items import Value
+from replicator.imap.flags import flags_in_use, keywords, known_flags, settable_flags
+from replicator.imap.refusals import CommandFailedError, offering_to_create
+from replicator.imap.responses import continuation, copyuid, fetch_response, status_line
+from replicator.imap.selection import Selection
+from replicator.imap.session import Completion, Session
+
+_DELETED = "\\Deleted"
+
+
+async def store(session: Session, command: c.Store) -> Completion:
+    """STORE and UID STORE; `.SILENT` is silent only about what the client itself changed."""
+    selection = _writable(session)
+    view = selection.view
+    runs = resolved(selection, command.numbers, by_uid=command.by_uid)
+    uids, gone = _existing(selection, runs)
+    added, removed = _flag_changes(selection, command, uids)
+    expected = {uid: (view.messages[uid].flags - removed) | added for uid in uids} if command.silent else {}
+    selection.gather()
+    if uids and (added or removed):
+        await session.mail.store_flags(view, uids, added=added, removed=removed)
+    if command.silent:
+        selection.forget_expected(expected)
+    else:
+        selection.forget_changes(uids)
+        await _tell_flags(session, runs, with_uid=command.by_uid)
+    if gone and not command.by_uid:
+        raise _expunged_elsewhere(gone)
+    return Completion("Stored")
+
+
+def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple[frozenset[str], frozenset[str]]:
+    """Flags to add and to remove."""
+    in_use = keywords(selection.view)
+    if command.action is c.StoreAction.REMOVE:
+        return frozenset(), known_flags(command.flags, in_use)
+    wanted = settable_flags(command.flags, in_use)
+    if command.action is c.StoreAction.ADD:
+        return wanted, frozenset()
+    return wanted, flags_in_use(selection.view, uids) - wanted
+
+
+async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) -> None:
+    selection = session.selection
+    for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
+        if (message := selection.view.messages.get(uid)) is not None:
+            values: list[tuple[bytes, Value]] = [(b"UID", uid)] if with_uid else []
+            values.append((b"FLAGS", selection.printed_flags(message)))
+            await session.write(fetch_response(number, values))
+        if position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def copy(session: Session, command: c.Copy) -> Completion:
+    """COPY and MOVE, with COPYUID (RFC 4315 section 3); all of the messages or none."""
+    selection = _writable(session) if command.remove else session.selection
+    uids, gone = _existing(selection, resolved(selection, command.numbers, by_uid=command.by_uid))
+    if gone and not command.by_uid:
+        raise _expunged_elsewhere(gone)
+    with offering_to_create():
+        destination = await session.folder(command.mailbox)
+        act = session.mail.move if command.remove else session.mail.copy
+        copied = await act(selection.view, uids, destination)
+    if not copied.uids:
+        return Completion("There was nothing to do")
+    code = copyuid(copied.uidvalidity, copied.uids)
+    if not command.remove:
+        return Completion("Copied", code)
+    await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: ahead of the EXPUNGEs
+    return Completion("Moved")
+
+
+async def expunge(session: Session, command: c.Expunge) -> Completion:
+    """EXPUNGE and UID EXPUNGE."""
+    selection = _writable(session)
+    uids = _deleted(selection)
+    if command.uids is not None:
+        named = command.uids.resolve(selection.numbering.last)
+        uids = UidSet.of(uid for uid in uids if uid in named)
+    if uids:
+        await session.mail.expunge(selection.view, uids)
+    return Completion("Expunged")
+
+
+async def check(_session: Session, _command: c.Check) -> Completion:
+    """CHECK: what was answered with OK is on disk already."""
+    return Completion("Checked")
+
+
+async def close(session: Session, _command: c.Close) -> Completion:
+    """CLOSE: expunge without a word, and deselect."""
+    selection = session.selection
+    uids = UidSet() if selection.read_only else _deleted(selection)
+    if uids:
+        await session.mail.expunge(selection.view, uids)
+    session.select(None)
+    return Completion("Closed")
+
+
+async def unselect(session: Session, _command: c.Unselect) -> Completion:
+    """UNSELECT (RFC 3691): deselect, and expunge nothing."""
+    session.select(None)
+    return Completion("Closed")
+
+
+async def idle(session: Session, _command: c.Idle) -> Completion:
+    """IDLE (RFC 2177): tell at once what changes, until the client says DONE."""
+    await session.write([continuation("idling")])
+    await session.connection.flush()
+    telling = trio.Lock()
+    async with trio.open_nursery() as nursery:
+        if session.selection_or_none is not None:
+            nursery.start_soon(_tell_changes, session, telling)
+        frame = await session.connection.next_frame()
+        async with telling:  # a response that has begun goes out whole
+            nursery.cancel_scope.cancel()
+    if frame.text.upper() != b"DONE":
+        raise CommandFailedError("Expected DONE", condition="BAD")
+    return Completion("No longer idle")
+
+
+async def _tell_changes(session: Session, telling: trio.Lock) -> None:
+    while True:
+        async with telling:
+            await session.write(await session.selection.announce(expunges=True))
+            await session.connection.flush()
+        await session.selection.wait()
+
+
+def _writable(session: Session) -> Selection:
+    if session.selection.read_only:
+        raise CommandFailedError("The mailbox is open for reading only; SELECT it to change it", "READ-ONLY")
+    return session.selection
+
+
+def _existing(selection: Selection, runs: list[range]) -> tuple[UidSet, int]:
+    """Those of the messages that still exist, and how many do not."""
+    uids = [uid for _, uid in selection.numbering.pairs(runs)]
+    existing = [uid for uid in uids if uid in selection.view.messages]
+    return UidSet.of(existing), len(uids) - len(existing)
+
+
+def _deleted(selection: Selection) -> UidSet:
+    r"""Announced messages with `\Deleted`: an expunge removes only what its author saw (design section 3)."""
+    deleted = selection.view.by_flag.get(_DELETED, ())
+    return UidSet.of(uid for uid in deleted if selection.numbering.number(uid) is not None)
+
+
+def _expunged_elsewhere(gone: int) -> CommandFailedError:
+    """RFC 2180 section 4, with the code of RFC 5530 section 3."""
+    return CommandFailedError(f"{gone} of the messages have been expunged; NOOP tells which", "EXPUNGEISSUED")

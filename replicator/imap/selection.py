@@ -1,0 +1,163 @@
+"""The selected mailbox of one session: the live view, and what of it the client has been told.
+
+Changes gather until `announce`, which is called where RFC 3501 sections 5.5 and 7.4.1 let the client be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+
+from replicator.errors import MailError
+from replicator.imap.fetch_items import Atom
+from replicator.imap.flags import keywords
+from replicator.imap.numbering import Numbering
+from replicator.imap.responses import (
+    RECENT,
+    SYSTEM_FLAGS,
+    FlagFormatter,
+    fetch_response,
+    status_line,
+    untagged,
+)
+from replicator.mailstore import Folder, MailStore
+from replicator.view import MailboxView, Message
+
+_RECENT_FLAGS = frozenset({RECENT})
+
+
+class MailboxGoneError(Exception):
+    """The selected mailbox was deleted, or its UIDs are void: the client must begin again."""
+
+
+class Selection:
+    """An open mailbox. `close` ends it."""
+
+    def __init__(self, mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> None:
+        self._mail = mail
+        self._exit = ExitStack()
+        self._subscription = self._exit.enter_context(view.subscribe())
+        self._changed: set[int] = set()
+        self._expunged: set[int] = set()
+        self._keywords: list[str] = []
+        self._print_flags = FlagFormatter()
+        self.folder = folder
+        self.view = view
+        self.uidvalidity = view.uidvalidity
+        self.read_only = read_only
+        self.numbering = Numbering()
+
+    @classmethod
+    async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool) -> Selection:
+        """Open the folder, all its messages announced. Raises MailError."""
+        view = await mail.open_mailbox(folder)
+        selection = cls(mail, folder, view, read_only=read_only)
+        recent_from = await selection._recent_from()
+        selection._subscription.take()
+        selection.numbering.append(view.messages.keys(), recent_from)
+        selection._keywords = keywords(view)
+        return selection
+
+    def close(self) -> None:
+        """Hear no more of the mailbox."""
+        self._exit.close()
+
+    # ---- what the client is told ----
+
+    def flag_lines(self) -> list[bytes]:
+        """FLAGS and PERMANENTFLAGS (RFC 3501 sections 7.2.6 and 7.1)."""
+        flags = " ".join([*SYSTEM_FLAGS, *self._keywords])
+        permanent = "()" if self.read_only else f"({flags} \\*)"
+        return [
+            untagged(f"FLAGS ({flags})"),
+            status_line("OK", "Flags that last", f"PERMANENTFLAGS {permanent}"),
+        ]
+
+    def count_lines(self) -> list[bytes]:
+        """EXISTS and RECENT."""
+        return [untagged(f"{len(self.numbering)} EXISTS"), untagged(f"{self.numbering.recent_count} RECENT")]
+
+    def first_unseen(self) -> int | None:
+        """The sequence number of the first message that is not seen."""
+        uids, seen = self.numbering.uids, self.view.by_flag.get("\\Seen", ())
+        low, high = 0, len(uids)
+        while low < high:  # below the first unseen message, the n-th message is the n-th seen one
+            middle = (low + high) // 2
+            if middle < len(seen) and seen[middle] == uids[middle]:
+                low = middle + 1
+            else:
+                high = middle
+        return low + 1 if low < len(uids) else None
+
+    def printed_flags(self, message: Message) -> Atom:
+        """The message's flags as this session has them."""
+        flags = message.flags
+        return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
+
+    async def announce(self, *, expunges: bool) -> list[bytes]:
+        """What has changed since the client was last told; without expunged messages if not `expunges`.
+
+        Raises MailboxGoneError.
+        """
+        if self.view.deleted:
+            raise MailboxGoneError(f"Mailbox {self.folder.name!r} was deleted")
+        if self.view.uidvalidity != self.uidvalidity:
+            raise MailboxGoneError(f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; select it again")
+        new = next(self.view.messages.irange(self.numbering.last + 1), None) is not None
+        recent_from = await self._recent_from() if new else 0
+        self.gather()  # no await from here on: all that follows tells of one moment
+        lines = []
+        if expunges:
+            lines += [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(self._expunged)]
+            self._expunged.clear()
+        if self._keywords != (now := keywords(self.view)):
+            self._keywords = now
+            lines += self.flag_lines()
+        known = self.numbering.last
+        if self.numbering.append(self.view.messages.irange(known + 1), recent_from):
+            lines += self.count_lines()
+        changed, self._changed = self._changed, set()
+        return lines + [line for uid in sorted(changed) if uid <= known for line in self._flags_line(uid)]
+
+    def _flags_line(self, uid: int) -> list[bytes]:
+        number, message = self.numbering.number(uid), self.view.messages.get(uid)
+        if number is None or message is None:
+            return []
+        return fetch_response(number, [(b"FLAGS", self.printed_flags(message))])
+
+    # ---- what the client knows by other ways ----
+
+    def gather(self) -> None:
+        """Take note of what has changed in the view."""
+        changed, expunged = self._subscription.take()
+        self._changed |= changed
+        self._expunged |= expunged
+
+    def forget_changes(self, uids: Iterable[int]) -> None:
+        """The client is told of these messages' flags otherwise."""
+        self.gather()
+        self._changed.difference_update(uids)
+
+    def forget_expected(self, expected: Mapping[int, frozenset[str]]) -> None:
+        """Leave out changes since the last `gather` after which a message has the flags that its client expects."""
+        changed, expunged = self._subscription.take()
+        self._expunged |= expunged
+        for uid in changed:
+            message = self.view.messages.get(uid)
+            if message is not None and message.flags != expected.get(uid):
+                self._changed.add(uid)
+
+    async def wait(self) -> None:
+        """Return once something has changed. Safe to cancel."""
+        await self._subscription.wait()
+
+    async def _recent_from(self) -> int:
+        r"""The UID from which on new messages are `\Recent` here."""
+        try:
+            if not self.read_only:
+                return await self._mail.claim_recent(self.folder)
+            recent = (await self._mail.status(self.folder)).recent
+        except MailError:  # a full disk or a lost link keeps nobody from reading
+            return self.view.uidnext
+        uids = self.view.messages.keys()
+        return uids[len(uids) - recent] if 0 < recent <= len(uids) else self.view.uidnext

@@ -1,0 +1,129 @@
+"""One client's session: who is logged in, what is selected, and how it speaks. Commands act on it.
+
+The session belongs to one task; commands run one after the other, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from replicator.imap.connection import Connection
+from replicator.imap.refusals import CommandFailedError
+from replicator.imap.selection import Selection
+from replicator.imap.services import ImapServices
+from replicator.mailstore import Folder, MailStore
+
+_ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
+_LOGGED_IN = (
+    "NAMESPACE",
+    "CHILDREN",
+    "SPECIAL-USE",
+    "UIDPLUS",
+    "UNSELECT",
+    "IDLE",
+    "MOVE",
+    "OBJECTID",
+    "STATUS=SIZE",
+)
+
+
+class State(Enum):
+    """RFC 3501 section 3."""
+
+    NOT_AUTHENTICATED = "not authenticated"
+    AUTHENTICATED = "authenticated"
+    SELECTED = "selected"
+    LOGOUT = "logout"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A command has done what it should: `tag OK [code] text`; `after` runs once that is sent."""
+
+    text: str
+    code: str | None = None
+    after: Callable[[], Awaitable[None]] | None = None
+
+
+class Session:
+    """The state that commands read and change."""
+
+    def __init__(self, services: ImapServices, connection: Connection) -> None:
+        self.services = services
+        self.connection = connection
+        self.ended = False
+        self.failed_logins = 0
+        self._user: str | None = None
+        self._selection: Selection | None = None
+
+    @property
+    def state(self) -> State:
+        """RFC 3501 section 3."""
+        if self.ended:
+            return State.LOGOUT
+        if self._user is None:
+            return State.NOT_AUTHENTICATED
+        return State.AUTHENTICATED if self._selection is None else State.SELECTED
+
+    @property
+    def mail(self) -> MailStore:
+        """The node's mail."""
+        return self.services.mail
+
+    @property
+    def user(self) -> str:
+        """Who is logged in; asked only where the state says that somebody is."""
+        assert self._user is not None
+        return self._user
+
+    @property
+    def selection(self) -> Selection:
+        """The selected mailbox; asked only where the state says that there is one."""
+        assert self._selection is not None
+        return self._selection
+
+    @property
+    def selection_or_none(self) -> Selection | None:
+        """The selected mailbox, if there is one."""
+        return self._selection
+
+    def capabilities(self) -> str:
+        """What CAPABILITY says now (RFC 3501 section 6.1.1)."""
+        if self._user is not None:
+            return " ".join((*_ALWAYS, *_LOGGED_IN))
+        starttls = ("STARTTLS",) if self.services.tls is not None and not self.connection.secure else ()
+        login = ("AUTH=PLAIN",) if self.connection.private else ("LOGINDISABLED",)
+        return " ".join((*_ALWAYS, *starttls, *login))
+
+    def log_in(self, user: str) -> Completion:
+        """The client is `user` from here on. Raises CommandFailedError if the user has too many connections."""
+        if not self.services.connections.log_in(user):
+            limit = self.services.connections.limit_per_user
+            raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
+        self._user = user
+        self.connection.welcome(self.services.max_message_bytes)
+        return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
+
+    def select(self, selection: Selection | None) -> None:
+        """Close the selected mailbox and go on with this one, if any."""
+        if self._selection is not None:
+            self._selection.close()
+        self._selection = selection
+
+    def close(self) -> None:
+        """End the session, however it ends."""
+        self.select(None)
+        if self._user is not None:
+            self.services.connections.log_out(self._user)
+            self._user = None
+        self.ended = True
+
+    async def folder(self, name: str) -> Folder:
+        """The user's folder of this name. Raises FolderNotFoundError."""
+        return await self.mail.folder(self.user, name)
+
+    async def write(self, chunks: Iterable[bytes]) -> None:
+        """Say something before the command's end."""
+        await self.connection.write(chunks)

@@ -1,0 +1,111 @@
+"""A client for tests: lines in, lines out, over a pair of memory streams, and scripts of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+import trio.testing
+
+from replicator.imap.server import serve_imap
+from replicator.imap.services import ImapServices
+from tests.imap.memory_store import MemoryMailStore
+
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 3.0  # of virtual time; less than any deadline of the server
+
+
+@dataclass
+class OneUser:
+    """Anybody may log in with the password that is the name backwards."""
+
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+    async def verify(self, user: str, password: str, *, address: str | None = None) -> bool:
+        self.asked.append((user, address))
+        await trio.lowlevel.checkpoint()
+        return bool(user) and password == user[::-1]
+
+
+@dataclass
+class Client:
+    stream: trio.abc.Stream
+    received: bytearray = field(default_factory=bytearray)
+
+    async def send(self, text: bytes | str) -> None:
+        await self.stream.send_all(text.encode("utf-8") if isinstance(text, str) else text)
+
+    async def line(self) -> str:
+        """The next line that the server says, without its end; "" at the end of the connection."""
+        with trio.fail_after(PATIENCE_S):
+            while b"\r\n" not in self.received:
+                if not (data := await self.stream.receive_some(65536)):
+                    return ""
+                self.received += data
+        line, _, rest = bytes(self.received).partition(b"\r\n")
+        self.received = bytearray(rest)
+        return line.decode("utf-8")
+
+    async def until(self, tag: str) -> list[str]:
+        """The lines up to the one with this tag, or to the end."""
+        lines = [await self.line()]
+        while lines[-1] and not lines[-1].startswith(tag + " "):
+            lines.append(await self.line())
+        return lines
+
+    async def run(self, command: str, tag: str = "t") -> list[str]:
+        await self.send(f"{tag} {command}\r\n")
+        return await self.until(tag)
+
+    async def log_in(self, user: str, mailbox: str | None = None) -> None:
+        assert "t OK" in (await self.run(f"LOGIN {user} {user[::-1]}"))[-1]
+        if mailbox is not None:
+            assert "t OK" in (await self.run(f"SELECT {mailbox}"))[-1]
+
+
+def services(mail: MemoryMailStore | None = None) -> ImapServices:
+    return ImapServices(mail=mail or MemoryMailStore(), users=OneUser(), sid="dc1", version="1.0")
+
+
+@asynccontextmanager
+async def connected(served: ImapServices, *, address: str = LOOPBACK, secure: bool = False) -> AsyncIterator[Client]:
+    """A client that has read the greeting. The server must end once the client has gone."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_imap, theirs, served, address=address, secure=secure))
+        client = Client(ours)
+        assert (await client.line()).startswith("* OK ")
+        yield client
+        with trio.fail_after(PATIENCE_S):
+            await ours.aclose()
+
+
+async def play(script: str, served: ImapServices) -> None:
+    """Act out a script; see `dialogues/README.txt` for how it is written."""
+    clients: dict[str, Client] = {}
+    async with trio.open_nursery() as nursery:
+        for number, line in enumerate(script.splitlines(), 1):
+            where = f"line {number}: {line}"
+            if not line or line.startswith("#"):
+                continue
+            name, does, text = line[0], line[2], line[4:]
+            if does == "=":
+                ours, theirs = trio.testing.memory_stream_pair()
+                nursery.start_soon(partial(serve_imap, theirs, served, address=LOOPBACK))
+                clients[name] = Client(ours)
+                await clients[name].line()
+                if text:
+                    await clients[name].log_in(*text.split())
+            elif does == ">":
+                await clients[name].send(text + "\r\n")
+            else:
+                assert does == "<", where
+                said = await clients[name].line()
+                assert re.fullmatch(".*".join(map(re.escape, text.split("..."))), said), f"{where}\nnot {said!r}"
+        for name, client in clients.items():
+            await client.stream.aclose()
+            assert not client.received, f"{name} was told more: {bytes(client.received)!r}"
