@@ -47,3 +47,7 @@ class Environment:
     def new_guid(self) -> bytes:
         """128 random bits."""
         return self.random.randbytes(GUID_BYTES)
+
+    def new_origin(self, sid: str) -> str:
+        """A name for a run of the node that was never used before, also if its data came back from an old backup."""
+        return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"

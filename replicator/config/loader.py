@@ -96,6 +96,7 @@ def _peer(section: Section) -> PeerConfig:
     return PeerConfig(
         id=section.take_required("id", values.sid, EXAMPLE_SID),
         address=section.take_required("address", values.address(lowest_port=1), EXAMPLE_ADDRESS),
+        priority=section.take("priority", values.whole_number(-PRIORITY_MAX, PRIORITY_MAX), 0),
     )
 
 

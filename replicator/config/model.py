@@ -84,10 +84,11 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Another node of the cluster."""
+    """Another node of the cluster. `priority`: its own `node.priority`; all nodes must say the same of each other."""
 
     id: str
     address: Address
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
     connection.execute("INSERT OR IGNORE INTO content (hash, body) VALUES (?, ?)", (stored.content_hash, stored.body))
 
 
-def has_text(connection: sqlite3.Connection, content_hash: bytes) -> bool:
-    """Whether a text is here."""
-    return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None
+def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text in the place of a damaged one."""
+    connection.execute("INSERT OR REPLACE INTO content (hash, body) VALUES (?, ?)", (stored.content_hash, stored.body))
 
 
 def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | None:

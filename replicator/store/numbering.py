@@ -156,10 +156,11 @@ def _tree(user: str) -> MailboxKey:
 def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes]) -> Dot:
     """Create a folder and the parents that it lacks (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
 
-    Tried again with the same id it does nothing, whatever became of the folder meanwhile. Raises FolderExistsError.
+    Tried again with the same id it does nothing, whatever became of the folder meanwhile; nor does it for an INBOX
+    that is there, which two nodes may want at once. Raises FolderExistsError.
     """
     known = _known_folders(tx, user)
-    if _is_deleted(tx, user, mailbox_id) is not None:
+    if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
         return _head(tx, user)
     if name in known:
         raise FolderExistsError(f"there is a folder {name!r} already")

@@ -115,10 +115,9 @@ def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: 
     return row[0] if row else None
 
 
-def is_applied(connection: sqlite3.Connection, dot: Dot) -> bool:
-    """Whether this node shows what the entry did."""
-    row = connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-    return row is not None and bool(row[0])
+def log_waiting(connection: sqlite3.Connection) -> set[Dot]:
+    """Entries that are in the log and not applied."""
+    return {Dot(*row) for row in connection.execute("SELECT origin, seq FROM log WHERE applied = 0")}
 
 
 def log_context(connection: sqlite3.Connection) -> dict[str, int]:
@@ -207,3 +206,8 @@ def log_counts(connection: sqlite3.Connection) -> tuple[int, int]:
     total = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM origin").fetchone()[0]
     waiting = connection.execute("SELECT COUNT(*) FROM log WHERE applied = 0").fetchone()[0]
     return total, waiting
+
+
+def users(connection: sqlite3.Connection) -> list[str]:
+    """Users that have a folder tree here."""
+    return [user for (user,) in connection.execute("SELECT DISTINCT user FROM chain ORDER BY user")]

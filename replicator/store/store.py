@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,7 +27,6 @@ READERS = 2  # connections, and so threads, that read at once
 TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
 TAIL_ENTRY_OVERHEAD = 1024
 SLICE_ENTRIES, SLICE_BYTES = 64, 4 << 20  # of one read of the log from disk
-REMEMBERED_DOTS = 10_000  # of recently applied entries
 CLOSE_TIMEOUT_S = 10.0  # for what was submitted before the end
 
 Listener = Callable[[Commit], None]
@@ -86,11 +85,12 @@ class Store:
             run_in_thread=environment.run_in_thread,
             publish=self._publish,
         )
+        self._writing = trio.CancelScope(shield=True)
         self.context = reading.log_context(connection)
         self.tail = Tail(reading.log_end(connection))
         self.views = Views(lambda mailbox_id: self.read(lambda reader: reading.messages(reader, mailbox_id)))
         self.listeners: list[Listener] = []
-        self._applied: OrderedDict[Dot, None] = OrderedDict()
+        self._waiting = reading.log_waiting(connection)  # dots that are in the log and not applied
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
     @classmethod
@@ -107,15 +107,20 @@ class Store:
                 try:
                     yield store
                 finally:
-                    with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-                        await store.flush()
-                    nursery.cancel_scope.cancel()
+                    await store.stop()
         finally:
             store.close()
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        await self._writer.run()
+        """Write until `stop`, even when all around is being cancelled."""
+        with self._writing:
+            await self._writer.run()
+
+    async def stop(self) -> None:
+        """Write what was submitted, then no more."""
+        with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await self.flush()
+        self._writing.cancel()
 
     def close(self) -> None:
         """Close the connections. Nothing may run any more."""
@@ -152,29 +157,27 @@ class Store:
 
     async def wait_applied(self, dot: Dot) -> None:
         """Return when this node shows what the entry did."""
-        if dot in self._applied:
+        if self.context.get(dot.origin, 0) >= dot.seq and dot not in self._waiting:
             return
         event = trio.Event()
-        self._awaited.setdefault(dot, set()).add(event)
+        waiters = self._awaited.setdefault(dot, set())
+        waiters.add(event)
         try:
-            if not await self.read(lambda reader: reading.is_applied(reader, dot)):
-                await event.wait()
+            await event.wait()
         finally:
-            if (events := self._awaited.get(dot)) is not None:
-                events.discard(event)
-                if not events:
-                    del self._awaited[dot]
+            waiters.discard(event)
+            if not waiters:
+                self._awaited.pop(dot, None)
 
     def _publish(self, commit: Commit) -> None:
         self.context.update(commit.context)
         for change in commit.changes:
             self.views.apply(change)
+        self._waiting.update(item.entry.dot for item in commit.logged)
         for entry in commit.applied:
-            self._applied[entry.dot] = None
+            self._waiting.discard(entry.dot)
             for event in self._awaited.pop(entry.dot, ()):
                 event.set()
-        while len(self._applied) > REMEMBERED_DOTS:
-            self._applied.popitem(last=False)
         self.tail.extend(commit.logged)
         for listener in self.listeners:
             listener(commit)

@@ -129,6 +129,17 @@ def test_bare_lf_is_taken_where_allowed_and_shown_as_crlf() -> None:
     ]
 
 
+def test_the_text_limit_holds_for_bare_lf_too() -> None:
+    assert events_of(Framer(SMALL, bare_lf=True), [b"a" * 40 + b"\n"]) == [Frame(b"a" * 40, ())]
+    with pytest.raises(FramingError, match="longer than 40 bytes"):
+        events_of(Framer(SMALL, bare_lf=True), [b"a" * 41 + b"\n"])
+
+
+def test_literals_are_counted_anew_for_each_command() -> None:
+    frame = b"a {15+}\r\n" + b"x" * 15 + b"{15+}\r\n" + b"y" * 15 + b"\r\n"
+    assert events_of(Framer(SMALL), [frame] * 3) == [Frame(b"a {15+}\r\n{15+}\r\n", (b"x" * 15, b"y" * 15))] * 3
+
+
 def test_limits_may_change_between_commands() -> None:
     framer = Framer(SMALL)
     framer.limits = FrameLimits(literal=100)

@@ -214,6 +214,12 @@ def test_what_is_not_the_protocol_is_one_error(text: str) -> None:
     assert len(str(error.value)) < 400
 
 
+def test_a_set_of_uids_has_a_limit() -> None:
+    uids = ",".join(str(uid) for uid in range(1_000_000_001, 1_000_200_001, 2))
+    with pytest.raises(ProtocolError, match="at most 1048576 are taken"):
+        list(Decoder().feed(f"a EXPUNGE 1 {{{len(uids)}+}}\r\n{uids}\r\n".encode()))
+
+
 def test_an_error_says_what_and_where() -> None:
     with pytest.raises(ProtocolError) as error:
         list(Decoder().feed(b"a7 ROOT one dc1\r\n"))

@@ -1,0 +1,156 @@
+"""One node: the store, the links, the doors, put together (design section 1).
+
+Everything that runs has its place in the nursery of `run_node`. Cancelled, the doors close first and the store
+last, so that what was being written is finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from replicator.config import Address, Config, PeerConfig, TlsConfig
+from replicator.environment import Environment
+from replicator.errors import ConfigError
+from replicator.http.server import HttpServer
+from replicator.http.services import HttpServices
+from replicator.imap.server import serve_imap
+from replicator.imap.services import ImapServices
+from replicator.lmtp.server import serve_lmtp
+from replicator.lmtp.services import LmtpServices
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.report import Report
+from replicator.replication.service import ClusterMail
+from replicator.store.store import Store
+from replicator.users import UserDirectory
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[trio.SocketStream], Awaitable[None]]
+
+DATABASE = "node.db"
+LOCK = "lock"
+
+
+async def run_node(config: Config, *, ready: Callable[[], None], environment: Environment | None = None) -> None:
+    """Run a node until cancelled. `ready` is called once all listeners accept.
+
+    Raises ConfigError if the data directory or a certificate cannot be used, OSError if an address cannot.
+    """
+    environment = environment or Environment()
+    with _data_directory(config.node.data):
+        origin = environment.new_origin(config.node.id)
+        async with Store.open(config.node.data / DATABASE, origin, environment) as store:
+            tls = _Tls(config.tls)
+            coordinator = Coordinator(config, store, environment, tls.dial)
+            mail = ClusterMail(store, coordinator, environment)
+            registry = CollectorRegistry()
+            report = Report(coordinator, store, environment, registry)
+            handlers = _doors(config, tls, coordinator, mail, report, registry)
+            async with trio.open_nursery() as nursery:
+                listeners = [
+                    (await trio.open_tcp_listeners(address.port, host=address.host), handler)
+                    for address, handler in handlers
+                ]
+                nursery.start_soon(coordinator.run)
+                nursery.start_soon(report.run, config.mastership.heartbeat_s)
+                for sockets, handler in listeners:
+                    await nursery.start(trio.serve_listeners, _guarded(handler), sockets)
+                log.info("node %s runs as %s", config.node.id, origin)
+                ready()
+
+
+def _doors(
+    config: Config,
+    tls: _Tls,
+    coordinator: Coordinator,
+    mail: ClusterMail,
+    report: Report,
+    registry: CollectorRegistry,
+) -> Iterator[tuple[Address, Handler]]:
+    """What listens where."""
+    listen, sid = config.listen, config.node.id
+    users = UserDirectory(config.users.passwd_file)
+    imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients)
+    lmtp = LmtpServices(mail=mail, users=users, node_name=sid)
+    http = HttpServer(HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry))
+    if listen.peer:
+        yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
+    if listen.imap:
+        yield listen.imap, lambda stream: serve_imap(stream, imap)
+    if listen.lmtp:
+        yield listen.lmtp, lambda stream: serve_lmtp(stream, lmtp)
+    if listen.http:
+        yield listen.http, http.serve
+
+
+def _guarded(handler: Handler) -> Handler:
+    """The one edge where a defect in one connection is kept from the others."""
+
+    async def guarded(stream: trio.SocketStream) -> None:
+        try:
+            await handler(stream)
+        except Exception:
+            log.exception("a connection ended because of a defect in this program")
+
+    return guarded
+
+
+@contextmanager
+def _data_directory(path: Path) -> Iterator[None]:
+    """Make it if need be, and keep a second process out of it. Raises ConfigError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; check `node.data`") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"{path}: another node uses this directory; stop it, or change `node.data`") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+class _Tls:
+    """Contexts for links and clients; without configuration, plain streams (then all listeners are on loopback)."""
+
+    def __init__(self, config: TlsConfig | None) -> None:
+        self.for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER) if config else None
+        self._accepting = _context(config, ssl.PROTOCOL_TLS_SERVER, peers=True) if config and config.ca else None
+        self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
+
+    async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
+        """Connect to a peer."""
+        stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+        return trio.SSLStream(stream, self._dialling) if self._dialling else stream
+
+    def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        """A peer's connection."""
+        return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
+
+
+def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
+    """A context with this node's certificate; `peers`: the other side must have one that our CA signed."""
+    context = ssl.SSLContext(kind)
+    try:
+        context.load_cert_chain(config.certificate, config.key)
+        if peers:
+            context.check_hostname = False  # nodes are known by who signed them and by the SID of their HELLO
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(config.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"[tls]: {config.certificate}, {config.key} or {config.ca} cannot be used: {error}"
+        ) from error
+    return context

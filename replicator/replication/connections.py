@@ -1,0 +1,269 @@
+"""Making links: listening, dialling, the HELLO of either side, and dialling again.
+
+Of two nodes the one with the lower SID dials, so there is one link between them. A peer that dials anew replaces
+its old link: it has restarted, or knows better than we that the old one is dead. HELLO is refused for another
+cluster, our own SID, a SID that is not configured, another version, or a clock that is too far off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
+from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
+from replicator.config import Config, PeerConfig
+from replicator.environment import Environment
+from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
+
+log = logging.getLogger(__name__)
+
+MAX_CLOCK_DIFFERENCE_MS = 5 * 60 * 1000
+HANDSHAKE_TIMEOUT_S = 10.0
+FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
+MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
+ZSTD = "ZSTD"
+
+Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
+
+
+class LinkRefusedError(Exception):
+    """One side does not want the link. The text is for the operator."""
+
+
+class LinkOwner(LinkHandler, Protocol):
+    """Who is told of links."""
+
+    async def link_up(self, link: PeerLink, task_status: trio.TaskStatus[None]) -> None:
+        """Runs as long as the link; cancelled when it ends. Nothing is read from the link before it has started."""
+        ...
+
+    def link_down(self, link: PeerLink) -> None:
+        """The link has ended."""
+        ...
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What is known of the link to one configured peer."""
+
+    config: PeerConfig
+    link: PeerLink | None = None
+    since_ms: int | None = None
+    error: str | None = None
+
+
+class Connections:
+    """All links of one node. `origin` names this run of it."""
+
+    def __init__(self, config: Config, origin: str, environment: Environment, owner: LinkOwner, dial: Dial) -> None:
+        self._config = config
+        self._origin = origin
+        self._environment = environment
+        self._owner = owner
+        self._dial = dial
+        self._greeting = trio.CapacityLimiter(MAX_HANDSHAKES)
+        self.peers = {peer.id: PeerState(peer) for peer in config.peers}
+
+    @property
+    def links(self) -> list[PeerLink]:
+        """Those that are up."""
+        return [state.link for state in self.peers.values() if state.link is not None]
+
+    def link(self, sid: str | None) -> PeerLink | None:
+        """The link to a neighbour, if it is up."""
+        state = self.peers.get(sid) if sid is not None else None
+        return state.link if state else None
+
+    async def run(self) -> None:
+        """Dial those peers that it is ours to dial, for ever."""
+        async with trio.open_nursery() as nursery:
+            for state in self.peers.values():
+                if self._config.node.id < state.config.id:
+                    nursery.start_soon(self._keep_dialling, state)
+
+    async def accept(self, stream: trio.abc.Stream) -> None:
+        """Serve a connection that a peer has made. Returns when it ends."""
+        sid = None
+        try:
+            async with self._greeting:
+                link = await self._welcome(stream)
+            sid = link.sid
+            await self._serve(link)
+        except* _LINK_ERRORS as errors:
+            self._note_end(sid, errors)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    # ---- dialling
+
+    async def _keep_dialling(self, state: PeerState) -> None:
+        delay = FIRST_RETRY_S
+        while True:
+            began = trio.current_time()
+            try:
+                await self._dial_once(state)
+            except* _LINK_ERRORS as errors:
+                self._note_end(state.config.id, errors)
+            if trio.current_time() - began > MAX_RETRY_S:
+                delay = FIRST_RETRY_S
+            await trio.sleep(delay * self._environment.random.uniform(0.5, 1.0))
+            delay = min(2 * delay, MAX_RETRY_S)
+
+    async def _dial_once(self, state: PeerState) -> None:
+        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            stream = await self._dial(state.config)
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                link = await self._greet(stream, state.config)
+            await self._serve(link)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
+        """The dialling side's HELLO."""
+        encoder, decoder = Encoder(), Decoder()
+        await stream.send_all(encoder.request("hello", self._hello()))
+        reply = await _first_item(stream, decoder)
+        match reply:
+            case Response("hello", Hello() as hello):
+                self._check(hello, peer.id)
+            case Response("hello", Refused(_, text)):
+                raise LinkRefusedError(f"{peer.id} refuses the link: {text}")
+            case _:
+                raise ProtocolError("a HELLO was expected")
+        self._compress(hello, encoder, decoder)
+        return PeerLink(stream, hello, encoder, decoder)
+
+    async def _welcome(self, stream: trio.abc.Stream) -> PeerLink:
+        """The accepting side's HELLO."""
+        encoder, decoder = Encoder(), Decoder()
+        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            match await _first_item(stream, decoder):
+                case Request(str(tag), Hello() as hello):
+                    pass
+                case _:
+                    raise ProtocolError("a HELLO was expected")
+            try:
+                self._check(hello, None)
+            except LinkRefusedError as error:
+                await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
+                raise
+            await stream.send_all(encoder.response(tag, self._hello()))
+            self._compress(hello, encoder, decoder)
+            return PeerLink(stream, hello, encoder, decoder)
+
+    def _hello(self) -> Hello:
+        node = self._config.node
+        capabilities = () if self._is_local() else (ZSTD,)
+        clock_ms = self._environment.clock_ms()
+        return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
+
+    def _compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
+        """Both directions, if both sides offer it."""
+        if ZSTD in hello.capabilities and ZSTD in self._hello().capabilities:
+            encoder.start_compression()
+            decoder.start_decompression()
+
+    def _is_local(self) -> bool:
+        """Whether all peers are on this machine, where compression only costs."""
+        return all(state.config.address.is_loopback for state in self.peers.values())
+
+    def _check(self, hello: Hello, expected: str | None) -> None:
+        """Raises LinkRefusedError."""
+        ours, difference = self._hello(), hello.clock_ms - self._environment.clock_ms()
+        if hello.version != ours.version:
+            raise _refused(RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}")
+        if hello.cluster != ours.cluster:
+            raise _refused(RefusalCode.CLUSTER, f"cluster {hello.cluster!r}; this node is of {ours.cluster!r}")
+        if hello.sid == ours.sid:
+            raise _refused(RefusalCode.SAME_SID, f"both nodes have the id {ours.sid!r}; give each its own `node.id`")
+        if hello.sid not in self.peers or (expected is not None and hello.sid != expected):
+            raise _refused(RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects")
+        if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
+            raise _refused(
+                RefusalCode.CLOCK,
+                f"the clocks are {abs(difference) / 1000:.0f} s apart: {hello.sid} has {hello.clock_ms} ms,"
+                f" {ours.sid} {ours.clock_ms} ms since the epoch; set them by NTP",
+            )
+
+    # ---- serving
+
+    async def _serve(self, link: PeerLink) -> None:
+        state = self.peers[link.sid]
+        if state.link is not None:
+            state.link.scope.cancel()
+            self._forget(state, state.link, "the peer made another connection")
+        state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
+        log.info("link to %s is up (%s)", link.sid, link.hello.origin)
+        mastership = self._config.mastership
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._owner.link_up, link)
+                await link.run(self._owner, heartbeat_s=mastership.heartbeat_s, timeout_s=mastership.timeout_s)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._forget(state, link, "the peer closed the connection")
+
+    def _forget(self, state: PeerState, link: PeerLink, reason: str) -> None:
+        if state.link is link:
+            state.link, state.error, state.since_ms = None, reason, self._environment.clock_ms()
+            self._owner.link_down(link)
+
+    def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
+        reason = "; ".join(sorted({_reason(error) for error in _leaves(errors)}))
+        state = self.peers.get(sid) if sid is not None else None
+        if state is None:
+            log.warning("a connection ended before its HELLO was accepted: %s", reason)
+        elif state.link is None and state.error != reason:
+            state.error = reason
+            log.warning("link to %s is down: %s", sid, reason)
+
+
+_LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, OSError, trio.BrokenResourceError,
+                trio.ClosedResourceError, trio.TooSlowError)  # fmt: skip
+
+
+class _CodedRefusalError(LinkRefusedError):
+    """Our own refusal, with the code that the peer is given."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def _refused(code: str, text: str) -> LinkRefusedError:
+    return _CodedRefusalError(code, text)
+
+
+def _code_of(error: LinkRefusedError) -> str:
+    return error.code if isinstance(error, _CodedRefusalError) else RefusalCode.UNAVAILABLE
+
+
+async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:
+    while True:
+        data = await stream.receive_some()
+        if not data:
+            raise LinkDownError("the connection was closed before HELLO")
+        for item in decoder.feed(bytes(data)):
+            if isinstance(item, Request | Response):
+                return item
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, trio.TooSlowError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,340 @@
+"""The node among its peers: every change finds its master here, from this node's clients or from other nodes.
+
+`perform` runs an operation where it belongs. If this node is the master, the store numbers it and the reply waits
+until enough disks have it; if not, it goes on to the next node on the way to the master, and the reply comes back
+the same way. The caller is never told to try elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import trio
+
+from master_election.masters import ScopePolicy
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Ack,
+    Command,
+    Content,
+    Done,
+    Dropped,
+    EntryCommand,
+    FetchGuid,
+    FetchHash,
+    FetchUid,
+    Links,
+    Log,
+    Mbox,
+    Mismatch,
+    RefusalCode,
+    Refused,
+    Reply,
+    Root,
+    Saved,
+    Who,
+)
+from protocol.values import Dot
+from replicator.config import Config
+from replicator.environment import Environment
+from replicator.errors import MailError, UnavailableError
+from replicator.replication.connections import Connections, Dial
+from replicator.replication.durability import Durability
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.mastership import Mastership
+from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
+from replicator.replication.receiving import Receiver
+from replicator.replication.shipping import Shipper
+from replicator.replication.wire import error_of, refusal
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.content import read_text
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Commit
+
+REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
+SOURCE_TIMEOUT_S = 3.0  # for what is to be copied to arrive at the destination's master
+RETRY_S = 0.05  # before a change is tried again that met a change of routes
+
+
+@dataclass(slots=True)
+class Feed:
+    """Both directions of the log on one link."""
+
+    link: PeerLink
+    shipper: Shipper
+    receiver: Receiver
+
+
+class Coordinator:
+    """Belongs to the event loop. Owns the links and what runs on them."""
+
+    def __init__(self, config: Config, store: Store, environment: Environment, dial: Dial) -> None:
+        self.config = config
+        self.store = store
+        self.sid = config.node.id
+        self.connections = Connections(config, store.origin, environment, self, dial)
+        self.durability = Durability(config.durability, self._acknowledged)
+        self.mastership = Mastership(
+            self.sid,
+            store,
+            clock_ms=environment.clock_ms(),
+            policy=ScopePolicy(config.mastership.scope),
+            priorities={config.node.id: config.node.priority, **{peer.id: peer.priority for peer in config.peers}},
+            link_to=self.connections.link,
+            catch_up=self._catch_up,
+            timeout_s=config.mastership.timeout_s,
+            routes_changed=self._routes_changed,
+        )
+        self.feeds: dict[str, Feed] = {}
+        self._new_id = environment.new_guid
+        self._contexts: dict[str, dict[str, int]] = {}
+        self._complete = trio.Event()
+        self._committed = trio.Event()
+        store.listeners.append(self._note_commit)
+
+    async def run(self) -> None:
+        """Keep links and masters until cancelled."""
+        mastership = self.config.mastership
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.connections.run)
+            nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
+            nursery.start_soon(self._beat, mastership.heartbeat_s)
+            with trio.move_on_after(mastership.timeout_s):
+                await self._complete.wait()
+            self._complete.set()
+
+    # ---- changes
+
+    async def submit(self, operation: Operation) -> Reply:
+        """Do what a client of this node asks; return when it is durable and this node shows it. Raises MailError."""
+        with trio.move_on_after(REQUEST_TIMEOUT_S):
+            reply = await self.perform(operation)
+            for dot in dots_of(reply):
+                await self.store.wait_applied(dot)
+            return reply
+        raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
+
+    async def perform(self, operation: Operation, came_from: PeerLink | None = None) -> Reply:
+        """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
+        key = operation.key
+        # A node that has just started may be behind: it does not number before it has had time to meet the others.
+        await self._complete.wait()
+        while True:
+            master = await self.mastership.find(key)
+            if master == self.sid:
+                if not self.mastership.may_number(key):
+                    await self.mastership.get_ready(key)
+                    continue
+                return await self._number(operation)
+            link = self.mastership.toward(master)
+            if link is None or link is came_from:
+                self.mastership.forget(key)
+                await trio.sleep(RETRY_S)
+                continue
+            try:
+                reply = await link.request(operation.command)
+            except LinkDownError:
+                if not operation.can_repeat:
+                    raise UnavailableError("the link broke; the change may or may not have been made") from None
+                continue
+            if isinstance(reply, Refused):
+                raise error_of(reply)
+            return reply
+
+    async def _number(self, operation: Operation) -> Reply:
+        self.durability.check()
+        reply = await self._run(operation)
+        for dot in dots_of(reply):
+            if dot.origin == self.store.origin:
+                await self.durability.wait(dot)
+        return reply
+
+    async def _run(self, operation: Operation) -> Reply:
+        with trio.move_on_after(SOURCE_TIMEOUT_S):
+            while True:
+                committed = self._committed
+                try:
+                    return await self.store.write(operation.run)
+                except NotHereYetError:
+                    await committed.wait()
+        raise UnavailableError("a message that was to be copied is gone, or has not arrived at the mailbox's master")
+
+    def peer_context(self, sid: str) -> dict[str, int]:
+        """What a peer has said that it has; what it last said, if its link is down."""
+        if (feed := self.feeds.get(sid)) is not None:
+            self._contexts[sid] = feed.shipper.acknowledged
+        return dict(self._contexts.get(sid, {}))
+
+    # ---- content
+
+    async def fetch_content(self, content_hash: bytes) -> bytes | None:
+        """A message text from a neighbour that has it."""
+        for link in self.connections.links:
+            try:
+                match await link.request(FetchHash(content_hash)):
+                    case Content(message):
+                        return message
+                    case _:
+                        continue
+            except LinkDownError:
+                continue
+        return None
+
+    # ---- as the owner of links
+
+    async def link_up(self, link: PeerLink, task_status: trio.TaskStatus[None]) -> None:
+        """See `LinkOwner`."""
+        feed = Feed(
+            link,
+            Shipper(self.store, link, self.mastership.ships),
+            Receiver(self.store, link, self.connections.link),
+        )
+        self.feeds[link.sid] = feed
+        self.mastership.link_up(link)
+        self.durability.changed()
+        if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
+            self._complete.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed.shipper.run)
+            nursery.start_soon(feed.receiver.run)
+            task_status.started()
+
+    def link_down(self, link: PeerLink) -> None:
+        """See `LinkOwner`."""
+        if (feed := self.feeds.pop(link.sid, None)) is not None:
+            self._contexts[link.sid] = feed.shipper.acknowledged
+        self.mastership.link_down(link.sid)
+        self.durability.changed()
+
+    async def notice(self, link: PeerLink, command: Command) -> None:
+        """See `LinkHandler`."""
+        match command:
+            case Links() | Root() | Dropped():
+                self.mastership.received(link, command)
+                if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
+                    self._complete.set()
+            case Ack():
+                self.feeds[link.sid].shipper.acked(command)
+                self.durability.changed()
+            case _ if isinstance(command, EntryCommand):
+                await self.feeds[link.sid].receiver.take(command)
+            case _:
+                raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")
+
+    async def answer(self, link: PeerLink, command: Command) -> Reply:
+        """See `LinkHandler`."""
+        try:
+            with trio.move_on_after(REQUEST_TIMEOUT_S):
+                return await self._answer(link, command)
+            return Refused(RefusalCode.UNAVAILABLE, "not done in time")
+        except MailError as error:
+            return refusal(error)
+
+    async def _answer(self, link: PeerLink, command: Command) -> Reply:
+        match command:
+            case Log():
+                self.feeds[link.sid].shipper.asked(command)
+                return Done()
+            case Who():
+                return await self.mastership.answer_who(command)
+            case Mbox():
+                return await self._compare(link, command)
+            case FetchHash() | FetchGuid() | FetchUid():
+                return await self._content(link, command)
+            case _:
+                operations = from_command(link, command, self._new_id)
+                if not operations:
+                    text = f"{type(command).__name__.upper()} is not available in this version"
+                    return Refused(RefusalCode.UNSUPPORTED, text)
+                replies = [await self.perform(operation, link) for operation in operations]
+                return replies[0] if len(replies) == 1 else _joined(replies)
+
+    async def _compare(self, link: PeerLink, mbox: Mbox) -> Reply:
+        if mbox.destination not in {None, self.sid}:
+            onward = self.mastership.toward(mbox.destination) if mbox.destination else None
+            if onward is None or onward is link:
+                return Refused(RefusalCode.UNAVAILABLE, f"no way to {mbox.destination}")
+            key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+            return await onward.request(lambda onward: _renumbered(mbox, onward.number(key, mbox.name)))
+        mine = await self.store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
+        if mine is None or (mine.head == mbox.head and mine.digest() == mbox.digest):
+            return Done()
+        fields = ("head",) if mine.head != mbox.head else ("digest",)
+        return Mismatch(fields, mine.head, tuple(Dot(origin, seq) for origin, seq in sorted(mine.context.items())))
+
+    async def _content(self, link: PeerLink, command: FetchHash | FetchGuid | FetchUid) -> Reply:
+        match command:
+            case FetchHash(content_hash):
+                wanted: bytes | None = content_hash
+            case FetchGuid(guid):
+                wanted = await self.store.read(lambda reader: reading.content_hash_of_guid(reader, guid))
+            case FetchUid(number, uid):
+                key = link.key_of(number)
+                if key is None:
+                    raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+                wanted = await self.store.read(lambda reader: reading.content_hash_of_uid(reader, key.mailbox_id, uid))
+            case _:
+                assert_never(command)
+        text = await self.store.read(lambda reader: read_text(reader, wanted)) if wanted else None
+        return Content(text) if text is not None else Refused(RefusalCode.NO_CONTENT, "not at this node")
+
+    # ---- becoming a master
+
+    async def _catch_up(self, key: MailboxKey) -> None:
+        """Compare the heads of one mailbox with all nodes of the component, and take what they have more."""
+        chain = await self.store.read(lambda reader: chains.load(reader, key.mailbox_id))
+        chain = chain or chains.Chain(key.mailbox_id, key.user, key.uidvalidity)
+        others = [sid for sid in self.mastership.table.component if sid != self.sid]
+        async with trio.open_nursery() as nursery:
+            for sid in others:
+                nursery.start_soon(self._catch_up_with, sid, key, chain)
+
+    async def _catch_up_with(self, sid: str, key: MailboxKey, chain: chains.Chain) -> None:
+        link = self.mastership.toward(sid)
+        if link is None:
+            return
+        try:
+            reply = await link.request(
+                lambda link: Mbox(
+                    link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, chain.uidnext, chain.messages,
+                    chain.highestmodseq, chain.head, chain.digest(), sid,
+                )
+            )  # fmt: skip
+        except LinkDownError:
+            return
+        if isinstance(reply, Mismatch) and reply.head is not None and not chain.has_seen(reply.head):
+            await self.store.wait_applied(reply.head)
+
+    # ---- upkeep
+
+    def _acknowledged(self) -> Iterable[int]:
+        origin = self.store.origin
+        return [feed.shipper.acknowledged.get(origin, 0) for feed in self.feeds.values()]
+
+    def _routes_changed(self) -> None:
+        for feed in self.feeds.values():
+            feed.shipper.start_again()
+
+    def _note_commit(self, commit: Commit) -> None:
+        if commit.applied:
+            self._committed.set()
+            self._committed = trio.Event()
+
+    async def _beat(self, heartbeat_s: float) -> None:
+        while True:
+            await trio.sleep(heartbeat_s)
+            for feed in self.feeds.values():
+                feed.receiver.tell()
+
+
+def _joined(replies: list[Reply]) -> Reply:
+    saved = [reply for reply in replies if isinstance(reply, Saved)]
+    return Saved(tuple(uid for one in saved for uid in one.uids), tuple(dot for one in saved for dot in one.dots))
+
+
+def _renumbered(mbox: Mbox, number: int) -> Mbox:
+    return replace(mbox, number=number)

@@ -1,0 +1,214 @@
+"""One link: a connection to a peer after its HELLO, in both directions.
+
+Posting is synchronous and keeps its order, so a mailbox's number always goes before the command that uses it; a
+task of the link's own writes what was posted. Replies come in any order. Whoever posts much first awaits `room`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from protocol.codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
+from protocol.commands import Command, Done, Hello, Mbox, Ping, RefusalCode, Refused, Reply
+from replicator.store.reading import MailboxKey
+
+RECEIVE_BYTES = 1 << 17
+OUTPUT_BYTES = 4 << 20  # posted and not yet sent; beyond it `room` waits
+MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the oldest give theirs up
+MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
+
+
+class LinkDownError(Exception):
+    """The link ended before the reply came: the request may or may not have been done."""
+
+
+class LinkHandler(Protocol):
+    """What the node does with what comes in."""
+
+    async def answer(self, link: PeerLink, command: Command) -> Reply:
+        """A request; many run at once."""
+        ...
+
+    async def notice(self, link: PeerLink, command: Command) -> None:
+        """A command without a tag; in order. The link reads no further meanwhile."""
+        ...
+
+
+class PeerLink:
+    """A link that is up. `hello` is the peer's."""
+
+    def __init__(self, stream: trio.abc.Stream, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
+        self.hello = hello
+        self.sid = hello.sid
+        self.round_trip_us = 0
+        self._stream = stream
+        self._encoder = encoder
+        self._decoder = decoder
+        self._output = bytearray()
+        self._posted = trio.Event()
+        self._drained = trio.Event()
+        self._tags = 0
+        self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
+        self._numbers: dict[MailboxKey, int] = {}
+        self._numbered: dict[int, MailboxKey] = {}
+        self._next_number = 1
+        self._keys: dict[int, MailboxKey] = {}
+        self._answering = 0
+        self.closed = False
+        self.scope = trio.CancelScope()
+
+    # ---- sending
+
+    def post(self, command: Command, tag: str | None = None) -> None:
+        """Send a command in its turn. Nothing happens if the link is down."""
+        self._append(self._encoder.request(tag, command))
+
+    def number(self, key: MailboxKey, name: str = "") -> int:
+        """The mailbox's number in this direction; told to the peer if it is new. `name` is for people."""
+        known = self._numbers.get(key)
+        if known is not None:
+            return known
+        number = self._next_number
+        self._next_number = number % MAX_NUMBERS + 1
+        if (past := self._numbered.get(number)) is not None:
+            del self._numbers[past]
+        self._numbers[key], self._numbered[number] = number, key
+        self.post(Mbox(number, key.user, name, key.mailbox_id, key.uidvalidity))
+        return number
+
+    def is_numbered(self, key: MailboxKey) -> bool:
+        """Whether the peer knows the mailbox by a number."""
+        return key in self._numbers
+
+    async def room(self) -> None:
+        """Return when not too much waits to be sent. Raises LinkDownError."""
+        while len(self._output) > OUTPUT_BYTES:
+            if self.closed:
+                raise LinkDownError(self.sid)
+            await self._drained.wait()
+
+    async def request(self, command: Command | Callable[[PeerLink], Command]) -> Reply:
+        """Send a request and return its reply. Raises LinkDownError. Cancelled, the request may still be done.
+
+        A function is called when there is room, to make the command with this link's numbers.
+        """
+        await self.room()
+        if self.closed:
+            raise LinkDownError(self.sid)
+        self._tags += 1
+        tag = f"r{self._tags}"
+        send, receive = trio.open_memory_channel[Reply](1)
+        self._pending[tag] = send
+        try:
+            self.post(command(self) if callable(command) else command, tag)
+            return await receive.receive()
+        except trio.EndOfChannel:
+            raise LinkDownError(self.sid) from None
+        finally:
+            self._pending.pop(tag, None)
+
+    # ---- receiving
+
+    def key_of(self, number: int) -> MailboxKey | None:
+        """The mailbox that the peer gave this number."""
+        return self._keys.get(number)
+
+    async def run(self, handler: LinkHandler, *, heartbeat_s: float, timeout_s: float) -> None:
+        """Read, write and keep alive until the link ends; then return.
+
+        Raises ProtocolError if the peer sends what it must not, OSError and trio's stream errors if the connection
+        breaks, TooSlowError if nothing came for `timeout_s`.
+        """
+        try:
+            with self.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._beat, heartbeat_s)
+                    await self._read(handler, nursery, timeout_s)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    async def _read(self, handler: LinkHandler, nursery: trio.Nursery, timeout_s: float) -> None:
+        data = b""  # what came with the HELLO is in the decoder
+        while True:
+            for item in self._decoder.feed(data):
+                await self._take(item, handler, nursery)
+            with trio.fail_after(timeout_s):
+                data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            if not data:
+                return
+
+    async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
+        match item:
+            case Response(tag, reply):
+                if (waiting := self._pending.pop(tag, None)) is not None:
+                    waiting.send_nowait(reply)
+            case Request(tag, Mbox() as command):
+                if command.number > MAX_NUMBERS:
+                    raise ProtocolError(f"mailbox number {command.number}: {MAX_NUMBERS} is the limit")
+                self._keys[command.number] = MailboxKey(command.user, command.mailbox_id, command.uidvalidity)
+                if tag is not None:
+                    self._serve(handler, nursery, tag, command)
+            case Request(None, command):
+                await handler.notice(self, command)
+            case Request(str(tag), Ping()):
+                self._reply(tag, Done())
+            case Request(str(tag), command):
+                self._serve(handler, nursery, tag, command)
+            case ContinuationNeeded():
+                self._append(self._encoder.continuation())
+
+    def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
+        if self._answering >= MAX_REQUESTS:
+            self._reply(tag, Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again"))
+            return
+        self._answering += 1
+        nursery.start_soon(self._answer, handler, tag, command)
+
+    async def _answer(self, handler: LinkHandler, tag: str, command: Command) -> None:
+        try:
+            reply = await handler.answer(self, command)
+            await self.room()
+            self._reply(tag, reply)
+        except LinkDownError:
+            return
+        finally:
+            self._answering -= 1
+
+    def _reply(self, tag: str, reply: Reply) -> None:
+        self._append(self._encoder.response(tag, reply))
+
+    # ---- the connection
+
+    def _append(self, data: bytes) -> None:
+        if not self.closed:
+            self._output += data
+            self._posted.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._posted.wait()
+            self._posted = trio.Event()
+            data, self._output = self._output, bytearray()
+            await self._stream.send_all(data)
+            self._drained.set()
+            self._drained = trio.Event()
+
+    async def _beat(self, heartbeat_s: float) -> None:
+        while True:
+            sent = trio.current_time()
+            await self.request(Ping())
+            self.round_trip_us = int((trio.current_time() - sent) * 1e6)
+            await trio.sleep(heartbeat_s)
+
+    def _close(self) -> None:
+        self.closed = True
+        self._drained.set()
+        for waiting in self._pending.values():
+            waiting.close()

@@ -1,0 +1,317 @@
+"""The changes that clients ask for, wherever they end up.
+
+An operation can be put on the wire, for a master elsewhere, or run as a job of the writer, by a master here: both
+ways give the same reply. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Command,
+    Copy,
+    Create,
+    Delete,
+    Done,
+    Expunge,
+    Rename,
+    Reply,
+    Save,
+    Saved,
+    Store,
+    Stored,
+    Subscribe,
+)
+from protocol.values import Dot, UidSet
+from replicator.replication.link import PeerLink
+from replicator.store import numbering
+from replicator.store.content import StoredText
+from replicator.store.numbering import CopySource
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from resync.entry import tree_id
+
+NewId = Callable[[], bytes]
+"""16 random bytes."""
+
+
+class NotHereYetError(Exception):
+    """What is to be copied is not at this node: it is on its way, or it was expunged."""
+
+
+class Operation(Protocol):
+    """One change to one mailbox or tree."""
+
+    @property
+    def key(self) -> MailboxKey:
+        """What is changed."""
+        ...
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether doing it again, if nobody knows whether it was done, changes nothing."""
+        ...
+
+    def command(self, link: PeerLink) -> Command:
+        """The request, with the numbers of this link."""
+        ...
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number it. Raises MailError, NotHereYetError."""
+        ...
+
+
+def dots_of(reply: Reply) -> tuple[Dot, ...]:
+    """The entries that a reply stands for."""
+    match reply:
+        case Saved(dots=dots):
+            return dots
+        case Stored(dot=Dot() as dot) | Done(dot=Dot() as dot):
+            return (dot,)
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOperation:
+    """Store a message. Its GUID makes it safe to try again."""
+
+    key: MailboxKey
+    guid: bytes
+    received_ms: int
+    flags: tuple[str, ...]
+    stored: StoredText = field(repr=False)
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """SAVE without UID."""
+        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, self.stored.text)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Saved."""
+        placed = numbering.save(
+            tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
+        )
+        return Saved(placed.uids, (placed.dot,) if placed.dot else ())
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOperation:
+    """Copy messages between mailboxes of one user: all of them, in one entry."""
+
+    source: MailboxKey
+    key: MailboxKey
+    uids: UidSet
+    guids: tuple[bytes, ...]
+    new_id: NewId
+    can_repeat: bool = False
+
+    def command(self, link: PeerLink) -> Command:
+        """COPY without UID."""
+        source, destination = link.number(self.source), link.number(self.key)
+        return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=())
+
+    def run(self, tx: Transaction) -> Reply:
+        """Saved."""
+        pairs = zip(self.uids, self.guids, strict=True)
+        wanted = [CopySource(uid, guid, self.new_id()) for uid, guid in pairs]
+        placed = numbering.copy(tx, self.source.mailbox_id, wanted, self.key)
+        if placed is None:
+            raise NotHereYetError
+        return Saved(placed.uids, (placed.dot,) if placed.dot else ())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpungeOperation:
+    """Remove messages."""
+
+    key: MailboxKey
+    uids: UidSet
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """EXPUNGE."""
+        return Expunge(link.number(self.key), self.uids)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        return Done(numbering.expunge(tx, self.key, self.uids))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOperation:
+    """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did."""
+
+    key: MailboxKey
+    uids: UidSet
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    seen_modseq: int
+    unchanged_since: int | None = None
+
+    @property
+    def can_repeat(self) -> bool:
+        """See `Operation`."""
+        return self.unchanged_since is None
+
+    def command(self, link: PeerLink) -> Command:
+        """STORE without MODSEQ."""
+        number = link.number(self.key)
+        return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Stored."""
+        done = numbering.store(
+            tx, self.key, self.uids, added=self.added, removed=self.removed, unchanged_since=self.unchanged_since
+        )
+        return Stored(done.refused, done.modseq, done.dot)
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
+
+
+def _ids(new_id: NewId) -> Iterator[bytes]:
+    while True:
+        yield new_id()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOperation:
+    """Create a folder and the parents that it lacks."""
+
+    user: str
+    name: str
+    mailbox_id: bytes
+    new_id: NewId
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """CREATE; the master gives the UIDVALIDITY."""
+        return Create(self.user, self.name, self.mailbox_id, uidvalidity=0)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        spare = _ids(self.new_id)
+        return Done(numbering.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare))
+
+
+@dataclass(frozen=True, slots=True)
+class RenameOperation:
+    """Rename a folder with all below it."""
+
+    user: str
+    mailbox_id: bytes
+    name: str
+    new_id: NewId
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """RENAME."""
+        return Rename(self.user, self.mailbox_id, self.name)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        spare = _ids(self.new_id)
+        return Done(numbering.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOperation:
+    """Take a folder out of the tree."""
+
+    user: str
+    mailbox_id: bytes
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """DELETE."""
+        return Delete(self.user, self.mailbox_id)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        return Done(numbering.delete_folder(tx, self.user, self.mailbox_id))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeOperation:
+    """Set or clear a subscription."""
+
+    user: str
+    name: str
+    subscribed: bool
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """SUBSCRIBE."""
+        return Subscribe(self.user, self.name, self.subscribed)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        return Done(numbering.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
+
+
+def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operation]:
+    """The operations that a peer's request asks for. Raises ProtocolError for a mailbox number that is not known."""
+
+    def key(number: int) -> MailboxKey:
+        found = link.key_of(number)
+        if found is None:
+            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+        return found
+
+    match command:
+        case Save():
+            stored = StoredText.of(command.message)
+            return [
+                SaveOperation(key(number), command.guid, command.received_ms, command.flags, stored)
+                for number in command.mailboxes
+            ]
+        case Copy():
+            if len(command.guids) != len(command.source_uids):
+                raise ProtocolError("a COPY must give one GUID for each UID")
+            source, destination = key(command.source), key(command.destination)
+            return [CopyOperation(source, destination, command.source_uids, command.guids, new_id)]
+        case Expunge():
+            return [ExpungeOperation(key(command.mailbox), command.uids)]
+        case Store():
+            return [
+                StoreOperation(
+                    key(command.mailbox), command.uids, command.added, command.removed,
+                    command.seen_modseq or 0, command.unchanged_since,
+                )
+            ]  # fmt: skip
+        case Create():
+            return [CreateOperation(command.user, command.name, command.mailbox_id, new_id)]
+        case Rename():
+            return [RenameOperation(command.user, command.mailbox_id, command.name, new_id)]
+        case Delete():
+            return [DeleteOperation(command.user, command.mailbox_id)]
+        case Subscribe():
+            return [SubscribeOperation(command.user, command.name, command.subscribed)]
+        case _:
+            return []

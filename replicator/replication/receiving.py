@@ -1,0 +1,98 @@
+"""Taking in the log of one peer: entries go to disk in batches, then they are acknowledged.
+
+An entry that leaves a gap in its origin's sequence is not taken; the peer is asked for what lies between. One whose
+predecessor is not here is kept and waits in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from protocol.commands import Ack, Done, EntryCommand, Log, Refused
+from protocol.values import Dot
+from replicator.replication.link import PeerLink
+from replicator.replication.wire import Arrived, EntryAssembler, error_of
+from replicator.store.apply import receive
+from replicator.store.store import Store
+from replicator.store.transaction import Transaction
+
+WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
+ENTRY_OVERHEAD_BYTES = 512
+
+LinkTo = Callable[[str], PeerLink | None]
+"""SID -> the link to that neighbour, if there is one."""
+
+
+class Receiver:
+    """One peer's log on its way to this node's disk."""
+
+    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo) -> None:
+        self._store = store
+        self._link = link
+        self._link_to = link_to
+        self._assembler = EntryAssembler(link.key_of)
+        self._waiting: list[Arrived] = []
+        self._waiting_bytes = 0
+        self._arrived = trio.Event()
+        self._taken = trio.Event()
+        self._told: dict[str, int] = {}
+
+    async def take(self, command: EntryCommand) -> None:
+        """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError."""
+        arrived = self._assembler.add(command)
+        if arrived is None:
+            return
+        self._waiting.append(arrived)
+        self._waiting_bytes += arrived.size_bytes + ENTRY_OVERHEAD_BYTES
+        self._arrived.set()
+        while self._waiting_bytes > WAITING_BYTES:
+            await self._taken.wait()
+
+    async def run(self) -> None:
+        """Ask for what this node lacks, then write and acknowledge until cancelled."""
+        await self._ask()
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            self._taken.set()
+            self._taken = trio.Event()
+            await self._store.write(lambda tx, batch=batch: _receive_all(tx, batch))  # type: ignore[misc]
+            self._acknowledge(batch)
+            if any(item.entry.dot.seq > self._store.context.get(item.entry.dot.origin, 0) for item in batch):
+                await self._ask()
+
+    def tell(self) -> None:
+        """Acknowledge to the peer all that came by other ways since it was last told."""
+        for origin, seq in self._store.context.items():
+            self._tell(self._link, origin, seq)
+
+    async def _ask(self) -> None:
+        context = tuple(Dot(origin, seq) for origin, seq in sorted(self._store.context.items()))
+        self._told = dict(self._store.context)
+        match await self._link.request(Log(context)):
+            case Done():
+                return
+            case Refused() as refused:
+                raise error_of(refused)
+
+    def _acknowledge(self, batch: list[Arrived]) -> None:
+        """To the peer that sent it, and to the node that waits for it."""
+        for origin in dict.fromkeys(item.entry.dot.origin for item in batch):
+            seq = self._store.context.get(origin, 0)
+            self._tell(self._link, origin, seq)
+            author = self._link_to(Dot(origin, seq).sid)
+            if author is not None and author is not self._link:
+                author.post(Ack(origin, seq))
+
+    def _tell(self, link: PeerLink, origin: str, seq: int) -> None:
+        if self._told.get(origin, 0) < seq:
+            self._told[origin] = seq
+            link.post(Ack(origin, seq))
+
+
+def _receive_all(tx: Transaction, batch: list[Arrived]) -> None:
+    for item in batch:
+        receive(tx, item.entry, item.texts)

@@ -1,0 +1,189 @@
+"""What the node says about itself, for `status`, the JSON API and the metrics."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import trio
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from protocol.values import Dot
+from replicator.environment import Environment
+from replicator.replication.connections import PeerState
+from replicator.replication.coordinator import Coordinator
+from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.store import reading
+from replicator.store.chain import Chain
+from replicator.store.reading import Lag, MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Commit
+from resync import row as rows
+from resync.entry import MailAdd
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What one read of the database says."""
+
+    log_entries: int
+    waiting: int
+    mailboxes: list[MailboxKey]
+    digest: int
+
+
+class Report:
+    """See `NodeReport`. `run` keeps the metrics in `registry` fresh."""
+
+    def __init__(
+        self, coordinator: Coordinator, store: Store, environment: Environment, registry: CollectorRegistry
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._environment = environment
+        self._started_ms = environment.clock_ms()
+        self._metrics = _Metrics(registry)
+        store.listeners.append(self._metrics.committed)
+
+    async def node_status(self) -> NodeStatus:
+        """See `NodeReport`."""
+        counts = await self._store.read(_counts)
+        coordinator, mastership = self._coordinator, self._coordinator.mastership
+        return NodeStatus(
+            sid=coordinator.sid,
+            origin=self._store.origin,
+            cluster=coordinator.config.node.cluster,
+            version=version("mail-replicator"),
+            started_ms=self._started_ms,
+            component=mastership.table.component,
+            root=mastership.election.root,
+            term=mastership.election.term,
+            mailboxes=len(counts.mailboxes),
+            mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
+            log_entries=counts.log_entries,
+            waiting_entries=counts.waiting,
+            digest=rows.to_bytes(counts.digest).hex(),
+            links=await self._links(),
+        )
+
+    async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
+        """See `NodeReport`. Deleted folders are not shown."""
+        found = await self._store.read(lambda reader: _mailboxes(reader, user))
+        return [self._mailbox(chain, name) for name, chain in found]
+
+    async def healthy(self) -> Sequence[str]:
+        """See `NodeReport`: the database answers."""
+        try:
+            await self._store.read(reading.log_end)
+        except sqlite3.Error as error:
+            return [f"the database does not answer: {error}"]
+        return []
+
+    async def run(self, interval_s: float) -> None:
+        """Refresh the metrics until cancelled."""
+        while True:
+            self._metrics.refresh(await self._links(), (await self._store.read(reading.log_counts))[1])
+            await trio.sleep(interval_s)
+
+    def _mailbox(self, chain: Chain, name: str) -> MailboxStatus:
+        key = MailboxKey(chain.user, chain.id, chain.uidvalidity)
+        return MailboxStatus(
+            user=chain.user,
+            name=name,
+            mailbox_id=chain.id.hex(),
+            uidvalidity=chain.uidvalidity,
+            uidnext=chain.uidnext,
+            highestmodseq=chain.highestmodseq,
+            messages=chain.messages,
+            unseen=chain.unseen,
+            size_bytes=chain.size_bytes,
+            head=_text(chain.head),
+            digest=chain.digest().hex(),
+            master=self._coordinator.mastership.known_master(key),
+        )
+
+    async def _links(self) -> tuple[LinkStatus, ...]:
+        states = list(self._coordinator.connections.peers.values())
+        contexts = [self._coordinator.peer_context(state.config.id) for state in states]
+        lags = await self._store.read(lambda reader: [reading.lag(reader, context) for context in contexts])
+        return tuple(self._link(state, lag) for state, lag in zip(states, lags, strict=True))
+
+    def _link(self, state: PeerState, lag: Lag) -> LinkStatus:
+        age_ms = 0 if lag.oldest_ms is None else max(0, self._environment.clock_ms() - lag.oldest_ms)
+        return LinkStatus(
+            peer=state.config.id,
+            address=str(state.config.address),
+            up=state.link is not None,
+            since_ms=state.since_ms,
+            round_trip_us=state.link.round_trip_us if state.link else None,
+            lag_entries=lag.entries,
+            lag_bytes=lag.size_bytes,
+            lag_s=age_ms / 1000,
+            error=state.error,
+        )
+
+
+class _Metrics:
+    """The node's metrics. Names follow Prometheus: base units, counters end in `_total`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        peer = ["peer"]
+        self._up = Gauge("replicator_link_up", "Whether the link to the peer is up", peer, registry=registry)
+        self._entries = Gauge(
+            "replicator_lag_entries", "Log entries here that the peer has not acknowledged", peer, registry=registry
+        )
+        self._bytes = Gauge("replicator_lag_bytes", "Their size with message texts", peer, registry=registry)
+        self._seconds = Gauge("replicator_lag_seconds", "Age of the oldest of them", peer, registry=registry)
+        self._round_trip = Gauge("replicator_round_trip_seconds", "The last heartbeat's", peer, registry=registry)
+        self._waiting = Gauge(
+            "replicator_waiting_entries", "Log entries whose predecessor is not here", registry=registry
+        )
+        self._logged = Counter("replicator_log_entries_total", "Log entries written", registry=registry)
+        self._applied = Counter("replicator_applied_entries_total", "Log entries applied", registry=registry)
+        self._messages = Counter("replicator_messages_added_total", "Messages that appeared here", registry=registry)
+        self._commits = Counter("replicator_commits_total", "Transactions, of one fsync each", registry=registry)
+
+    def committed(self, commit: Commit) -> None:
+        """A transaction is on disk."""
+        self._commits.inc()
+        self._logged.inc(len(commit.logged))
+        self._applied.inc(len(commit.applied))
+        self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
+
+    def refresh(self, links: Sequence[LinkStatus], waiting: int) -> None:
+        """As things are now."""
+        self._waiting.set(waiting)
+        for link in links:
+            self._up.labels(link.peer).set(link.up)
+            self._entries.labels(link.peer).set(link.lag_entries)
+            self._bytes.labels(link.peer).set(link.lag_bytes)
+            self._seconds.labels(link.peer).set(link.lag_s)
+            self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+
+def _counts(reader: sqlite3.Connection) -> _Counts:
+    entries, waiting = reading.log_counts(reader)
+    digest = 0
+    mailboxes = []
+    for chain in reading.chains_of(reader, None):
+        digest = rows.add(digest, int.from_bytes(chain.digest()))
+        if chain.uidvalidity:
+            mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
+    return _Counts(entries, waiting, mailboxes, digest)
+
+
+def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[str, Chain]]:
+    """Visible folders with their chains, by user and name; one that never held mail has an empty chain."""
+    found = []
+    for owner in [user] if user is not None else reading.users(reader):
+        known = {chain.id: chain for chain in reading.chains_of(reader, owner)}
+        for name, record in sorted(reading.folders(reader, owner).items()):
+            chain = known.get(record.mailbox_id) or Chain(record.mailbox_id, owner, record.uidvalidity)
+            found.append((name, chain))
+    return found
+
+
+def _text(dot: Dot | None) -> str | None:
+    return f"{dot.origin} {dot.seq}" if dot else None

@@ -1,0 +1,302 @@
+"""The mail store that the doors see: `replicator.mailstore.MailStore` over the cluster.
+
+Reads what this node has; turns each change into an operation and hands it to the coordinator.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import trio
+
+from protocol.commands import Saved, Stored
+from protocol.values import UidSet
+from replicator.environment import Environment
+from replicator.errors import (
+    ContentUnavailableError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+)
+from replicator.mailstore import (
+    INBOX,
+    SEPARATOR,
+    CopiedMessages,
+    Folder,
+    FolderStatus,
+    NewMessage,
+    SavedMessage,
+    StoreResult,
+)
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.operations import (
+    CopyOperation,
+    CreateOperation,
+    DeleteOperation,
+    ExpungeOperation,
+    RenameOperation,
+    SaveOperation,
+    StoreOperation,
+    SubscribeOperation,
+)
+from replicator.store import chain as chains
+from replicator.store import reading, recent
+from replicator.store.content import StoredText, read_text, replace_text
+from replicator.store.reading import FolderRecord, MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Commit, Transaction
+from replicator.view import MailboxView, Message
+
+FOLDERS_IN_MEMORY = 10_000
+MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
+MAX_LEVELS = 32
+FETCH_TIMEOUT_S = 20.0  # for the text of one message from other nodes
+COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
+COMPRESS_INLINE_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
+
+
+class ClusterMail:
+    """See `MailStore`. Belongs to the event loop."""
+
+    def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
+        store.listeners.append(self._note_commit)
+
+    # ---- folders
+
+    async def folders(self, user: str) -> Sequence[Folder]:
+        """See `MailStore`."""
+        await self.folder(user, INBOX)
+        known = await self._store.read(lambda reader: reading.folders(reader, user))
+        found = [_folder(user, record) for record in known.values()]
+        return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
+
+    async def folder(self, user: str, name: str) -> Folder:
+        """See `MailStore`."""
+        known = self._folders.get((user, name))
+        if known is not None:
+            self._folders.move_to_end((user, name))
+            return known
+        record = await self._store.read(lambda reader: reading.folder(reader, user, name))
+        if record is None and name == INBOX:
+            return await self._create(user, INBOX)
+        if record is None:
+            raise FolderNotFoundError(f"there is no folder {name!r}")
+        return self._remember(_folder(user, record))
+
+    async def subscriptions(self, user: str) -> frozenset[str]:
+        """See `MailStore`."""
+        return await self._store.read(lambda reader: reading.subscriptions(reader, user))
+
+    async def create_folder(self, user: str, name: str) -> Folder:
+        """See `MailStore`."""
+        _check_name(name)
+        if name == INBOX:
+            raise FolderExistsError("INBOX exists for every user")
+        return await self._create(user, name)
+
+    async def rename_folder(self, user: str, old: str, new: str) -> None:
+        """See `MailStore`."""
+        _check_name(new)
+        if new == INBOX:
+            raise FolderExistsError("INBOX exists for every user")
+        if new.startswith(old + SEPARATOR):
+            raise InvalidNameError("a folder cannot be put below itself")
+        folder = await self.folder(user, old)
+        new_id = self._environment.new_guid
+        await self._coordinator.submit(RenameOperation(user, folder.mailbox_id, new, new_id))
+
+    async def delete_folder(self, user: str, name: str) -> None:
+        """See `MailStore`. Removes the mail that this node has seen; a folder with more than that stays."""
+        if name == INBOX:
+            raise InvalidNameError("INBOX cannot be deleted")
+        folder = await self.folder(user, name)
+        view = await self.open_mailbox(folder)
+        if view.messages:
+            await self.expunge(view, UidSet(((1, view.uidnext - 1),)))
+        await self._coordinator.submit(DeleteOperation(user, folder.mailbox_id))
+
+    async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """See `MailStore`."""
+        _check_name(name)
+        await self._coordinator.submit(SubscribeOperation(user, name, subscribed))
+
+    async def status(self, folder: Folder) -> FolderStatus:
+        """See `MailStore`."""
+        chain, unclaimed = await self._store.read(
+            lambda reader: (chains.load(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
+        )
+        if chain is None:
+            return FolderStatus(folder, 0, 0, 1, 0, 0, 0)
+        return FolderStatus(
+            folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
+        )
+
+    async def _create(self, user: str, name: str) -> Folder:
+        mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
+        await self._coordinator.submit(CreateOperation(user, name, mailbox_id, new_id))
+        record = await self._store.read(lambda reader: reading.folder(reader, user, name))
+        if record is None:
+            raise FolderNotFoundError(f"the folder {name!r} was deleted at once by someone else")
+        return self._remember(_folder(user, record))
+
+    # ---- mailboxes
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        """See `MailStore`."""
+        return await self._store.view(_key(folder))
+
+    async def claim_recent(self, folder: Folder) -> int:
+        """See `MailStore`."""
+
+        def claim(tx: Transaction) -> int:
+            chain = tx.chain(folder.mailbox_id)
+            return recent.claim(tx.connection, folder.mailbox_id, chain.uidnext if chain else 1)
+
+        return await self._store.write(claim)
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        """See `MailStore`."""
+        stored = await self._prepare(message.text)
+        received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
+        operation = SaveOperation(
+            _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
+        )
+        reply = await self._coordinator.submit(operation)
+        assert isinstance(reply, Saved)
+        return SavedMessage(folder.uidvalidity, reply.uids[0])
+
+    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        wanted = _present(source, uids)
+        copied: list[tuple[int, int]] = []
+        try:
+            for start in range(0, len(wanted), COPY_AT_ONCE):
+                copied += await self._copy_some(source, wanted[start : start + COPY_AT_ONCE], destination)
+        except MailError:
+            # RFC 3501 section 6.4.7: all or none.
+            await self.expunge(await self.open_mailbox(destination), UidSet.of(uid for _, uid in copied))
+            raise
+        return CopiedMessages(destination.uidvalidity, tuple(copied))
+
+    async def _copy_some(
+        self, source: MailboxView, wanted: Sequence[Message], destination: Folder
+    ) -> Iterator[tuple[int, int]]:
+        operation = CopyOperation(
+            _view_key(source),
+            _key(destination),
+            UidSet.of(message.uid for message in wanted),
+            tuple(message.guid for message in wanted),
+            self._environment.new_guid,
+        )
+        reply = await self._coordinator.submit(operation)
+        assert isinstance(reply, Saved)
+        return zip((message.uid for message in wanted), reply.uids, strict=True)
+
+    async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        copied = await self.copy(source, uids, destination)
+        await self.expunge(source, UidSet.of(uid for uid, _ in copied.uids))
+        return copied
+
+    async def store_flags(
+        self,
+        mailbox: MailboxView,
+        uids: UidSet,
+        *,
+        added: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
+        unchanged_since: int | None = None,
+    ) -> StoreResult:
+        """See `MailStore`."""
+        present = _present(mailbox, uids)
+        if not present or not (added or removed):
+            return StoreResult(UidSet())
+        operation = StoreOperation(
+            _view_key(mailbox),
+            UidSet.of(message.uid for message in present),
+            tuple(sorted(added)),
+            tuple(sorted(removed)),
+            max(message.modseq for message in present),
+            unchanged_since,
+        )
+        reply = await self._coordinator.submit(operation)
+        assert isinstance(reply, Stored)
+        return StoreResult(reply.refused)
+
+    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
+        """See `MailStore`."""
+        present = UidSet.of(message.uid for message in _present(mailbox, uids))
+        if present:
+            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), present))
+
+    async def read_content(self, message: Message) -> bytes:
+        """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
+        content_hash = message.content_hash
+        text = await self._store.read(lambda reader: read_text(reader, content_hash))
+        if text is not None:
+            return text
+        with trio.move_on_after(FETCH_TIMEOUT_S):
+            text = await self._coordinator.fetch_content(content_hash)
+        if text is None:
+            raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")
+        stored = await self._prepare(text)
+        if stored.content_hash != content_hash:
+            raise ContentUnavailableError("the text of this message is damaged at every node that can be reached")
+        await self._store.write(lambda tx: replace_text(tx.connection, stored))
+        return text
+
+    # ---- helpers
+
+    async def _prepare(self, text: bytes) -> StoredText:
+        if len(text) <= COMPRESS_INLINE_BYTES:
+            return StoredText.of(text)
+        return await self._environment.run_in_thread(lambda: StoredText.of(text))
+
+    def _remember(self, folder: Folder) -> Folder:
+        self._folders[folder.user, folder.name] = folder
+        while len(self._folders) > FOLDERS_IN_MEMORY:
+            self._folders.popitem(last=False)
+        return folder
+
+    def _note_commit(self, commit: Commit) -> None:
+        for entry in commit.applied:
+            if entry.is_tree:
+                for key in [key for key in self._folders if key[0] == entry.user]:
+                    del self._folders[key]
+
+
+def _folder(user: str, record: FolderRecord) -> Folder:
+    return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
+
+
+def _key(folder: Folder) -> MailboxKey:
+    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+
+
+def _view_key(view: MailboxView) -> MailboxKey:
+    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
+
+
+def _present(view: MailboxView, uids: UidSet) -> list[Message]:
+    """Those of the messages that the view has, by UID: O(found), however wide the ranges are."""
+    return [view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high)]
+
+
+def _check_name(name: str) -> None:
+    """Raises InvalidNameError."""
+    levels = name.split(SEPARATOR)
+    if not all(levels):
+        raise InvalidNameError("a folder name has no empty levels")
+    if len(levels) > MAX_LEVELS or len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
+    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
+        raise InvalidNameError("a folder name has no control characters")
+    if name != INBOX and levels[0].upper() == INBOX and levels[0] != INBOX:
+        raise InvalidNameError("INBOX is spelled in capitals")

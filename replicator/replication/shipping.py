@@ -1,0 +1,97 @@
+"""Sending the log to one peer, by a cursor of its own.
+
+What the peer has it says itself: its LOG gives its context, its ACKs carry that on. From there on it gets what it
+lacks, as far as this node is the one to send it (design section 4: each change crosses each needed link once). A
+slow peer holds up its own cursor and nothing else. Whenever routes change or the peer asks again, the cursor goes
+back to the first entry that it has not acknowledged; what went out on this connection is not sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from protocol.commands import Ack, Log
+from protocol.values import Dot, sid_of
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.wire import entry_commands
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Logged
+
+Ships = Callable[[str, str], bool]
+"""(origin's SID, neighbour) -> whether this node sends that origin's entries to that neighbour."""
+
+
+class Shipper:
+    """The log's way to one peer. Belongs to the link's task."""
+
+    def __init__(self, store: Store, link: PeerLink, ships: Ships) -> None:
+        self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
+        self._store = store
+        self._link = link
+        self._ships = ships
+        self._sent: dict[str, int] = {}
+        self._asked = False
+        self._restart = trio.CancelScope()
+        self._changed = trio.Event()
+
+    def asked(self, log: Log) -> None:
+        """The peer says what it has, and wants the rest, also what it may have lost on the way."""
+        self.acknowledged = {dot.origin: dot.seq for dot in log.context}
+        self._sent = {}
+        self._asked = True
+        self.start_again()
+
+    def acked(self, ack: Ack) -> None:
+        """More is on the peer's disk."""
+        self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
+
+    def start_again(self) -> None:
+        """Look again from the first entry that the peer lacks."""
+        self._changed.set()
+        self._restart.cancel()
+
+    async def run(self) -> None:
+        """Ship until cancelled or until the link is down."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            with trio.CancelScope() as self._restart:
+                await self._ship()
+
+    async def _ship(self) -> None:
+        position = await self._store.read(lambda reader: reading.log_start(reader, dict(self.acknowledged)))
+        while True:
+            logged = await self._store.log_after(position)
+            if not logged:
+                await self._store.tail.grown()
+                continue
+            for item in logged:
+                if self._is_lacking(item.entry.dot):
+                    await self._send(item)
+                position = item.position
+
+    def _is_lacking(self, dot: Dot) -> bool:
+        origin = dot.origin
+        if not self._asked or origin == self._link.hello.origin:
+            return False
+        if dot.seq <= max(self._sent.get(origin, 0), self.acknowledged.get(origin, 0)):
+            return False
+        return self._ships(sid_of(origin), self._link.sid)
+
+    async def _send(self, item: Logged) -> None:
+        """All of an entry or nothing: posting does not wait."""
+        entry = item.entry
+        key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        name = ""
+        if not entry.is_tree and not self._link.is_numbered(key):
+            name = await self._store.read(lambda reader: reading.folder_name(reader, key.mailbox_id) or "")
+        await self._link.room()
+        if self._link.closed:
+            raise LinkDownError(self._link.sid)
+        for command in entry_commands(item, lambda key: self._link.number(key, name)):
+            self._link.post(command)
+        self._sent[entry.dot.origin] = entry.dot.seq

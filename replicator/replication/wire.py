@@ -1,0 +1,209 @@
+"""Log entries and errors as commands of the wire, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Copy,
+    Create,
+    Delete,
+    EntryCommand,
+    EntryHeader,
+    Expunge,
+    Merge,
+    RefusalCode,
+    Refused,
+    Rename,
+    Save,
+    Store,
+    Subscribe,
+)
+from protocol.values import UidSet
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    UnavailableError,
+)
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Logged
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+
+MAX_CHANGES = 100_000  # of one entry: a mailbox copied in one command
+MAX_ENTRY_BYTES = 256 << 20  # of the message texts of one entry
+
+_ERRORS: dict[str, type[MailError]] = {
+    RefusalCode.NOT_FOUND: FolderNotFoundError,
+    RefusalCode.EXISTS: FolderExistsError,
+    RefusalCode.INVALID: InvalidNameError,
+    RefusalCode.UNAVAILABLE: UnavailableError,
+    RefusalCode.DURABILITY: DurabilityError,
+    RefusalCode.DISK_FULL: DiskFullError,
+    RefusalCode.NO_CONTENT: ContentUnavailableError,
+}
+_CODES = {error: code for code, error in _ERRORS.items()}
+
+
+def refusal(error: MailError) -> Refused:
+    """An error as a reply."""
+    return Refused(_CODES.get(type(error), RefusalCode.UNAVAILABLE), str(error))
+
+
+def error_of(refused: Refused) -> MailError:
+    """The error that a reply stands for."""
+    return _ERRORS.get(refused.code, UnavailableError)(refused.text)
+
+
+def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
+    """An entry as one command for each change. `number` gives the mailbox's number on the link."""
+    entry = logged.entry
+    mailbox = 0 if entry.is_tree else number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+    for at, change in enumerate(entry.changes):
+        header = EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, at, len(entry.changes))
+        match change:
+            case MailAdd():
+                yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
+            case MailDel(uids):
+                yield Expunge(mailbox, uids, header)
+            case FlagAdd(uids, flags):
+                yield Store(mailbox, uids, flags, (), entry=header)
+            case FlagDel(uids, flags):
+                yield Store(mailbox, uids, (), flags, entry=header)
+            case FolderCreate(mailbox_id, name, uidvalidity):
+                yield Create(entry.user, name, mailbox_id, uidvalidity, header)
+            case FolderRename(mailbox_id, name):
+                yield Rename(entry.user, mailbox_id, name, header)
+            case FolderDelete(mailbox_id):
+                yield Delete(entry.user, mailbox_id, header)
+            case FolderSubscribe(name, subscribed):
+                yield Subscribe(entry.user, name, subscribed, header)
+
+
+def _add_command(add: MailAdd, text: bytes | None, mailbox: int, header: EntryHeader) -> Save | Copy:
+    if text is not None and not add.copied:
+        return Save((mailbox,), add.received_ms, add.guid, add.flags, text, add.uid, header)
+    return Copy(
+        source=0, destination=mailbox, source_uids=UidSet(), guids=(add.guid,), received_ms=add.received_ms,
+        flags=add.flags, uid=add.uid, content_hash=add.content_hash, size=add.size_bytes, entry=header,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Arrived:
+    """An entry that is whole, with the texts that came with it."""
+
+    entry: Entry
+    texts: list[StoredText] = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the texts."""
+        return sum(len(text.text) for text in self.texts)
+
+
+class EntryAssembler:
+    """Puts the commands of one link together to entries. An entry's commands follow each other."""
+
+    def __init__(self, key_of: Callable[[int], MailboxKey | None]) -> None:
+        self._key_of = key_of
+        self._header: EntryHeader | None = None
+        self._key: MailboxKey | None = None
+        self._changes: list[Change] = []
+        self._texts: list[StoredText] = []
+        self._size_bytes = 0
+
+    def add(self, command: EntryCommand) -> Arrived | None:
+        """The next command. The entry, if this was its last. Raises ProtocolError."""
+        header = command.entry
+        if header is None:
+            raise ProtocolError(f"a {type(command).__name__.upper()} without a tag must carry an entry")
+        key = self._mailbox(command)
+        if header.change == 0:
+            self._begin(header, key)
+        elif self._header is None or (header.dot, header.change) != (self._header.dot, len(self._changes)):
+            raise ProtocolError(f"entry {header.dot}: change {header.change} came out of turn")
+        if key != self._key:
+            raise ProtocolError(f"entry {header.dot}: its changes are not of one mailbox")
+        self._changes.append(self._change(command))
+        if len(self._changes) < header.changes:
+            return None
+        self._header = None
+        entry = Entry(header.dot, header.predecessors, header.time, header.modseq, *key, tuple(self._changes))
+        return Arrived(entry, self._texts)
+
+    def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
+        if self._header is not None:
+            raise ProtocolError(f"entry {self._header.dot} was cut off by {header.dot}")
+        if header.changes > MAX_CHANGES:
+            raise ProtocolError(f"entry {header.dot}: {header.changes} changes; {MAX_CHANGES} is the limit")
+        self._header, self._key = header, key
+        self._changes, self._texts, self._size_bytes = [], [], 0
+
+    def _mailbox(self, command: EntryCommand) -> MailboxKey:
+        match command:
+            case Create() | Rename() | Delete() | Subscribe():
+                return MailboxKey(command.user, tree_id(command.user), 0)
+            case Save():
+                number = command.mailboxes[0]
+            case Copy():
+                number = command.destination
+            case Expunge() | Store() | Merge():
+                number = command.mailbox
+            case _:
+                assert_never(command)
+        key = self._key_of(number)
+        if key is None:
+            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+        return key
+
+    def _change(self, command: EntryCommand) -> Change:
+        match command:
+            case Save(uid=int(uid)):
+                self._size_bytes += len(command.message)
+                if self._size_bytes > MAX_ENTRY_BYTES:
+                    raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
+                stored = StoredText.of(command.message)
+                self._texts.append(stored)
+                return MailAdd(
+                    uid, command.guid, command.received_ms, command.flags, len(stored.text), stored.content_hash,
+                    copied=False,
+                )  # fmt: skip
+            case Copy(guids=(guid,), uid=int(uid), content_hash=bytes(digest), size=int(size)):
+                return MailAdd(uid, guid, command.received_ms, command.flags, size, digest, copied=True)
+            case Expunge():
+                return MailDel(command.uids)
+            case Store(added=added, removed=()):
+                return FlagAdd(command.uids, added)
+            case Store(added=(), removed=removed):
+                return FlagDel(command.uids, removed)
+            case Create():
+                return FolderCreate(command.mailbox_id, command.name, command.uidvalidity)
+            case Rename():
+                return FolderRename(command.mailbox_id, command.name)
+            case Delete():
+                return FolderDelete(command.mailbox_id)
+            case Subscribe():
+                return FolderSubscribe(command.name, command.subscribed)
+            case _:
+                raise ProtocolError(f"a {type(command).__name__.upper()} as an entry lacks what a master gives")

@@ -1,0 +1,25 @@
+r"""Which messages are `\Recent` (RFC 3501 section 2.3.2): counted at each node on its own, never replicated."""
+
+from __future__ import annotations
+
+import sqlite3
+
+
+def claim(connection: sqlite3.Connection, mailbox_id: bytes, uidnext: int) -> int:
+    r"""The first UID that no session at this node has claimed yet; all below `uidnext` are claimed from now on."""
+    first = _first(connection, mailbox_id)
+    connection.execute("INSERT OR REPLACE INTO recent (mailbox, uidnext) VALUES (?, ?)", (mailbox_id, uidnext))
+    return first
+
+
+def count(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
+    """How many messages no session has claimed."""
+    unclaimed: int = connection.execute(
+        "SELECT COUNT(*) FROM by_uid WHERE mailbox = ? AND uid >= ?", (mailbox_id, _first(connection, mailbox_id))
+    ).fetchone()[0]
+    return unclaimed
+
+
+def _first(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
+    row = connection.execute("SELECT uidnext FROM recent WHERE mailbox = ?", (mailbox_id,)).fetchone()
+    return row[0] if row else 1
