@@ -24,7 +24,7 @@ from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.lmtp.server import serve_lmtp
+from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
@@ -54,7 +54,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             mail = ClusterMail(store, coordinator, environment)
             registry = CollectorRegistry()
             report = Report(coordinator, store, environment, registry)
-            handlers = _doors(config, tls, coordinator, mail, report, registry)
+            handlers = _doors(config, tls, coordinator, mail=mail, report=report, registry=registry)
             async with trio.open_nursery() as nursery:
                 listeners = [
                     (await trio.open_tcp_listeners(address.port, host=address.host), handler)
@@ -72,6 +72,7 @@ def _doors(
     config: Config,
     tls: _Tls,
     coordinator: Coordinator,
+    *,
     mail: ClusterMail,
     report: Report,
     registry: CollectorRegistry,
@@ -80,14 +81,14 @@ def _doors(
     listen, sid = config.listen, config.node.id
     users = UserDirectory(config.users.passwd_file)
     imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients)
-    lmtp = LmtpServices(mail=mail, users=users, node_name=sid)
+    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=sid))
     http = HttpServer(HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry))
     if listen.peer:
         yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
     if listen.imap:
-        yield listen.imap, lambda stream: serve_imap(stream, imap)
+        yield listen.imap, lambda stream: serve_imap(stream, imap, address=stream.socket.getpeername()[0])
     if listen.lmtp:
-        yield listen.lmtp, lambda stream: serve_lmtp(stream, lmtp)
+        yield listen.lmtp, lmtp.serve
     if listen.http:
         yield listen.http, http.serve
 
