@@ -98,7 +98,8 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
     out = console()
     out.print()
     out.print(_node_table(nodes, ready))
-    out.print(_user_table(users, directory))
+    out.print(_user_table(users))
+    click.echo(f"First passwords are kept in {directory / 'passwords.txt'}.")
     for text, command in _examples(ready, users):
         click.echo(f"\n{text}:\n\n  {command}")
     click.echo("\nCtrl-C ends the cluster; run it again and its mail is back.\n")
@@ -114,8 +115,8 @@ def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> T
     return table
 
 
-def _user_table(users: Sequence[Login], directory: Path) -> Table:
-    table = Table("user", "password", caption=f"first passwords: {directory / 'passwords.txt'}", caption_justify="left")
+def _user_table(users: Sequence[Login]) -> Table:
+    table = Table("user", "password")
     for login in users:
         table.add_row(escape(login.user), escape(login.password or "(changed since)"))
     return table

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 import trio
 
-from replicator.cli.target import CommandError, config_argument
+from replicator.cli.target import CommandError, ConfigurationError, config_argument
 from replicator.config import Config
+from replicator.errors import ConfigError
 from replicator.node import run_node
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -47,13 +48,14 @@ def node(config_file: Path, log_level: str, *, until_stdin_closes: bool) -> None
     """
     config = config_argument(config_file)
     _log_to_stderr(log_level)
-    failures: list[str] = []
+    errors: list[Exception] = []
     try:
         trio.run(_run, config, until_stdin_closes)
-    except* OSError as group:
-        failures = [str(error) for error in _leaves(group)]
-    if failures:
-        raise CommandError(f"{config_file}: the node cannot run: {'; '.join(failures)}")
+    except* (OSError, ConfigError) as group:
+        errors = _leaves(group)
+    if errors:
+        kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError
+        raise kind(f"{config_file}: the node cannot run: {'; '.join(map(str, errors))}")
 
 
 async def _run(config: Config, until_stdin_closes: bool) -> None:  # noqa: FBT001  trio.run passes by position
@@ -94,8 +96,8 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def _leaves(group: BaseExceptionGroup[OSError]) -> list[OSError]:
-    leaves: list[OSError] = []
+def _leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
+    leaves: list[Exception] = []
     for error in group.exceptions:
-        leaves.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+        leaves.extend(_leaves(error) if isinstance(error, ExceptionGroup) else [error])
     return leaves

@@ -156,7 +156,7 @@ class _Connection:
         body = b"" if self._method == "HEAD" else response.body
         with trio.fail_after(SEND_S):
             await self._send(
-                h11.Response(status_code=response.status, headers=headers),
+                h11.Response(status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase),
                 h11.Data(data=body),
                 h11.EndOfMessage(),
             )

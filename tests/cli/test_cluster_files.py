@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from replicator.cli.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, logins, prepare
+from replicator.cli.target import CommandError, ConfigurationError
+from replicator.config import Address
+from replicator.users import add_user, delete_user, set_password
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+def test_new_cluster_knows_all_its_nodes_and_users(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "cluster"
+    nodes = prepare(directory, 3)
+    assert [node.sid for node in nodes] == ["dc1", "dc2", "dc3"]
+    listens = [node.config.listen for node in nodes]
+    doors = [door for listen in listens for door in (listen.peer, listen.imap, listen.lmtp, listen.http)]
+    assert None not in doors
+    assert len(set(doors)) == 12
+    for node in nodes:
+        others = {other.sid: other.config.listen.peer for other in nodes if other is not node}
+        assert {peer.id: peer.address for peer in node.config.peers} == others
+        assert node.config.users.passwd_file == directory / "users.passwd"
+        assert node.config.durability.copies == 2
+    users = logins(directory, directory / "users.passwd")
+    assert tuple(login.user for login in users) == FIRST_USERS
+    assert len({login.password for login in users} - {None}) == 3
+    for name in ("passwords.txt", "users.passwd"):
+        assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+
+
+def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    first = prepare(tmp_path, 11)
+    assert [node.sid for node in first] == [f"dc{number}" for number in range(1, 12)]
+    before = snapshot(tmp_path)
+    assert [prepare(tmp_path, nodes) for nodes in (None, 11)] == [first, first]
+    assert snapshot(tmp_path) == before
+    with pytest.raises(CommandError, match=r"cluster of 11 nodes is here.*--nodes 11"):
+        prepare(tmp_path, 3)
+
+
+def test_single_node_needs_no_other(tmp_path: Path) -> None:
+    [node] = prepare(tmp_path, 1)
+    assert (node.config.peers, node.config.durability.copies) == ((), 1)
+
+
+def test_ports_that_are_taken_are_left_out(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Others may have the usual port; then it is not free for the cluster either.
+        if holder.connect_ex((HOST, FIRST_PORTS["imap"])) != 0:
+            holder.close()
+    with socket.socket() as holder:
+        holder.bind((HOST, 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        [node] = prepare_near(tmp_path, taken)
+    assert node == Address(HOST, taken + 1) or (node is not None and node.port > taken)
+
+
+def prepare_near(directory: Path, port: int) -> list[Address | None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicator.cli.cluster_files.FIRST_PORTS", {**FIRST_PORTS, "imap": port})
+        return [node.config.listen.imap for node in prepare(directory, 1)]
+
+
+def test_passwords_are_shown_as_long_as_they_hold(tmp_path: Path) -> None:
+    prepare(tmp_path, 1)
+    passwd_file = tmp_path / "users.passwd"
+    set_password(passwd_file, "alice", "another")
+    delete_user(passwd_file, "bob")
+    add_user(passwd_file, "dave", "his own")
+    shown = {login.user: login.password is not None for login in logins(tmp_path, passwd_file)}
+    assert shown == {"alice": False, "carol": True, "dave": False}
+
+
+def test_broken_configuration_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "dc1.toml").write_text("[nodes]\n")
+    with pytest.raises(ConfigurationError, match=r"dc1\.toml:1: "):
+        prepare(tmp_path, None)
+
+
+def test_directory_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="--dir"):
+        prepare(tmp_path / "file" / "below", 1)
