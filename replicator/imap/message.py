@@ -48,10 +48,10 @@ class MessageText:
         return parse(self.raw)
 
 
-def fetch_value(item: FetchItem, message: Message, text: MessageText | None, *, recent: bool = False) -> Value:
-    r"""The value of one item. `text` is there if `needs_text(item)`; `recent`: the session has it as `\Recent`."""
+def fetch_value(item: FetchItem, message: Message, text: MessageText | None) -> Value:
+    r"""The value of one item. `text` is there if `needs_text(item)`; `\Recent` is the session's to add."""
     if isinstance(item, Attribute) and not needs_text(item):
-        return _from_metadata(item, message, recent=recent)
+        return _from_metadata(item, message)
     assert text is not None, "needs_text says which items need the text"
     return section(text, item) if isinstance(item, BodySection) else _from_text(item, text)
 
@@ -101,12 +101,12 @@ def _of_message(header: Header, end: int, item: BodySection) -> bytes:
     return header.raw[header.start : header.end]
 
 
-def _from_metadata(item: Attribute, message: Message, *, recent: bool) -> Value:
+def _from_metadata(item: Attribute, message: Message) -> Value:
     match item:
         case Attribute.EMAILID:
             return (Atom(email_id(message)),)
         case Attribute.FLAGS:
-            return tuple(Atom(flag) for flag in (*sorted(message.flags), *(("\\Recent",) if recent else ())))
+            return tuple(Atom(flag) for flag in sorted(message.flags))
         case Attribute.INTERNALDATE:
             return internal_date(message.received_ms)
         case Attribute.RFC822_SIZE:

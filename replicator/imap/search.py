@@ -1,0 +1,170 @@
+r"""SEARCH (RFC 3501 section 6.4.4) over a mailbox view, in two phases.
+
+First every key is bounded by what the view knows: the messages that match for sure, and those that may. A key about
+content matches none for sure and may match all, and NOT, AND and OR do with the bounds what they do with sets. Then the
+caller reads the texts of those messages alone about which that leaves a doubt, and asks for each of them.
+
+No I/O here. Searched are the messages that the session has announced: those up to its last UID (new ones come above it,
+design section 3) which are still in the view.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import singledispatchmethod
+
+from protocol.values import UidSet
+from replicator.imap import search_keys as keys
+from replicator.imap.message import MessageText, email_id
+from replicator.imap.search_bounds import (
+    AllOf,
+    AnyOf,
+    Cost,
+    Having,
+    NoneOf,
+    OfRow,
+    OfText,
+    ReadableText,
+    Scope,
+    Test,
+    Within,
+)
+from replicator.view import MailboxView
+
+_DAY_MS = 86_400_000
+_EPOCH = dt.date(1970, 1, 1)
+
+
+class Search:
+    r"""One SEARCH of one session.
+
+    `uids` are those announced to the client, ascending, sequence number n at n - 1; `recent` are those that are
+    `\Recent` in the session. Raises BadCharsetError.
+    """
+
+    def __init__(self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet) -> None:
+        self._scope = Scope(view, uids[-1] if uids else 0)
+        self._test = _Compiler(view, uids, recent, _codec(program.charset)).test_of(program.key)
+
+    def decide(self) -> tuple[set[int], list[int]]:
+        """The UIDs that match whatever their texts, and, ascending, those for which `matches` must be asked."""
+        sure, possible = self._test.bounds(self._scope)
+        return sure, sorted(possible - sure)
+
+    def matches(self, uid: int, text: MessageText) -> bool:
+        """Whether the message matches. False if it has gone from the view."""
+        here = {uid} if uid in self._scope.view.messages else set()
+        return bool(self._test.bounds(replace(self._scope, chosen=here, text=ReadableText(text))).sure)
+
+
+def _codec(charset: str | None) -> str:
+    """UTF-8 also where no charset was named: it agrees with US-ASCII as far as that goes."""
+    if charset is not None and charset.upper() not in keys.CHARSETS:
+        raise keys.BadCharsetError(f"Charset {charset[:40]!r} is not supported; use {' or '.join(keys.CHARSETS)}")
+    return "ascii" if charset is not None and charset.upper() == "US-ASCII" else "utf-8"
+
+
+class _Compiler:
+    """Keys in the client's words to tests in the mailbox's: numbers to UIDs, flags to spellings, octets to text."""
+
+    def __init__(self, view: MailboxView, uids: Sequence[int], recent: UidSet, codec: str) -> None:
+        self._view = view
+        self._uids = uids
+        self._recent = recent
+        self._codec = codec
+
+    @singledispatchmethod
+    def test_of(self, key: keys.SearchKey) -> Test:
+        """The test for a key. Raises BadCharsetError for a text that is not in the charset named."""
+        raise AssertionError(f"no such search key: {key!r}")
+
+    @test_of.register
+    def _(self, _key: keys.All) -> Test:
+        return AllOf(())
+
+    @test_of.register
+    def _(self, key: keys.And) -> Test:
+        return AllOf(self._tests_of(key.keys))
+
+    @test_of.register
+    def _(self, key: keys.Or) -> Test:
+        return AnyOf(self._tests_of((key.left, key.right)))
+
+    @test_of.register
+    def _(self, key: keys.Not) -> Test:
+        return NoneOf(self.test_of(key.key))
+
+    @test_of.register
+    def _(self, key: keys.SequenceNumbers) -> Test:
+        # UIDs that were not announced lie in no such run: all announced ones between its ends are in it.
+        uids, count = self._uids, len(self._uids)
+        runs = key.numbers.resolve(count).ranges
+        return Within(
+            UidSet.of_ranges((uids[low - 1], uids[min(high, count) - 1]) for low, high in runs if 0 < low <= count)
+        )
+
+    @test_of.register
+    def _(self, key: keys.Uids) -> Test:
+        return Within(key.uids.resolve(self._uids[-1] if self._uids else 0))
+
+    @test_of.register
+    def _(self, key: keys.EmailId) -> Test:
+        return OfRow(lambda message: email_id(message) == key.email_id)
+
+    @test_of.register
+    def _(self, key: keys.Flagged) -> Test:
+        wanted = key.flag.lower()
+        return Having(tuple(flag for flag in self._view.by_flag if flag.lower() == wanted))
+
+    @test_of.register
+    def _(self, _key: keys.Recent) -> Test:
+        return Within(self._recent)
+
+    @test_of.register
+    def _(self, key: keys.Larger) -> Test:
+        return OfRow(lambda message: message.size_bytes > key.size_bytes)
+
+    @test_of.register
+    def _(self, key: keys.Smaller) -> Test:
+        return OfRow(lambda message: message.size_bytes < key.size_bytes)
+
+    @test_of.register
+    def _(self, key: keys.Received) -> Test:
+        return OfRow(lambda message: _stands(message.received_ms // _DAY_MS, key.relation, (key.date - _EPOCH).days))
+
+    @test_of.register
+    def _(self, key: keys.Sent) -> Test:
+        day = key.date.toordinal()
+        return OfText(lambda text: text.sent is not None and _stands(text.sent.toordinal(), key.relation, day))
+
+    @test_of.register
+    def _(self, key: keys.HeaderContains) -> Test:
+        name, wanted = key.name.lower().encode("latin-1"), self._folded(key.text)
+        return OfText(lambda text: any(wanted in value for value in text.values(name)))
+
+    @test_of.register
+    def _(self, key: keys.BodyContains) -> Test:
+        wanted = self._folded(key.text)
+        return OfText(lambda text: any(wanted in piece for piece in text.body), Cost.BODY)
+
+    @test_of.register
+    def _(self, key: keys.TextContains) -> Test:
+        wanted = self._folded(key.text)
+        return OfText(lambda text: wanted in text.header or any(wanted in piece for piece in text.body), Cost.BODY)
+
+    def _tests_of(self, parts: Iterable[keys.SearchKey]) -> tuple[Test, ...]:
+        return tuple(sorted((self.test_of(part) for part in parts), key=lambda test: test.cost))
+
+    def _folded(self, text: bytes) -> str:
+        try:
+            return text.decode(self._codec).casefold()
+        except UnicodeDecodeError as error:
+            raise keys.BadCharsetError(f"The text to search for is not in {self._codec.upper()}") from error
+
+
+def _stands(day: int, relation: keys.Relation, to_day: int) -> bool:
+    if relation is keys.Relation.BEFORE:
+        return day < to_day
+    return day == to_day if relation is keys.Relation.ON else day >= to_day

@@ -1,0 +1,237 @@
+"""SEARCH as an algebra of bounds: of each test, the messages that pass for sure, and those that may.
+
+Tests that need a message's text bound nothing until the scope holds that text; NOT, AND and OR do with bounds what they
+do with sets. Sets are never changed in place: scopes and bounds share them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from sortedcontainers import SortedSet
+
+from protocol.values import UidSet
+from replicator.imap.decoding import header_text, part_text, sent_date, value_text
+from replicator.imap.message import MessageText
+from replicator.view import MailboxView, Message
+
+
+class Cost(IntEnum):
+    """What a test reads; the cheapest go first, and each narrows the scope of those after it."""
+
+    UIDS = 0
+    FLAGS = 1
+    ROWS = 2
+    HEADER = 3
+    BODY = 4
+
+
+# ---- what is searched -------------------------------------------------------------------------------------------
+
+
+class ReadableText:
+    """A message's text as people read it, folded for comparison. Held while one message is looked at."""
+
+    def __init__(self, text: MessageText) -> None:
+        self._text = text
+
+    def values(self, name: bytes) -> Iterable[str]:
+        """The values of all header fields of this name, which is in small letters."""
+        return (value_text(value).casefold() for value in self._text.header.values(name))
+
+    @cached_property
+    def header(self) -> str:
+        """The whole header."""
+        return header_text(self._text.header).casefold()
+
+    @cached_property
+    def sent(self) -> dt.date | None:
+        """The day in the Date field."""
+        return sent_date(self._text.header)
+
+    @cached_property
+    def body(self) -> list[str]:
+        """The text parts, and the headers of messages within."""
+        found = []
+        for part in self._text.structure.walk():
+            if part.nested is not None:
+                found.append(header_text(part.nested.header).casefold())
+            elif part.content_type.value == b"TEXT":
+                found.append(part_text(part).casefold())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The messages in question: all up to `last`, or those `chosen`; with the text if there is only one."""
+
+    view: MailboxView
+    last: int
+    chosen: set[int] | None = None
+    text: ReadableText | None = None
+
+    def everything(self) -> set[int]:
+        """All messages in question."""
+        return set(self.view.messages.irange(maximum=self.last)) if self.chosen is None else self.chosen
+
+    def within(self, uids: UidSet) -> set[int]:
+        """Those with these UIDs."""
+        if self.chosen is not None:
+            return {uid for uid in self.chosen if uid in uids}
+        messages = self.view.messages
+        return {uid for low, high in uids.ranges for uid in messages.irange(low, min(high, self.last))}
+
+    def having(self, flag: str) -> set[int]:
+        """Those with this flag, in this spelling."""
+        flagged = self.view.by_flag.get(flag, SortedSet())
+        if self.chosen is not None:
+            return {uid for uid in self.chosen if uid in flagged}
+        return set(flagged.irange(maximum=self.last))
+
+
+# ---- tests ------------------------------------------------------------------------------------------------------
+
+
+class Bounds(NamedTuple):
+    """`sure` lies within `possible`, and that within the scope."""
+
+    sure: set[int]
+    possible: set[int]
+
+    @classmethod
+    def exact(cls, uids: set[int]) -> Bounds:
+        """Bounds that leave no doubt."""
+        return cls(uids, uids)
+
+
+class Test(Protocol):
+    """A key, ready to be tested."""
+
+    @property
+    def cost(self) -> Cost:
+        """What the test reads at most."""
+        ...
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """Which of the scope's messages pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Messages by UID."""
+
+    uids: UidSet
+    cost: Cost = Cost.UIDS
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        return Bounds.exact(scope.within(self.uids))
+
+
+@dataclass(frozen=True, slots=True)
+class Having:
+    """One flag in all spellings that the mailbox has."""
+
+    flags: tuple[str, ...]
+    cost: Cost = Cost.FLAGS
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        return Bounds.exact(set().union(*(scope.having(flag) for flag in self.flags)))
+
+
+@dataclass(frozen=True, slots=True)
+class OfRow:
+    """A test of what the view knows of a message."""
+
+    matches: Callable[[Message], bool]
+    cost: Cost = Cost.ROWS
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        messages = scope.view.messages
+        return Bounds.exact({uid for uid in scope.everything() if self.matches(messages[uid])})
+
+
+@dataclass(frozen=True, slots=True)
+class OfText:
+    """A test of a message's text."""
+
+    matches: Callable[[ReadableText], bool]
+    cost: Cost = Cost.HEADER
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        if scope.text is None:
+            return Bounds(set(), scope.everything())
+        return Bounds.exact(scope.everything() if scope.everything() and self.matches(scope.text) else set())
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Messages that pass all of the tests; of none, every message."""
+
+    tests: tuple[Test, ...]  # cheapest first
+
+    @property
+    def cost(self) -> Cost:
+        """That of the dearest."""
+        return self.tests[-1].cost if self.tests else Cost.UIDS
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        sure = None
+        for test in self.tests:
+            bounds = test.bounds(scope)
+            sure = bounds.sure if sure is None else sure & bounds.sure
+            if not bounds.possible:
+                return bounds
+            scope = replace(scope, chosen=bounds.possible)
+        return Bounds(scope.everything() if sure is None else sure, scope.everything())
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Messages that pass any of the tests."""
+
+    tests: tuple[Test, ...]  # cheapest first
+
+    @property
+    def cost(self) -> Cost:
+        """That of the dearest."""
+        return self.tests[-1].cost if self.tests else Cost.UIDS
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        sure: set[int] = set()
+        possible: set[int] = set()
+        for test in self.tests:
+            bounds = test.bounds(scope)
+            sure, possible = sure | bounds.sure, possible | bounds.possible
+            if scope.chosen is not None and sure >= scope.chosen:
+                break
+        return Bounds(sure, possible)
+
+
+@dataclass(frozen=True, slots=True)
+class NoneOf:
+    """Messages that do not pass the test."""
+
+    test: Test
+
+    @property
+    def cost(self) -> Cost:
+        """That of the test."""
+        return self.test.cost
+
+    def bounds(self, scope: Scope) -> Bounds:
+        """See `Test`."""
+        sure, possible = self.test.bounds(scope)
+        everything = scope.everything()
+        return Bounds(everything - possible, everything - sure)
