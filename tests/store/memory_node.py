@@ -56,7 +56,8 @@ class MemoryNode:
         return reading.log_after(self.connection, position, 1 << 20, 1 << 40)
 
     def applied(self, dot: Dot) -> bool:
-        return reading.is_applied(self.connection, dot)
+        row = self.connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+        return row == (1,)
 
     def guid(self) -> bytes:
         return self.random.randbytes(16)
