@@ -19,10 +19,15 @@ from protocol.values import UID_MAX, Dot, UidSet
 ATOM_CHARACTERS = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in '(){%*"\\]']
 SID_CHARACTERS = "abcXYZ0189_-"
 
-numbers = st.integers(0, NUMBER_MAX)
-numbers_32 = st.integers(0, NUMBER_32_MAX)
-uids = st.integers(1, UID_MAX)
-dates = st.integers(-NUMBER_MAX, NUMBER_MAX)
+
+def integers(low: int, high: int) -> SearchStrategy[int]:
+    return st.sampled_from([low, high]) | st.integers(low, high)
+
+
+numbers = integers(0, NUMBER_MAX)
+numbers_32 = integers(0, NUMBER_32_MAX)
+uids = integers(1, UID_MAX)
+dates = integers(-NUMBER_MAX, NUMBER_MAX)
 # Lone surrogates are no text: they have no UTF-8.
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ["", "NIL", 'a"b\\c', "a b", "ä/☃", "a\r\nb\0"]
