@@ -57,7 +57,7 @@ class MemoryNode:
 
     def applied(self, dot: Dot) -> bool:
         row = self.connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-        return row == (1,)
+        return bool(row == (1,))
 
     def guid(self) -> bytes:
         return self.random.randbytes(16)
