@@ -218,10 +218,10 @@ class Coordinator:
                 if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
                     self._complete.set()
             case Ack():
-                self.feeds[link.sid].shipper.acked(command)
+                self._feed(link).shipper.acked(command)
                 self.durability.changed()
             case _ if isinstance(command, EntryCommand):
-                await self.feeds[link.sid].receiver.take(command)
+                await self._feed(link).receiver.take(command)
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")
 
@@ -234,10 +234,17 @@ class Coordinator:
         except MailError as error:
             return refusal(error)
 
+    def _feed(self, link: PeerLink) -> Feed:
+        """The link's feed. Raises LinkDownError if another link has replaced it."""
+        feed = self.feeds.get(link.sid)
+        if feed is None or feed.link is not link:
+            raise LinkDownError(link.sid)
+        return feed
+
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
             case Log():
-                self.feeds[link.sid].shipper.asked(command)
+                self._feed(link).shipper.asked(command)
                 return Done()
             case Who():
                 return await self.mastership.answer_who(command)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
 
 import trio
+from sortedcontainers import SortedDict
 
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, WhenShort
@@ -21,8 +21,7 @@ class Durability:
     def __init__(self, config: DurabilityConfig, acknowledged: Acknowledged) -> None:
         self._config = config
         self._acknowledged = acknowledged
-        self._waiting: list[tuple[int, int, trio.Event]] = []
-        self._count = 0
+        self._waiting: SortedDict[int, trio.Event] = SortedDict()
 
     def check(self) -> None:
         """Raises DurabilityError if too few nodes are reachable and the configuration says to refuse then."""
@@ -36,18 +35,20 @@ class Durability:
         """Return when an entry of this node is on as many disks as are asked for, this one included."""
         if dot.seq <= self._durable():
             return
-        event = trio.Event()
-        self._count += 1
-        heappush(self._waiting, (dot.seq, self._count, event))
-        await event.wait()
+        event = self._waiting.setdefault(dot.seq, trio.Event())
+        try:
+            await event.wait()
+        finally:
+            if not event.statistics().tasks_waiting:
+                self._waiting.pop(dot.seq, None)
 
     def changed(self) -> None:
         """A peer has acknowledged more, or a link has come or gone."""
         if not self._waiting:
             return
         durable = self._durable()
-        while self._waiting and self._waiting[0][0] <= durable:
-            heappop(self._waiting)[2].set()
+        while self._waiting and self._waiting.peekitem(0)[0] <= durable:
+            self._waiting.popitem(0)[1].set()
 
     def _durable(self) -> float:
         """The last seq that is on enough disks."""

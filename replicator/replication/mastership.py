@@ -7,6 +7,7 @@ up; it numbers after that, or after `timeout_s` at the latest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,7 +76,8 @@ class Mastership:
         self._readying: dict[bytes, trio.Event] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
-        self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[None]]](1000)
+        # Not bounded here: the election holds no more questions than `MAX_HELD`.
+        self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[None]]](math.inf)
 
     # ---- events
 

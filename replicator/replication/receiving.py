@@ -7,10 +7,11 @@ predecessor is not here is kept and waits in the store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
-from protocol.commands import Ack, Done, EntryCommand, Log, Refused
+from protocol.commands import Ack, EntryCommand, Log, Refused
 from protocol.values import Dot
 from replicator.replication.link import PeerLink
 from replicator.replication.wire import Arrived, EntryAssembler, error_of
@@ -38,6 +39,7 @@ class Receiver:
         self._arrived = trio.Event()
         self._taken = trio.Event()
         self._told: dict[str, int] = {}
+        self._asking = False
 
     async def take(self, command: EntryCommand) -> None:
         """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError."""
@@ -52,17 +54,18 @@ class Receiver:
 
     async def run(self) -> None:
         """Ask for what this node lacks, then write and acknowledge until cancelled."""
-        await self._ask()
-        while True:
-            await self._arrived.wait()
-            self._arrived = trio.Event()
-            batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            self._taken.set()
-            self._taken = trio.Event()
-            await self._store.write(lambda tx, batch=batch: _receive_all(tx, batch))  # type: ignore[misc]
-            self._acknowledge(batch)
-            if any(item.entry.dot.seq > self._store.context.get(item.entry.dot.origin, 0) for item in batch):
-                await self._ask()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask)
+            while True:
+                await self._arrived.wait()
+                self._arrived = trio.Event()
+                batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                self._taken.set()
+                self._taken = trio.Event()
+                await self._store.write(partial(_receive_all, batch))
+                self._acknowledge(batch)
+                if not self._asking and any(self._is_missing(item.entry.dot) for item in batch):
+                    nursery.start_soon(self._ask)
 
     def tell(self) -> None:
         """Acknowledge to the peer all that came by other ways since it was last told."""
@@ -70,13 +73,19 @@ class Receiver:
             self._tell(self._link, origin, seq)
 
     async def _ask(self) -> None:
-        context = tuple(Dot(origin, seq) for origin, seq in sorted(self._store.context.items()))
-        self._told = dict(self._store.context)
-        match await self._link.request(Log(context)):
-            case Done():
-                return
-            case Refused() as refused:
-                raise error_of(refused)
+        """In a task of its own: the reply may stand behind entries that wait to be written."""
+        self._asking = True
+        try:
+            context = tuple(Dot(origin, seq) for origin, seq in sorted(self._store.context.items()))
+            self._told = dict(self._store.context)
+            reply = await self._link.request(Log(context))
+            if isinstance(reply, Refused):
+                raise error_of(reply)
+        finally:
+            self._asking = False
+
+    def _is_missing(self, dot: Dot) -> bool:
+        return dot.seq > self._store.context.get(dot.origin, 0)
 
     def _acknowledge(self, batch: list[Arrived]) -> None:
         """To the peer that sent it, and to the node that waits for it."""
@@ -93,6 +102,6 @@ class Receiver:
             link.post(Ack(origin, seq))
 
 
-def _receive_all(tx: Transaction, batch: list[Arrived]) -> None:
+def _receive_all(batch: list[Arrived], tx: Transaction) -> None:
     for item in batch:
         receive(tx, item.entry, item.texts)

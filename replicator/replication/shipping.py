@@ -73,6 +73,7 @@ class Shipper:
                 if self._is_lacking(item.entry.dot):
                     await self._send(item)
                 position = item.position
+            await trio.lowlevel.checkpoint()
 
     def _is_lacking(self, dot: Dot) -> bool:
         origin = dot.origin
