@@ -42,7 +42,7 @@ def value_text(value: bytes) -> str:
 
 def part_text(part: Part) -> str:
     """The body of a text part, decoded."""
-    charset = part.content_type.parameter(b"charset")
+    charset = part.content_type.decoded_parameter(b"charset")
     return decode_text(_transfer_decoded(part), None if charset is None else charset.decode("latin-1"))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from urllib.parse import unquote_to_bytes
 
 MAX_FIELDS = 10_000
 """Fields of a header that are looked at: a hundred times what mail has. Empty ones cost 50 times their size."""
@@ -30,6 +31,7 @@ _EMPTY_LINE = re.compile(rb"(?:\r?\n)?+")
 # RFC 2045 section 5.1, as lenient as the mail that there is: blanks around every sign, values that should be quoted.
 _CONTENT_TYPE = re.compile(rb"\s*+([^\s/;()\"]++)\s*+/\s*+([^\s/;()\"]++)")
 _PARAMETER = re.compile(rb';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;"]*+))', re.DOTALL)
+_CONTINUED = re.compile(rb"([^*]+)\*(?:(\d{1,3})(\*?))?")  # RFC 2231: name*, name*0, name*0*
 _TRAILING_COMMENT = re.compile(rb"(?:^|\s)\([^()]*\)\s*$")
 _QUOTED_PAIR = re.compile(rb'\\(["\\])')
 
@@ -91,6 +93,20 @@ class Parameterised:
     def parameter(self, name: bytes) -> bytes | None:
         """The first parameter of this name, which is in small letters."""
         return next((value for found, value in self.parameters if found.lower() == name), None)
+
+    def decoded_parameter(self, name: bytes) -> bytes | None:
+        """The same, put together and decoded if it is written as RFC 2231 has it."""
+        plain = self.parameter(name)
+        if plain is not None:
+            return plain
+        marked = ((_CONTINUED.fullmatch(found.lower()), value) for found, value in self.parameters)
+        pieces = sorted(
+            (int(mark[2] or 0), mark[3] != b"", value) for mark, value in marked if mark and mark[1] == name
+        )
+        if not pieces:
+            return None
+        decoded = b"".join(unquote_to_bytes(value) if encoded else value for _, encoded, value in pieces)
+        return decoded.split(b"'", 2)[-1] if pieces[0][1] else decoded  # charset'language'value
 
 
 @dataclass(frozen=True, slots=True)

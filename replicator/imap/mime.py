@@ -99,7 +99,7 @@ class _Parser:
         return Part(header, end, content_type)
 
     def _multipart(self, header: Header, end: int, content_type: ContentType, depth: int) -> Part:
-        boundary = (content_type.parameter(b"boundary") or b"").rstrip()
+        boundary = (content_type.decoded_parameter(b"boundary") or b"").rstrip()
         spans = list(islice(_spans(self._raw, boundary, header.end, end), self._parts_left + 1))
         if not spans:
             return Part(header, end, TEXT_PLAIN)
@@ -128,8 +128,8 @@ def _spans(raw: bytes, boundary: bytes, start: int, end: int) -> Iterator[tuple[
     delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?+[ \t]*+(?:(?=(\r?\n))|\Z)")
     opened = None
     for found in delimiter.finditer(raw, start - 1, end):  # the octet before a multipart's body ends a header line
-        if opened is not None:
-            yield opened, max(opened, found.start() - (raw[found.start() - 1] == ord("\r")))
+        if opened is not None and found.start() >= opened:  # one delimiter right after another begins the same part
+            yield opened, found.start() - (raw[found.start() - 1] == ord("\r"))
         if found[1]:
             return
         opened = found.end() + len(found[2] or b"")

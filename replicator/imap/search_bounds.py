@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedSet
@@ -77,7 +78,10 @@ class Scope:
 
     def everything(self) -> set[int]:
         """All messages in question."""
-        return set(self.view.messages.irange(maximum=self.last)) if self.chosen is None else self.chosen
+        if self.chosen is not None:
+            return self.chosen
+        messages = self.view.messages
+        return set(islice(messages, messages.bisect_right(self.last)))
 
     def within(self, uids: UidSet) -> set[int]:
         """Those with these UIDs."""
