@@ -10,10 +10,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psutil
 from rich.console import Console
 from rich.table import Table
+
+COLUMNS: Mapping[str, Literal["left", "right"]] = {
+    "figure": "left",
+    "measured": "right",
+    "floor": "right",
+    "which is": "left",
+    "aim": "left",
+}
+WIDTH = 160
+"""The table is as wide as it is, also where the output is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +67,12 @@ def machine(directory: Path) -> dict[str, object]:
 
 def show(figures: Sequence[Figure], described: Mapping[str, object]) -> None:
     table = Table(title="mail-replicator: three nodes on one machine", title_justify="left")
-    for heading in ("figure", "measured", "floor", "of the floor", "aim"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for heading, justify in COLUMNS.items():
+        table.add_column(heading, justify=justify, no_wrap=True)
     for figure in figures:
-        floor = "" if figure.floor is None else f"{_number(figure.floor)} {figure.unit}\n{figure.floor_is}"
-        share = "" if not figure.floor or figure.value <= 0 else f"{figure.value / figure.floor:.2g}x"
-        table.add_row(figure.name, f"{_number(figure.value)} {figure.unit}", floor, share, figure.aim)
-    console = Console()
+        floor = "" if figure.floor is None else f"{_number(figure.floor)} {figure.unit}"
+        table.add_row(figure.name, f"{_number(figure.value)} {figure.unit}", floor, figure.floor_is, figure.aim)
+    console = Console(width=WIDTH)
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in described.items()))
 
