@@ -112,9 +112,11 @@ class Victim:
         await self._stdin.send_all(f"{path} {origin} {rng.randrange(1 << 32)}\n".encode())
         pid = (await self._line())["pid"]
         acknowledgements = rng.choice([rng.randrange(3), rng.randrange(100)])
+        alive = True
         while True:
-            if acknowledgements == 0:
+            if alive and acknowledgements == 0:
                 os.kill(int(str(pid)), signal.SIGKILL)
+                alive = False
             line = await self._line()
             if "exit" in line:
                 assert line["exit"] == -signal.SIGKILL, "it died of something else: see its traceback"

@@ -1,0 +1,238 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from replicator.store import reading, views
+from replicator.store.chain import Chain
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from replicator.store.views import Views
+from replicator.view import SEEN, Message
+from tests.store.harness import (
+    ALICE,
+    INBOX,
+    WORK,
+    assert_same_view,
+    expunging,
+    flagging,
+    fresh_messages,
+    guid,
+    open_store,
+    save,
+    saving,
+)
+from tests.store.memory_node import MemoryNode
+
+
+class SlowDisk:
+    """Loads from a memory node; the answer comes when the test says so."""
+
+    def __init__(self, node: MemoryNode) -> None:
+        self._node = node
+        self.loads = 0
+        self.answer = trio.Event()
+
+    async def load(self, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+        self.loads += 1
+        snapshot = reading.messages(self._node.connection, mailbox_id)
+        await self.answer.wait()
+        return snapshot
+
+
+def publish(node: MemoryNode, target: Views) -> None:
+    for commit in node.commits:
+        for change in commit.changes:
+            target.apply(change)
+    node.commits.clear()
+
+
+async def test_a_view_follows_commits_and_is_there_when_the_writer_hears_ok(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        view = await store.view(INBOX)
+        assert (view.uidnext, view.highestmodseq, len(view.messages)) == (1, 0, 0)
+        await save(store, 1)
+        await save(store, 2, flags=[SEEN])
+        await store.write(flagging(1, added=["$Later"]))
+        assert view.uidnext == 3
+        assert view.unseen == 1
+        await store.write(expunging(2))
+        assert_same_view(view, await fresh_messages(store))
+        assert await store.view(INBOX) is view
+        assert (await store.view(WORK)).messages == {}
+
+
+async def test_commits_while_a_view_loads_are_neither_lost_nor_done_twice() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2, 3):
+        node.write(saving(b"text", guid(number)))
+    disk = SlowDisk(node)
+    mailboxes = Views(disk.load)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mailboxes.get, INBOX)
+        await wait_all_tasks_blocked()
+        node.commits.clear()
+        node.write(expunging(1))
+        node.write(flagging(2, added=[SEEN]))
+        node.write(saving(b"text", guid(4)))
+        publish(node, mailboxes)
+        disk.answer.set()
+    view = await mailboxes.get(INBOX)
+    chain, messages = reading.messages(node.connection, INBOX.mailbox_id)
+    assert chain is not None
+    assert_same_view(view, messages)
+    assert (view.uidnext, view.highestmodseq) == (chain.uidnext, chain.highestmodseq)
+
+
+async def test_a_snapshot_that_has_the_commits_already_is_not_changed_by_them() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    disk = SlowDisk(node)
+    mailboxes = Views(disk.load)
+    async with trio.open_nursery() as nursery:
+        node.write(saving(b"text", guid(2)))
+        nursery.start_soon(mailboxes.get, INBOX)
+        await wait_all_tasks_blocked()
+        publish(node, mailboxes)
+        disk.answer.set()
+    view = await mailboxes.get(INBOX)
+    assert_same_view(view, reading.messages(node.connection, INBOX.mailbox_id)[1])
+
+
+async def test_all_who_ask_share_one_load_and_one_view() -> None:
+    disk = SlowDisk(MemoryNode("dc1.a"))
+    mailboxes = Views(disk.load)
+    found = []
+
+    async def ask() -> None:
+        found.append(await mailboxes.get(INBOX))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        disk.answer.set()
+    assert disk.loads == 1
+    assert all(view is found[0] for view in found)
+    assert len(found) == 5
+
+
+async def test_a_load_that_is_cancelled_leaves_the_others_to_load() -> None:
+    disk = SlowDisk(MemoryNode("dc1.a"))
+    mailboxes = Views(disk.load)
+    with trio.CancelScope() as first:
+        async with trio.open_nursery() as nursery:
+
+            async def ask(scope: trio.CancelScope) -> None:
+                with scope:
+                    await mailboxes.get(INBOX)
+
+            nursery.start_soon(ask, first_scope := trio.CancelScope())
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ask, trio.CancelScope())
+            await wait_all_tasks_blocked()
+            first_scope.cancel()
+            await wait_all_tasks_blocked()
+            assert disk.loads == 2
+            disk.answer.set()
+    assert not first.cancelled_caught
+
+
+async def instantly(mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+    await trio.lowlevel.checkpoint()
+    return Chain(mailbox_id, ALICE, 7), []
+
+
+def mailbox(number: int) -> MailboxKey:
+    return MailboxKey(ALICE, guid(number), 7)
+
+
+async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
+    loaded: list[bytes] = []
+
+    async def load(mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+        loaded.append(mailbox_id)
+        return await instantly(mailbox_id)
+
+    mailboxes = Views(load)
+    for number in (1, 2, 3, 1, 4, 1, 3, 2):
+        await mailboxes.get(mailbox(number))
+    assert loaded == [guid(number) for number in (1, 2, 3, 4, 2)]
+
+
+async def test_a_view_in_use_stays_the_one_view_of_its_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 0)
+    mailboxes = Views(instantly)
+    used = await mailboxes.get(mailbox(1))
+    for number in (2, 3):
+        await mailboxes.get(mailbox(number))
+    assert await mailboxes.get(mailbox(1)) is used
+
+
+async def test_growth_counts_when_a_view_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
+    node = MemoryNode("dc1.a")
+    disk = SlowDisk(node)
+    disk.answer.set()
+    mailboxes = Views(disk.load)
+    await mailboxes.get(mailbox(1))
+    await mailboxes.get(INBOX)
+    for number in range(2 * views.VIEW_COST):
+        node.write(saving(b"text", guid(number)))
+    publish(node, mailboxes)
+    await mailboxes.get(INBOX)
+    assert disk.loads == 2
+    await mailboxes.get(mailbox(1))
+    assert disk.loads == 3
+
+
+# ---- subscriptions -----------------------------------------------------------------------------------------------
+
+
+async def test_a_subscription_wakes_its_session_once_for_all_that_changed(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        view = await store.view(INBOX)
+        with view.subscribe() as subscription:
+            await save(store, 1)
+            await save(store, 2)
+            await store.write(flagging(1, added=[SEEN]))
+            await subscription.wait()
+            assert subscription.take() == ({1, 2}, set())
+            await save(store, 3)
+            await store.write(expunging(1, 3))
+            assert subscription.take() == (set(), {1, 3})
+            assert subscription.take() == (set(), set())
+
+
+@pytest.mark.parametrize("change", [saving(b"text", guid(9)), flagging(1, added=[SEEN]), expunging(1)])
+async def test_waiting_ends_with_the_next_change_and_only_then(
+    tmp_path: Path, change: Callable[[Transaction], object]
+) -> None:
+    async with open_store(tmp_path) as store:
+        view = await store.view(INBOX)
+        await save(store, 1)
+        woken = trio.Event()
+        with view.subscribe() as subscription:
+
+            async def wait() -> None:
+                await subscription.wait()
+                woken.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await wait_all_tasks_blocked()
+                assert not woken.is_set()
+                await store.write(change)
+
+
+async def test_a_subscription_ends_with_its_block(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        view = await store.view(INBOX)
+        with view.subscribe() as subscription:
+            assert view.subscribers == {subscription}
+        assert view.subscribers == set()
+        await save(store, 1)
+        assert subscription.take() == (set(), set())
