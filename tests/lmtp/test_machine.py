@@ -258,6 +258,7 @@ def test_the_user_as_written_comes_before_every_other_reading() -> None:
     for position in range(len(spellings)):
         assert find_user(address, set(spellings[position:]).__contains__) == spellings[position]
     assert find_user(address, {"Ex.org", "x", ""}.__contains__) is None
+    assert find_user(Address("+x", "Ex.org"), {"", "@Ex.org"}.__contains__) is None
 
 
 def test_data_with_arguments_or_without_recipients(talk: Talk) -> None:
@@ -291,6 +292,11 @@ def test_the_size_limit_is_exact_and_the_connection_goes_on(talk: Talk, size: in
         assert codes[-4:] == ["354 ", outcome, outcome, "250 2.0.0"]
     assert talk.codes(START + b"DATA\r\n" + dots + b".\r\n", size)[-1] == "250 2.0.0"
     assert [len(message.text) for message in talk.messages] == [LIMIT, 3 * (LIMIT // 4)]
+
+
+def test_any_number_of_messages_may_be_too_large(talk: Talk) -> None:
+    for _ in range(10):
+        assert talk.codes(START + b"DATA\r\n" + b"x" * 5 * LIMIT + b"\r\n.\r\n", 100)[-1] == "552 5.3.4"
 
 
 def test_a_message_of_dots_alone_is_not_too_large(talk: Talk) -> None:

@@ -208,6 +208,24 @@ async def test_large_messages_take_turns_and_small_ones_pass(
     assert len(inboxes.messages["alice"]) == LARGE_AT_ONCE + 2
 
 
+async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
+    services: LmtpServices, nursery: trio.Nursery
+) -> None:
+    server = LmtpServer(services)
+    start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
+    for _ in range(LARGE_AT_ONCE):
+        client = await connect(server, nursery)
+        await client.ask(start)
+        await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
+        await trio.testing.wait_all_tasks_blocked()
+        await client.stream.aclose()
+    client = await connect(server, nursery)
+    await client.ask(start)
+    await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
+    await trio.testing.wait_all_tasks_blocked()
+    assert await client.ask(b"\r\n.\r\n") == b"250 2.0.0 stored\r\n"
+
+
 async def test_the_ninth_large_message_waits(
     services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
 ) -> None:
