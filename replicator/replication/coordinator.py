@@ -103,6 +103,7 @@ class Coordinator:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self._beat, mastership.heartbeat_s)
+            self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self._complete.wait()
             self._complete.set()
@@ -196,8 +197,7 @@ class Coordinator:
         self.feeds[link.sid] = feed
         self.mastership.link_up(link)
         self.durability.changed()
-        if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
-            self._complete.set()
+        self._note_component()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.shipper.run)
             nursery.start_soon(feed.receiver.run)
@@ -215,8 +215,7 @@ class Coordinator:
         match command:
             case Links() | Root() | Dropped():
                 self.mastership.received(link, command)
-                if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
-                    self._complete.set()
+                self._note_component()
             case Ack():
                 self._feed(link).shipper.acked(command)
                 self.durability.changed()
@@ -321,6 +320,10 @@ class Coordinator:
     def _acknowledged(self) -> Iterable[int]:
         origin = self.store.origin
         return [feed.shipper.acknowledged.get(origin, 0) for feed in self.feeds.values()]
+
+    def _note_component(self) -> None:
+        if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
+            self._complete.set()
 
     def _routes_changed(self) -> None:
         for feed in self.feeds.values():
