@@ -17,9 +17,9 @@ import trio
 from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.cluster_files import NODES_DEFAULT, NODES_MAX, ClusterNode, Login, logins, prepare
+from replicator.cli.cluster_files import HOST, NODES_DEFAULT, NODES_MAX, ClusterNode, Login, logins, prepare
 from replicator.cli.cluster_processes import NodeProcess, run_processes
-from replicator.cli.output import console
+from replicator.cli.output import console, table
 from replicator.cli.target import CommandError
 from replicator.config import Address
 
@@ -106,20 +106,26 @@ def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[N
 
 
 def _node_table(nodes: Sequence[ClusterNode], ready: Sequence[ClusterNode]) -> Table:
-    table = Table("node", "LMTP", "IMAP", "HTTP", "other nodes", "configuration")
+    rows = table(f"Ports on {HOST}", "node", "LMTP", "IMAP", "HTTP", "nodes", "configuration")
     for node in nodes:
         listen = node.config.listen
-        doors = [str(door) if door else "-" for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
+        doors = [_port(door) for door in (listen.lmtp, listen.imap, listen.http, listen.peer)]
         state = "" if node in ready else " [red](ended)[/]"
-        table.add_row(f"[bold]{escape(node.sid)}[/]{state}", *doors, escape(str(node.file)))
-    return table
+        rows.add_row(f"[bold]{escape(node.sid)}[/]{state}", *doors, escape(str(node.file)))
+    return rows
+
+
+def _port(door: Address | None) -> str:
+    if door is None:
+        return "-"
+    return str(door.port) if door.host == HOST else str(door)
 
 
 def _user_table(users: Sequence[Login]) -> Table:
-    table = Table("user", "password")
+    rows = table("Users", "user", "password")
     for login in users:
-        table.add_row(escape(login.user), escape(login.password or "(changed since)"))
-    return table
+        rows.add_row(escape(login.user), escape(login.password or "(changed since)"))
+    return rows
 
 
 def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 UNATTENDED_WIDTH = 200  # of a table that is not on a terminal: wide enough that no line is folded
 
@@ -16,6 +18,15 @@ def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal; into a file or pipe, lines are not folded."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else UNATTENDED_WIDTH, highlight=False)
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table. Columns named `>so` are aligned right; only the one named `why` may be folded."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        name = column.removeprefix(">")
+        made.add_column(name, justify="left" if name == column else "right", no_wrap=name != "why")
+    return made
 
 
 def echo_json(document: object) -> None:

@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from replicator.cli.client import NodeClient, UnreachableError
-from replicator.cli.output import ago, console, echo_json, size
+from replicator.cli.output import ago, console, echo_json, size, table
 from replicator.cli.target import NodeUrl, parse_url, url_of_config
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
-DIGEST_SHOWN = 12  # hexadecimal digits: enough to tell states apart by eye
+DIGEST_SHOWN = 8  # hexadecimal digits: enough to tell states apart by eye
 UNKNOWN = "-"
 
 
@@ -103,52 +103,42 @@ def show(out: Console, answers: Sequence[NodeAnswer], now_ms: int) -> None:
             out.print("[yellow]The nodes' states differ[/]; while mail is on its way between them they do.")
 
 
-def _table(title: str, columns: Mapping[str, str]) -> Table:
-    """Columns by name, each with its justification."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name, justify in columns.items():
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-    return table
-
-
 def _node_table(answers: Sequence[NodeAnswer], now_ms: int) -> Table:
-    numbers = ("mailboxes", "mastered", "entries", "waiting")
-    columns = dict.fromkeys(("node", "up for", "reaches", "root (term)"), "left")
-    table = _table("Nodes", columns | dict.fromkeys(numbers, "right") | {"state": "left"})
+    rows = table("Nodes", "node", "up for", "reaches", "root (term)", ">masters", ">log", ">waiting", "state")
     for answer in answers:
         node = answer.status
         if node is None:
-            table.add_row(f"[red]{answer.url}[/]", "[red]no answer[/]")
+            rows.add_row(f"[red]{answer.url}[/]", "[red]no answer[/]")
             continue
-        table.add_row(
+        rows.add_row(
             escape(node.sid),
             ago(node.started_ms, now_ms),
             escape(", ".join(sid for sid in node.component if sid != node.sid) or UNKNOWN),
             escape(f"{node.root or UNKNOWN} ({node.term})"),
-            *(str(number) for number in (node.mailboxes, node.mastered, node.log_entries, node.waiting_entries)),
+            f"{node.mastered} of {node.mailboxes}",
+            str(node.log_entries),
+            str(node.waiting_entries),
             escape(node.digest[:DIGEST_SHOWN]),
         )
-    return table
+    return rows
 
 
 def _link_table(nodes: Sequence[NodeStatus], now_ms: int) -> Table:
-    columns = dict.fromkeys(("from", "to", "address", "link"), "left")
-    numbers = ("round trip", "lag entries", "lag size", "lag seconds")
-    table = _table("Links", columns | dict.fromkeys(numbers, "right") | {"why": "left"})
+    title = "Links, and how far the peer is behind"
+    rows = table(title, "from", "to", "link", ">round trip", ">entries", ">size", ">seconds", "why")
     for node in nodes:
         for link in node.links:
-            table.add_row(
+            rows.add_row(
                 escape(node.sid),
                 escape(link.peer),
-                escape(link.address),
                 _link_state(link, now_ms),
                 UNKNOWN if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2f} ms",
                 str(link.lag_entries),
                 size(link.lag_bytes),
                 f"{link.lag_s:.1f}",
-                escape(link.error or ""),
+                "" if link.up else escape(f"{link.address}: {link.error or UNKNOWN}"),
             )
-    return table
+    return rows
 
 
 def _link_state(link: LinkStatus, now_ms: int) -> str:
@@ -157,16 +147,20 @@ def _link_state(link: LinkStatus, now_ms: int) -> str:
 
 
 def _mailbox_table(answers: Sequence[NodeAnswer]) -> Table:
-    """A mailbox a row, with its master and its digest at each node."""
-    sids = [answer.status.sid for answer in answers if answer.status]
-    columns = dict.fromkeys(("user", "mailbox", "master"), "left") | dict.fromkeys(("messages", "unseen"), "right")
-    table = _table("Mailboxes", columns | {"size": "right"} | {f"state at {sid}": "left" for sid in sids})
-    rows = [{(box.user, box.name): box for box in answer.mailboxes} for answer in answers if answer.status]
-    for key in sorted({key for row in rows for key in row}):
-        boxes = [row.get(key) for row in rows]
-        first = next(box for box in boxes if box is not None)
-        master = next((box.master for box in boxes if box is not None and box.master), UNKNOWN)
+    """A mailbox a row, with its master, the first node's counts, and whether all nodes show the same."""
+    rows = table("Mailboxes", "mailbox", "master", ">messages", ">unseen", ">size", "state")
+    nodes = {answer.status.sid: {box.name: box for box in answer.mailboxes} for answer in answers if answer.status}
+    for name in sorted({name for boxes in nodes.values() for name in boxes}):
+        at = {sid: boxes[name] for sid, boxes in nodes.items() if name in boxes}
+        first = next(iter(at.values()))
+        master = next((box.master for box in at.values() if box.master), UNKNOWN)
         counts = (str(first.messages), str(first.unseen), size(first.size_bytes))
-        digests = [box.digest[:DIGEST_SHOWN] if box else UNKNOWN for box in boxes]
-        table.add_row(*(escape(text) for text in (*key, master, *counts, *digests)))
-    return table
+        digests = {sid: at[sid].digest[:DIGEST_SHOWN] if sid in at else "none" for sid in nodes}
+        rows.add_row(escape(name), escape(master), *counts, _compared(digests))
+    return rows
+
+
+def _compared(digests: Mapping[str, str]) -> str:
+    if len(set(digests.values())) == 1:
+        return escape(next(iter(digests.values())))
+    return f"[yellow]{escape(', '.join(f'{sid}: {digest}' for sid, digest in digests.items()))}[/]"

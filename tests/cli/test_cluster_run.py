@@ -100,7 +100,7 @@ def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path, running: list
     nodes = cluster.children()
     assert len(nodes) == 2
     cluster.process.kill()
-    cluster.process.wait()
+    cluster.finish()
     _, alive = psutil.wait_procs(nodes, timeout=WAIT_S)
     assert not alive
 
@@ -120,6 +120,8 @@ def test_node_that_dies_is_said_and_the_others_go_on(tmp_path: Path, running: li
 @pytest.fixture
 def node(tmp_path: Path) -> ClusterNode:
     [node] = prepare(tmp_path, 1)
+    fast = node.file.read_text().replace('heartbeat = "1s"', 'heartbeat = "20ms"').replace('"4s"', '"50ms"')
+    node.file.write_text(fast)
     return node
 
 

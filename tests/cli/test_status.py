@@ -23,7 +23,7 @@ def test_status_shows_node_and_links(served: ServedNode, invoke: Invoke, tmp_pat
     assert (result.exit_code, result.stderr) == (0, "")
     text = " ".join(result.stdout.replace("│", " ").split())
     assert "dc1 (3)" in text
-    assert "127.0.0.1:4422 down never up - 7 2 KiB 1.5 connection refused" in text
+    assert "dc1 dc3 down never up - 7 2 KiB 1.5 127.0.0.1:4422: connection refused" in text
     assert "0.25 ms" in text
     assert "same state" not in text
 
@@ -52,10 +52,11 @@ def test_node_that_does_not_answer_is_said_and_the_others_are_shown(served: Serv
     assert result.stderr == "Error: http://127.0.0.1:1: no answer (Connection refused); is the node running?\n"
 
 
-def test_mailboxes_of_a_user_with_their_master(served: ServedNode, invoke: Invoke) -> None:
-    result = invoke("status", "--url", served.url, "--user", "bob")
-    text = " ".join(result.stdout.replace("│", " ").split())
-    assert "bob INBOX dc1 4 1 4 KiB d1d1d1d1d1d1" in text
+def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(served: ServedNode, invoke: Invoke) -> None:
+    with served_node() as other:
+        other.report.sid, other.report.digest = "dc2", "ee" * 16
+        result = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob")
+    assert "INBOX dc1 4 1 4 KiB dc1: d1d1d1d1, dc2: eeeeeeee" in " ".join(result.stdout.split())
     document = json.loads(invoke("status", "--url", served.url, "--user", "bob", "--json").stdout)
     assert [box["user"] for box in document["nodes"][0]["mailboxes"]] == ["bob"]
 
