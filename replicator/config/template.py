@@ -109,14 +109,13 @@ def _duration(seconds: float) -> str:
     microseconds = round(seconds * 1_000_000)
     for unit, unit_s in reversed(DURATION_UNITS_S.items()):
         count, rest = divmod(microseconds, round(unit_s * 1_000_000))
-        if rest == 0 and (count or unit == "ms"):
+        if rest == 0:
             return _quoted(f"{count}{unit}")
     return _quoted(f"{microseconds / 1000:.3f}ms")
 
 
 def _size(size_bytes: int) -> str:
-    for unit, unit_bytes in reversed(SIZE_UNITS_BYTES.items()):
-        count, rest = divmod(size_bytes, unit_bytes)
-        if rest == 0 and count:
-            return _quoted(f"{count}{unit}")
-    return _quoted(f"{size_bytes}B")
+    unit, unit_bytes = next(
+        (unit, unit_bytes) for unit, unit_bytes in reversed(SIZE_UNITS_BYTES.items()) if size_bytes % unit_bytes == 0
+    )
+    return _quoted(f"{size_bytes // unit_bytes}{unit}")

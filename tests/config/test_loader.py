@@ -265,6 +265,11 @@ def test_a_ca_is_needed_between_machines(tmp_path: Path) -> None:
     assert load(tmp_path, f'{text}ca = "x.pem"').tls is not None
 
 
+def test_any_free_port_is_another_one_each_time(tmp_path: Path) -> None:
+    config = load(tmp_path, 'node.id = "a"\nlisten.imap = "localhost:0"\nlisten.lmtp = "localhost:0"')
+    assert config.listen.imap == config.listen.lmtp == Address("localhost", 0)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(b"a = '\xff'", "1: not UTF-8"), (b"# \n" * 400_000, " larger than")],

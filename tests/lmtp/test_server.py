@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from email.message import EmailMessage
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from replicator.errors import DiskFullError, DurabilityError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
 from tests.lmtp.memory_inbox import MemoryInboxes, Names
+from tests.one_node import one_node
 
 NOW_MS = 1_700_000_000_000
 USERS = Names(frozenset({"alice", "bob", "carol@example.org"}) | {f"user{n}" for n in range(60)})
@@ -250,3 +252,18 @@ async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nur
     assert b"250 SIZE 10\r\n" in await client.ask(b"LHLO x\r\n")
     await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     assert await client.ask(b"twelve bytes\r\n.\r\n") == b"552 5.3.4 the message is larger than 10 bytes\r\n"
+
+
+async def test_into_a_real_mail_store(tmp_path: Path) -> None:
+    body = b"Subject: x\r\n\r\n.one\r\n\0\xff\r\n"
+    async with one_node(tmp_path) as mail, trio.open_nursery() as nursery:
+        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1", clock_ms=lambda: NOW_MS)), nursery)
+        for _ in range(2):
+            await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")
+            assert await client.ask(body.replace(b"\r\n.", b"\r\n..") + b".\r\n") == b"250 2.0.0 stored\r\n" * 2
+        for user in ("alice", "bob"):
+            view = await mail.open_mailbox(await mail.folder(user, "INBOX"))
+            assert [message.received_ms for message in view.messages.values()] == [NOW_MS, NOW_MS]
+            texts = [await mail.read_content(message) for message in view.messages.values()]
+            assert [text.split(b"\r\n", 4)[4] for text in texts] == [body, body]
+        nursery.cancel_scope.cancel()
