@@ -1,0 +1,158 @@
+"""Three node processes, real sockets, clients from the standard library."""
+
+from __future__ import annotations
+
+import imaplib
+import re
+import smtplib
+import test.test_email
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cluster import PASSWORD, Cluster, Node
+
+DATA = Path(test.test_email.__file__).parent / "data"
+OUR_HEADERS = re.compile(rb"\AReturn-Path: [^\r]*\r\nReceived: [^\r]*\r\n(?:[ \t][^\r]*\r\n)*")
+
+
+def corpus() -> list[bytes]:
+    """CPython's hard messages as mail servers carry them: lines end in CRLF."""
+    texts = [path.read_bytes() for path in sorted(DATA.glob("msg_*.txt"))]
+    assert len(texts) > 40
+    return [re.sub(rb"\r\n|\r|\n", b"\r\n", text) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster") / "nodes", ["alice", "bob"], "", {}) as started:
+        yield started
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[list[Node]]:
+    """The nodes; after each test they must show the same."""
+    yield cluster.nodes
+    cluster.wait_until_equal()
+
+
+def imap(node: Node, user: str = "alice", mailbox: str | None = "INBOX") -> imaplib.IMAP4:
+    client = imaplib.IMAP4(*node.address("imap"))
+    client.login(user, PASSWORD)
+    if mailbox is not None:
+        assert client.select(mailbox)[0] == "OK"
+    return client
+
+
+def deliver(node: Node, texts: list[bytes], recipients: list[str]) -> None:
+    with smtplib.LMTP(*node.address("lmtp")) as client:
+        client.ehlo_or_helo_if_needed()
+        for text in texts:
+            client.mail("sender@example.org", ["BODY=8BITMIME"])
+            for recipient in recipients:
+                assert client.rcpt(recipient)[0] == 250
+            assert client.data(text)[0] == 250
+            for _ in recipients[1:]:
+                assert client.getreply()[0] == 250
+
+
+def uids(client: imaplib.IMAP4, *criteria: str) -> list[str]:
+    _, data = client.uid("SEARCH", *(criteria or ("ALL",)))
+    return [uid.decode() for uid in data[0].split()]
+
+
+def flags(client: imaplib.IMAP4, uid: str) -> set[bytes]:
+    _, data = client.uid("FETCH", uid, "(FLAGS)")
+    assert isinstance(data[0], bytes)
+    return set(imaplib.ParseFlags(data[0])) - {b"\\Recent"}
+
+
+def until(client: imaplib.IMAP4, condition: object) -> None:
+    """Another node's change arrives in its own time; NOOP is how a client hears of it."""
+    assert callable(condition)
+    for _ in range(2000):
+        client.noop()
+        if condition():
+            return
+    raise AssertionError("the change did not arrive")
+
+
+def test_hard_messages_read_back_byte_for_byte_at_another_node(nodes: list[Node]) -> None:
+    texts = corpus()
+    deliver(nodes[0], texts, ["alice", "bob"])
+    for user in ("alice", "bob"):
+        client = imap(nodes[1], user)
+        until(client, lambda client=client: len(uids(client)) == len(texts))
+        for uid, text in zip(uids(client), texts, strict=True):
+            _, data = client.uid("FETCH", uid, "(RFC822.SIZE BODY.PEEK[] BODYSTRUCTURE ENVELOPE)")
+            assert isinstance(data[0], tuple)
+            head, body = data[0]
+            ours = OUR_HEADERS.match(body)
+            assert ours is not None
+            sent = text if text.endswith(b"\r\n") else text + b"\r\n"
+            assert body[ours.end() :] == sent
+            size = re.search(rb"RFC822\.SIZE (\d+)", head)
+            assert size is not None
+            assert int(size[1]) == len(body)
+            client.uid("FETCH", uid, "(BODY.PEEK[HEADER] BODY.PEEK[TEXT] BODY.PEEK[1])")
+        client.logout()
+
+
+def test_a_flag_set_at_one_node_shows_at_another(nodes: list[Node]) -> None:
+    deliver(nodes[0], [b"Subject: flags\r\n\r\nx\r\n"], ["alice"])
+    far, near = imap(nodes[2]), imap(nodes[0])
+    until(far, lambda: uids(far, "SUBJECT", "flags"))
+    uid = uids(far, "SUBJECT", "flags")[-1]
+    far.uid("STORE", uid, "+FLAGS", r"(\Flagged $Important)")
+    until(near, lambda: flags(near, uid) == {b"\\Flagged", b"$Important"})
+    near.uid("STORE", uid, "-FLAGS", r"(\Flagged)")
+    until(far, lambda: flags(far, uid) == {b"$Important"})
+    far.logout()
+    near.logout()
+
+
+def test_copy_move_expunge_and_folders_from_different_nodes(nodes: list[Node]) -> None:
+    first, second, third = (imap(node, "bob") for node in nodes)
+    for number in range(3):
+        first.append("INBOX", "", "", f"Subject: to move {number}\r\n\r\nx\r\n".encode())
+    assert second.create("Archive/2026")[0] == "OK"
+    until(third, lambda: b'"/" Archive/2026' in b"".join(third.list()[1]))
+    until(third, lambda: len(uids(third, "SUBJECT", '"to move"')) == 3)
+    one, two, three = uids(third, "SUBJECT", '"to move"')
+    assert third.uid("COPY", one, "Archive/2026")[0] == "OK"
+    assert third.uid("MOVE", two, "Archive/2026")[0] == "OK"
+    second.select("Archive/2026")
+    until(second, lambda: len(uids(second)) == 2)
+    until(first, lambda: two not in uids(first))
+    first.uid("STORE", three, "+FLAGS", r"(\Deleted)")
+    first.expunge()
+    until(third, lambda: three not in uids(third))
+    assert one in uids(third)
+    assert first.rename("Archive/2026", "Archive/Done")[0] == "OK"
+    until(third, lambda: b'"/" Archive/Done' in b"".join(third.list()[1]))
+    assert third.delete("Archive/Done")[0] == "OK"
+    until(first, lambda: b"Archive/Done" not in b"".join(first.list()[1]))
+    assert first.subscribe("Archive")[0] == "OK"
+    until(second, lambda: b"Archive" in b"".join(line for line in second.lsub()[1] if isinstance(line, bytes)))
+    for client in (first, second, third):
+        client.logout()
+
+
+def test_an_idle_at_one_node_hears_of_a_delivery_at_another(nodes: list[Node]) -> None:
+    client = imap(nodes[1])
+    client.noop()
+    before = len(uids(client))
+    client.send(b"i1 IDLE\r\n")
+    assert client.readline().startswith(b"+")
+    deliver(nodes[0], [b"Subject: now\r\n\r\nx\r\n"], ["alice"])
+    client.sock.settimeout(20)
+    line = client.readline()
+    while b"EXISTS" not in line:
+        assert line
+        line = client.readline()
+    assert line == b"* %d EXISTS\r\n" % (before + 1)
+    client.send(b"DONE\r\n")
+    while not line.startswith(b"i1 OK"):
+        line = client.readline()
+    client.shutdown()
