@@ -49,7 +49,7 @@ def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep
             for name in names or FIGURES:
                 click.echo(f"{name} ...", err=True)
                 figures += FIGURES[name](cluster, QUICK if quick else FULL)
-    except MeasurementError as error:
+    except (MeasurementError, OSError) as error:
         sys.exit(f"benchmarks: {error}")
     finally:
         if figures:

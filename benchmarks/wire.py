@@ -118,7 +118,7 @@ class ImapClient:
     def drain(self, text: str) -> int:
         """Send and read to OK without looking at what comes; how many bytes it was."""
         tag = self._send(text)
-        received, tail = 0, b""
+        received, tail = 0, b"\r\n"
         while True:
             chunk = self.connection.socket.recv(CHUNK_BYTES)
             received += len(chunk)
