@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from replicator.errors import ConfigError
@@ -107,24 +110,42 @@ CREATE TABLE recent (                               -- this node's alone, not re
 """
 
 
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Keep other processes from the database: two that number would give UIDs twice. The lock dies with its process.
+
+    Raises ConfigError if another has it, if the directory is not there, or if anything in the block finds the file
+    to be unusable.
+    """
+    try:
+        with path.with_name(f"{path.name}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise ConfigError(f"{path}: another process has it open; stop that one, or give this one other data") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """The connection that writes; creates the database if it is not there.
 
-    Raises ConfigError if the file belongs to another version or is no database.
+    Raises ConfigError if the file belongs to another version or program, sqlite3.DatabaseError if it is no database.
     """
-    try:
-        connection = _connect(path)
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        if version == 0:
-            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
-            raise ConfigError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
-    except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+    connection = _connect(path)
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise ConfigError(f"{path}: a database of another program; name another file, or move that one away")
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    elif version != SCHEMA_VERSION:
+        raise ConfigError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    if version == 0:
+        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     return connection
 
 

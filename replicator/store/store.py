@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -74,23 +74,25 @@ class Store:
     def __init__(self, path: Path, origin: str, environment: Environment) -> None:
         self.origin = origin
         self._environment = environment
-        connection = schema.open_writer(path)
-        self._connections = [connection, *(schema.open_reader(path) for _ in range(READERS))]
-        self._idle_readers = self._connections[1:]
+        with ExitStack() as opened:
+            opened.enter_context(schema.exclusive(path))
+            self._connection = opened.enter_context(closing(schema.open_writer(path)))
+            self._idle_readers = [opened.enter_context(closing(schema.open_reader(path))) for _ in range(READERS)]
+            self._writer = Writer(
+                self._connection,
+                origin=origin,
+                clock_ms=environment.clock_ms,
+                run_in_thread=environment.run_in_thread,
+                publish=self._publish,
+            )
+            self.context = reading.log_context(self._connection)
+            self.tail = Tail(reading.log_end(self._connection))
+            self._waiting = reading.log_waiting(self._connection)  # dots that are in the log and not applied
+            self._opened = opened.pop_all()
         self._reader_room = trio.Semaphore(READERS)
-        self._writer = Writer(
-            connection,
-            origin=origin,
-            clock_ms=environment.clock_ms,
-            run_in_thread=environment.run_in_thread,
-            publish=self._publish,
-        )
         self._writing = trio.CancelScope(shield=True)
-        self.context = reading.log_context(connection)
-        self.tail = Tail(reading.log_end(connection))
         self.views = Views(lambda mailbox_id: self.read(lambda reader: reading.messages(reader, mailbox_id)))
         self.listeners: list[Listener] = []
-        self._waiting = reading.log_waiting(connection)  # dots that are in the log and not applied
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
     @classmethod
@@ -124,8 +126,7 @@ class Store:
 
     def close(self) -> None:
         """Close the connections. Nothing may run any more."""
-        for connection in reversed(self._connections):
-            connection.close()
+        self._opened.close()
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """See `Writer.submit`."""

@@ -163,7 +163,7 @@ async def change_folders(store: Store, rng: random.Random) -> None:
 
 async def load(path: Path, origin: str, seed: int) -> None:
     async with Store.open(path, origin, Environment()) as store, trio.open_nursery() as nursery:
-        store._connections[0].execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        store._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         views = [await store.view(key) for key in MAILBOXES]
         for number in range(WORKERS):
             nursery.start_soon(Worker(store, number, random.Random(f"{seed} {number}"), views).run)

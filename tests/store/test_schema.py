@@ -1,0 +1,89 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from replicator.environment import Environment
+from replicator.errors import ConfigError
+from replicator.store import schema
+from replicator.store.store import Store
+from tests.store.harness import open_store, save
+
+
+async def opening_fails(path: Path) -> str:
+    """The error's text, which names the file."""
+    with pytest.raises(ConfigError) as caught:
+        async with Store.open(path, "dc1.a", Environment()):
+            pass
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_database_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    assert "another version" in await opening_fails(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    assert "another program" in await opening_fails(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    path.write_bytes(b"From: someone\r\n" * 1000)
+    assert "not a database" in await opening_fails(path)
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.9])
+async def test_a_truncated_file(tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        for number in range(20):
+            await save(store, number)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept) // schema.PAGE_BYTES * schema.PAGE_BYTES])
+    assert "malformed" in await opening_fails(path)
+
+
+async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    assert "directory" in await opening_fails(tmp_path / "none" / "node.db")
+
+
+async def test_one_process_at_a_time_and_the_next_when_it_has_gone(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path):
+        assert "another process" in await opening_fails(path)
+    async with open_store(tmp_path, "dc1.b"):
+        pass
+
+
+async def test_what_fails_to_open_can_be_opened_once_it_is_mended(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    path.write_bytes(b"no database" * 1000)
+    await opening_fails(path)
+    path.unlink()
+    async with open_store(tmp_path) as store:
+        assert await save(store, 1) == 1
+
+
+async def test_every_commit_is_synced_and_readers_cannot_write(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        settings = [
+            store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+        ]
+        assert settings == ["wal", 2]
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            await store.read(lambda reader: reader.execute("DELETE FROM log"))
