@@ -1,0 +1,196 @@
+import random
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from protocol.values import Context, Dot
+from replicator.store import reading
+from replicator.store import store as store_module
+from replicator.store.apply import receive
+from replicator.store.content import StoredText, replace_text
+from replicator.store.reading import Lag
+from replicator.store.store import Store
+from replicator.store.transaction import Logged
+from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
+from tests.store.memory_node import MemoryNode
+
+
+async def read_all(store: Store, position: int) -> list[Logged]:
+    found: list[Logged] = []
+    while slice_ := await store.log_after(position):
+        found += slice_
+        position = slice_[-1].position
+    return found
+
+
+async def take(store: Store, logged: Logged) -> None:
+    texts = [StoredText.of(text) for text in logged.texts.values()]
+    await store.write(lambda tx: receive(tx, logged.entry, texts))
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 5_000, 1 << 20])
+async def test_memory_and_disk_give_the_same_log_from_every_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail_bytes: int
+) -> None:
+    monkeypatch.setattr(store_module, "TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(store_module, "SLICE_ENTRIES", 7)
+    async with open_store(tmp_path) as store:
+        for number in range(20):
+            await save(store, number)
+        with pytest.raises(ZeroDivisionError):
+            await store.write(lambda tx: (saving(b"lost", guid(99))(tx), 1 // 0))
+        await store.write(copying(INBOX, [], INBOX))
+        await store.write(flagging(1, 2, 3, added=["\\Seen"]))
+        await store.write(expunging(4, 5))
+    async with open_store(tmp_path, "dc1.b") as store:
+        for number in range(20, 30):
+            await save(store, number)
+        disk = await store.read(lambda reader: reading.log_after(reader, 0, 1000, 1 << 30))
+        assert len(disk) == store.tail.end == 32
+        for position in range(33):
+            assert await read_all(store, position) == disk[position:]
+        in_memory = store.tail.after(31)
+        assert in_memory == disk[31:]
+        assert store.tail.after(0) is None, "that was before this run"
+
+
+async def test_a_slice_ends_at_its_limits_but_is_never_empty() -> None:
+    node = MemoryNode("dc1.a")
+    for number in range(5):
+        node.write(saving(b"x" * 1000, guid(number)))
+    size = node.log()[0].size_bytes
+    lengths = [
+        len(reading.log_after(node.connection, 0, *limits)) for limits in ((3, 1 << 20), (9, 2 * size + 500), (9, 1))
+    ]
+    assert lengths == [3, 2, 1]
+    assert reading.log_after(node.connection, 5, 9, 1 << 20) == []
+
+
+async def test_who_waits_for_the_log_to_grow_is_woken(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
+        nursery.start_soon(store.tail.grown)
+        await wait_all_tasks_blocked()
+        await save(store, 1)
+
+
+async def test_a_damaged_text_is_not_shipped_and_can_be_replaced(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+        text = StoredText.of(b"text 1")
+        damaged = StoredText(text.content_hash, b"", StoredText.of(b"other").body)
+        await store.write(lambda tx: replace_text(tx.connection, damaged))
+        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 9, 1 << 20))
+        assert logged.texts == {}
+        await store.write(lambda tx: replace_text(tx.connection, text))
+        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 9, 1 << 20))
+        assert logged.texts == {text.content_hash: b"text 1"}
+
+
+# ---- contexts ----------------------------------------------------------------------------------------------------
+
+
+def three_origins() -> MemoryNode:
+    """A log in which entries of three origins are mixed."""
+    node = MemoryNode("dc1.a")
+    sources = [MemoryNode(f"dc{number}.a") for number in (2, 3)]
+    rng = random.Random(7)
+    for number in range(30):
+        node.now_ms += 1000
+        writer = rng.choice([node, *sources])
+        writer.now_ms = node.now_ms
+        key = INBOX._replace(mailbox_id=writer.origin.encode().ljust(16))
+        writer.write(saving(b"x" * rng.randrange(300), guid(number), key))
+        if writer is not node:
+            node.take(writer.log()[-1])
+    return node
+
+
+NODE = three_origins()
+CONTEXTS = st.dictionaries(st.sampled_from(["dc1.a", "dc2.a", "dc3.a", "gone.a"]), st.integers(0, 20))
+
+
+def lacking(context: Context) -> list[Logged]:
+    return [logged for logged in NODE.log() if logged.entry.dot.seq > context.get(logged.entry.dot.origin, 0)]
+
+
+@given(CONTEXTS)
+def test_the_log_starts_right_before_the_first_entry_that_a_context_lacks(context: Context) -> None:
+    lacked = lacking(context)
+    first = lacked[0].position if lacked else reading.log_end(NODE.connection) + 1
+    assert reading.log_start(NODE.connection, context) == first - 1
+
+
+@given(CONTEXTS)
+def test_lag_is_what_the_context_lacks(context: Context) -> None:
+    lacked = lacking(context)
+    assert reading.lag(NODE.connection, context) == Lag(
+        len(lacked),
+        sum(logged.size_bytes for logged in lacked),
+        min((logged.entry.stamp.ms for logged in lacked), default=None),
+    )
+
+
+def test_an_empty_log() -> None:
+    node = MemoryNode("dc1.a")
+    assert reading.log_end(node.connection) == reading.log_start(node.connection, {}) == 0
+    assert reading.lag(node.connection, {"x.a": 7}) == Lag()
+    assert reading.log_counts(node.connection) == (0, 0)
+
+
+# ---- waiting for entries -----------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_an_entry_goes_on_when_it_is_applied_and_not_when_it_comes(tmp_path: Path) -> None:
+    source = MemoryNode("dc2.a")
+    other = MemoryNode("dc3.a")
+    source.write(saving(b"one", guid(1)))
+    other.take(source.log()[0])
+    other.write(saving(b"two", guid(2)))
+    first, second = other.log()
+    async with open_store(tmp_path) as store:
+        done: list[str] = []
+
+        async def wait(name: str, scope: trio.CancelScope) -> None:
+            with scope:
+                await store.wait_applied(second.entry.dot)
+                done.append(name)
+
+        async with trio.open_nursery() as nursery:
+            impatient = trio.CancelScope()
+            nursery.start_soon(wait, "impatient", impatient)
+            nursery.start_soon(wait, "early", trio.CancelScope())
+            await wait_all_tasks_blocked()
+            impatient.cancel()
+            await take(store, second)
+            nursery.start_soon(wait, "late", trio.CancelScope())
+            await wait_all_tasks_blocked()
+            assert done == []
+            await take(store, first)
+        assert sorted(done) == ["early", "late"]
+        await store.wait_applied(second.entry.dot)
+        assert store._awaited == {}
+
+
+async def test_what_waits_in_the_log_waits_after_a_restart_too(tmp_path: Path) -> None:
+    source = MemoryNode("dc2.a")
+    other = MemoryNode("dc3.a")
+    source.write(saving(b"one", guid(1)))
+    other.take(source.log()[0])
+    other.write(saving(b"two", guid(2)))
+    first, second = other.log()
+    async with open_store(tmp_path) as store:
+        await take(store, second)
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert store.context == {"dc3.a": 1}
+        with trio.move_on_after(0) as scope:
+            await store.wait_applied(Dot("dc3.a", 1))
+        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.wait_applied, Dot("dc3.a", 1))
+            await take(store, first)
+        view = await store.view(INBOX)
+        assert list(view.messages) == [1, 2]

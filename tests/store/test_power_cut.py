@@ -1,0 +1,69 @@
+"""A power cut keeps what was synced and leaves anything of the rest.
+
+The write-ahead log only grows here, and what it held when an operation was acknowledged was synced by then. So the
+database as of its start, with the log cut anywhere after that point and torn there, is a disk after a power cut.
+"""
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from replicator.environment import Environment
+from replicator.store.store import Store
+from tests.store.consistency import check_file
+from tests.store.harness import INBOX, creating, expunging, flagging, guid, open_store, saving
+
+CUTS = 40
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """The log's size when the node had this context."""
+
+    wal_bytes: int
+    seq: int
+
+
+async def run_load(path: Path, rng: random.Random) -> list[Acknowledged]:
+    """Some of everything; leaves `start.db`, the database before, and `start.db-wal`, all that was written since."""
+    acknowledged = []
+    async with Store.open(path / "node.db", "dc1.a", Environment()) as store:
+        store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        wal = path / "node.db-wal"
+        shutil.copy(path / "node.db", path / "start.db")
+        for number in range(60):
+            job = rng.choice([
+                saving(rng.randbytes(rng.randrange(20_000)), guid(number)),
+                saving(b"text", guid(number)),
+                flagging(*range(1, 20), added=[f"$Flag{number}"]),
+                expunging(rng.randint(1, 20)),
+                creating(f"a/{number}", guid(1000 + number)),
+            ])  # fmt: skip
+            await store.write(job)
+            acknowledged.append(Acknowledged(wal.stat().st_size, store.context.get("dc1.a", 0)))
+        shutil.copy(wal, path / "start.db-wal")
+    return acknowledged
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_was_synced_survives_and_the_rest_leaves_no_trace(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    acknowledged = await run_load(tmp_path, rng)
+    wal = (tmp_path / "start.db-wal").read_bytes()
+    for number in range(CUTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(tmp_path / "start.db", folder / "node.db")
+        cut = rng.randrange(len(wal))
+        torn = rng.choice([b"", rng.randbytes(10_000), bytes(10_000), wal[cut + 4096 :]])
+        (folder / "node.db-wal").write_bytes(wal[:cut] + torn)
+        synced = max((item.seq for item in acknowledged if item.wal_bytes <= cut), default=0)
+        async with open_store(folder, "dc1.b") as store:
+            assert synced <= store.context.get("dc1.a", 0) <= acknowledged[-1].seq
+            view = await store.view(INBOX)
+            assert (await store.write(saving(b"next", guid(5000)))).uids == (view.uidnext - 1,)
+    check_file(tmp_path / "node.db")

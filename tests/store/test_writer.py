@@ -1,0 +1,191 @@
+import random
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from protocol.values import Dot
+from replicator.errors import DiskFullError, FolderNotFoundError
+from replicator.store import reading, writer
+from replicator.store.content import read_text
+from replicator.store.store import Store
+from replicator.store.transaction import Commit, Transaction
+from tests.store.harness import INBOX, expunging, fresh_messages, guid, open_store, save, saving
+from tests.store.memory_node import MemoryNode
+
+
+def count_commits(store: Store) -> list[Commit]:
+    commits: list[Commit] = []
+    store.listeners.append(commits.append)
+    return commits
+
+
+def fail(error: Exception) -> Callable[[Transaction], None]:
+    def work(_: Transaction) -> None:
+        raise error
+
+    return work
+
+
+def spoil(tx: Transaction) -> None:
+    saving(b"never", guid(999))(tx)
+    raise ZeroDivisionError
+
+
+def expunge_and_spoil(tx: Transaction) -> None:
+    expunging(1)(tx)
+    spoil(tx)
+
+
+async def test_those_who_come_together_are_written_together(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        commits = count_commits(store)
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(save, store, number)
+        assert len(commits) <= 3
+        assert sum(len(commit.logged) for commit in commits) == 100
+
+
+async def test_a_batch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MAX_BATCH", 10)
+    async with open_store(tmp_path) as store:
+        commits = count_commits(store)
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(save, store, number)
+        assert max(len(commit.logged) for commit in commits) == 10
+
+
+async def test_commits_are_published_in_order_before_their_callers_go_on(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        commits = count_commits(store)
+
+        async def save_and_look(number: int) -> None:
+            placed = await store.write(saving(b"text", guid(number)))
+            assert placed.dot in [item.entry.dot for commit in commits for item in commit.logged]
+            assert placed.dot is not None
+            assert store.context["dc1.a"] >= placed.dot.seq
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(save_and_look, number)
+        positions = [item.position for commit in commits for item in commit.logged]
+        assert positions == list(range(1, 51))
+
+
+@pytest.mark.parametrize("job", [spoil, fail(FolderNotFoundError("gone")), fail(sqlite3.IntegrityError("twice"))])
+async def test_a_job_that_fails_does_not_fail_its_neighbours(
+    tmp_path: Path, job: Callable[[Transaction], None]
+) -> None:
+    async with open_store(tmp_path) as store:
+        failed: list[Exception] = []
+
+        async def submit() -> None:
+            try:
+                await store.write(job)
+            except (ZeroDivisionError, FolderNotFoundError, sqlite3.IntegrityError) as error:
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(save, store, number)
+                nursery.start_soon(submit)
+        assert len(failed) == 10
+        assert sorted(message.guid for message in await fresh_messages(store)) == [guid(number) for number in range(10)]
+        assert store.context == {"dc1.a": 10}
+
+
+def test_a_mail_error_costs_no_second_try() -> None:
+    node = MemoryNode("dc1.a")
+    tries: list[int] = []
+
+    def counted(tx: Transaction) -> None:
+        tries.append(id(tx))
+
+    assert len(node.write_together([counted, fail(FolderNotFoundError("gone")), saving(b"text", guid(1))])) == 3
+    assert len(tries) == 1
+    assert len(node.commits) == 1
+
+
+def test_what_failed_leaves_nothing_behind_in_memory() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"one", guid(1)))
+    with pytest.raises(ZeroDivisionError):
+        node.write(expunge_and_spoil)
+    assert node.write(saving(b"two", guid(2))).uids == (2,)
+    assert [item.entry.dot for item in node.log()] == [Dot("dc1.a", 1), Dot("dc1.a", 2)]
+
+
+async def test_a_full_disk_refuses_writes_and_lets_reads_go_on_until_there_is_room(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        view = await store.view(INBOX)
+        await save(store, 1)
+        [pages] = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        large = saving(random.Random(1).randbytes(1 << 20), guid(2))
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                await store.write(large)
+        assert list(view.messages) == [1]
+        stored = await store.read(lambda reader: read_text(reader, view.messages[1].content_hash))
+        assert stored == b"text 1"
+        store._connection.execute("PRAGMA max_page_count = 1000000")
+        assert (await store.write(large)).uids == (2,)
+        assert store.context == {"dc1.a": 2}
+
+
+async def test_a_caller_that_gives_up_leaves_the_others_alone(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+
+        async def give_up(number: int) -> None:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await save(store, number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(save, store, number)
+                nursery.start_soon(give_up, 100 + number)
+        await store.flush()
+        found = {message.guid for message in await fresh_messages(store)}
+        assert found >= {guid(number) for number in range(20)}
+
+
+async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> None:
+    release = threading.Event()
+    with trio.CancelScope() as scope:
+        async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
+            nursery.start_soon(store.write, lambda _: release.wait())
+            for number in range(10):
+                nursery.start_soon(save, store, number)
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            release.set()
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert len(await fresh_messages(store)) == 10
+
+
+async def test_reads_go_on_beside_a_write(tmp_path: Path) -> None:
+    """The writer, in the middle of its transaction, waits for the reader, which sees what was there before."""
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+        writing, read = trio.Event(), trio.Event()
+
+        def work(tx: Transaction) -> None:
+            saving(b"two", guid(2))(tx)
+            trio.from_thread.run_sync(writing.set)
+            trio.from_thread.run(read.wait)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.write, work)
+            await writing.wait()
+            chain, messages = await store.read(lambda reader: reading.messages(reader, INBOX.mailbox_id))
+            assert chain is not None
+            assert (chain.uidnext, [message.uid for message in messages]) == (2, [1])
+            read.set()
+        assert [message.uid for message in await fresh_messages(store)] == [1, 2]
