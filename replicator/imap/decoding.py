@@ -18,7 +18,8 @@ from replicator.imap.header import Header, without_comment
 from replicator.imap.mime import Part
 
 # Python's other codecs are none that mail is written in, and some take quadratic time (punycode) or decode nothing.
-_CODECS = frozenset(aliases) | frozenset(aliases.values())
+# US-ASCII is what mail says that does not know, and the default; its octets are looked at as if it said nothing.
+_CODECS = frozenset(aliases.values()) - {"ascii"}
 
 _MAX_CHARSET = 64  # characters; RFC 2978 section 2.3 allows 40
 _MAX_DATE = 200  # octets; RFC 5322 section 3.3 needs fifty, comments included
@@ -77,6 +78,7 @@ def _codec(charset: str) -> str | None:
     if len(name) > _MAX_CHARSET or not name.isascii():
         return None
     codec = normalize_encoding(name).lower()
+    codec = aliases.get(codec, codec)
     return codec if codec in _CODECS else None
 
 

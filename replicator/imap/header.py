@@ -1,8 +1,8 @@
 """Headers of messages and MIME parts, by offset into the text that they stand in (RFC 5322 section 2.2, RFC 2045).
 
 The `email` package keeps no offsets and normalises what it reads, and IMAP promises octets as they came; so this finds
-where fields stand, and leaves to that package what their values mean. Every expression here is linear in its input:
-what follows a possessive quantifier cannot match what the quantifier took.
+where fields and parameters stand, and `decoding` has that package decode them. Every expression here is linear in its
+input: what follows a possessive quantifier cannot match what the quantifier took.
 """
 
 from __future__ import annotations

@@ -1,0 +1,31 @@
+"""CPython's own hard messages: the data of its `test_email` package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from replicator.imap.header import Header
+from replicator.imap.mime import Part
+
+
+def corpus() -> dict[str, bytes]:
+    spec = importlib.util.find_spec("test.test_email")
+    assert spec is not None, "this Python lacks its test package; install it (Debian: libpython3-testsuite)"
+    assert spec.origin is not None
+    files = sorted((Path(spec.origin).parent / "data").glob("msg_*.txt"))
+    assert len(files) >= 45, "the data of test.test_email is not all there"
+    return {file.stem: file.read_bytes() for file in files}
+
+
+def message_header(text: bytes) -> Header:
+    return Header.at(text, 0, len(text))
+
+
+def check_spans(part: Part, start: int, end: int) -> None:
+    """Parts lie in order within what holds them, and none overlaps another."""
+    assert start <= part.header.start <= part.header.fields_end <= part.header.end <= part.end <= end
+    at = part.header.end
+    for child in part.children if part.nested is None else (part.nested,):
+        check_spans(child, at, part.end)
+        at = child.end

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import email.policy
+from email.message import EmailMessage
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.imap.decoding import decode_text, header_text, part_text, sent_date, value_text
+from replicator.imap.message import MessageText
+from replicator.imap.mime import parse
+from replicator.imap.search_bounds import ReadableText
+from tests.imap_data.corpus import message_header
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"plain", "plain"),
+        (b"=?utf-8?q?gr=C3=BCn?= text", "grün text"),
+        (b"=?UTF-8?B?Z3LDvG4=?=", "grün"),
+        (b"=?iso-8859-1?Q?gr=FCn_und?= =?iso-8859-1?Q?_rot?=", "grün und rot"),
+        (b"=?utf-8?b?4oI=?= =?utf-8?b?rA==?=", "€"),  # one character in two words
+        (b"=?utf-8*en?q?a?=", "a"),
+        (b"=?utf-8?q?with blanks?=", "with blanks"),
+        (b"=?x-unknown?q?gr=FCn?=", "grün"),
+        (b"a =?utf-8?b?!?= b", "a  b"),
+        (b"=?utf-8?b?a?=", "=?utf-8?b?a?="),
+        (b"=?utf-8?x?a?=", "=?utf-8?x?a?="),
+        ("grün".encode(), "grün"),
+        ("grün".encode("latin-1"), "grün"),
+        (b"a =?us-ascii?q?b?= c", "a b c"),
+    ],
+)
+def test_header_values(value: bytes, expected: str) -> None:
+    assert value_text(value) == expected
+
+
+def test_a_header_as_a_whole() -> None:
+    raw = b"Subject: =?utf-8?q?gr=C3=BCn?=\r\n =?utf-8?q?er?=\r\nTo: a,\r\n\tb\r\n\r\n"
+    assert header_text(message_header(raw)) == "Subject: grüner\r\nTo: a,\tb\r\n"
+
+
+@pytest.mark.parametrize(
+    ("charset", "octets", "expected"),
+    [
+        ("utf-8", b"\xc3\xa4", "ä"),
+        ("UTF8", b"\xff", "\ufffd"),
+        ("us-ascii", b"\xc3\xa4", "ä"),
+        ("Windows-1252", b"\x80", "€"),
+        ("KOI8-R", b"\xc1", "а"),  # noqa: RUF001 - the Cyrillic letter is meant
+        ("iso-2022-jp", b'\x1b$B$"\x1b(B', "あ"),
+        ("x-unknown", b"\xe4", "ä"),
+        ("punycode", b"a-", "a-"),
+        ("rot13", b"a", "a"),
+        ("hex", b"61", "61"),
+        ("\x00", b"a", "a"),
+        ("ä", b"a", "a"),
+        ("u" * 1000, b"a", "a"),
+        ("../../etc", b"a", "a"),
+        ("utf-16", b"a", "\ufffd"),
+        (None, b"\xe4", "ä"),
+    ],
+)
+def test_charsets(charset: str | None, octets: bytes, expected: str) -> None:
+    assert decode_text(octets, charset) == expected
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200),
+    st.sampled_from(["base64", "quoted-printable", "8bit"]),
+)
+def test_what_the_email_package_writes_is_read(text: str, encoding: str) -> None:
+    message = EmailMessage(email.policy.SMTP)
+    message.set_content(text, charset="utf-8", cte=encoding)
+    assert part_text(parse(message.as_bytes())).splitlines() == (text + "\n").splitlines()
+
+
+@pytest.mark.parametrize("broken", [b"Z3LDvG4", b"Z3 LD\r\nvG4=", b"Z3LDvG4=trailing", b"*Z3LD*vG4="])
+def test_broken_base64_is_read_as_far_as_it_goes(broken: bytes) -> None:
+    part = parse(b"Content-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: BASE64\n\n" + broken)
+    assert part_text(part).startswith("grün")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"Mon, 7 Feb 1994 21:52:25 -0800 (PST)", dt.date(1994, 2, 7)),
+        (b"7 Feb 94 23:59:59 -1200", dt.date(1994, 2, 7)),
+        (b"Thu, 29 Feb 2024 00:00:00 +1400", dt.date(2024, 2, 29)),
+        (b"Thu, 30 Feb 2024 00:00:00 +0000", None),
+        (b"nonsense", None),
+        (b"", None),
+        (b"1 Jan 99999 00:00:00 +0000", None),
+        (b"1 Jan " + b"9" * 5000 + b" 00:00:00 +0000", None),
+    ],
+)
+def test_sent_dates(value: bytes, expected: dt.date | None) -> None:
+    assert sent_date(message_header(b"Date: " + value + b"\r\n\r\n")) == expected
+
+
+def test_no_date() -> None:
+    assert sent_date(message_header(b"Subject: x\r\n\r\n")) is None
+
+
+FORWARDED = (
+    b"Subject: outer\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\npreamble\r\n"
+    b"--x\r\nContent-Type: text/html; charset=iso-8859-1\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
+    b"Gr=FCn\r\n"
+    b"--x\r\nContent-Type: application/pdf\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    + base64.b64encode(b"binary")
+    + b"\r\n--x\r\nContent-Type: message/rfc822\r\n\r\nSubject: =?utf-8?q?inner?=\r\n\r\nnested\r\n--x--\r\n"
+)
+
+
+def test_the_body_is_text_parts_and_headers_of_messages_within() -> None:
+    text = ReadableText(MessageText(FORWARDED))
+    assert text.body == ["grün", "subject: inner\r\n", "nested"]
+    assert list(text.values(b"subject")) == ["outer"]

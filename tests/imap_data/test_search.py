@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.values import Dot, UidSet
+from replicator.imap import search_keys as keys
+from replicator.imap.message import MessageText
+from replicator.imap.search import Search
+from replicator.imap.sequence_set import SequenceSet
+from replicator.view import MailboxView, Message
+
+FLAGS = ["\\Seen", "\\Deleted", "work", "WORK"]
+WORDS = ["", "ann", "bob", "x"]
+DAYS = [dt.date(2024, 2, day) for day in (27, 28, 29)]
+DAY_MS = 86_400_000
+EPOCH = dt.date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A message and the facts its text is written from."""
+
+    row: Message
+    subject: str | None
+    sender: str
+    body: str
+    sent: dt.date | None
+
+    @property
+    def text(self) -> bytes:
+        lines = [f"From: {self.sender}"]
+        lines += [] if self.subject is None else [f"Subject: {self.subject}"]
+        lines += [] if self.sent is None else [f"Date: {self.sent:%d %b %Y} 23:59:59 -1200"]
+        return "\r\n".join([*lines, "", self.body]).encode()
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """`announced` leads the mails' UIDs; there may be mails after it, and gone ones within it."""
+
+    mails: list[Mail]
+    announced: list[int]
+    recent: UidSet
+
+    @property
+    def view(self) -> MailboxView:
+        rows = [mail.row for mail in self.mails]
+        return MailboxView.build(
+            mailbox_id=bytes(16), user="ann", uidvalidity=1, uidnext=99, highestmodseq=9, rows=rows
+        )
+
+
+@st.composite
+def mailboxes(draw: st.DrawFn) -> Mailbox:
+    uids = sorted(draw(st.sets(st.integers(1, 20), max_size=8)))
+    gone = draw(st.sets(st.sampled_from(uids))) if uids else set()
+    mails = [draw(mail(uid)) for uid in uids if uid not in gone]
+    announced = uids[: draw(st.integers(0, len(uids)))]
+    return Mailbox(mails, announced, UidSet.of(uid for uid in uids if uid >= draw(st.integers(1, 20))))
+
+
+@st.composite
+def mail(draw: st.DrawFn, uid: int) -> Mail:
+    day = draw(st.sampled_from(DAYS))
+    row = Message(
+        uid=uid,
+        guid=bytes([draw(st.integers(0, 2))] * 16),
+        modseq=1,
+        flags=frozenset(draw(st.sets(st.sampled_from(FLAGS)))),
+        received_ms=(day - EPOCH).days * DAY_MS + draw(st.sampled_from([0, 1, DAY_MS - 1])),
+        size_bytes=draw(st.integers(0, 5)),
+        content_hash=bytes(32),
+        dot=Dot("dc1.1", uid),
+        change=0,
+    )
+    word = st.sampled_from(WORDS).map(str.upper)
+    return Mail(row, draw(st.none() | word), draw(word), draw(word), draw(st.none() | st.sampled_from(DAYS)))
+
+
+numbers = st.none() | st.integers(1, 21)
+sequence_sets = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=3).map(
+    lambda ranges: SequenceSet(tuple(ranges))
+)
+words = st.sampled_from(WORDS).map(str.encode)
+relations = st.sampled_from(keys.Relation)
+days = st.sampled_from(DAYS)
+single_keys = st.one_of(
+    st.sampled_from(list(keys.PLAIN_KEYS.values())),
+    sequence_sets.map(keys.SequenceNumbers),
+    sequence_sets.map(keys.Uids),
+    st.integers(0, 2).map(lambda octet: keys.EmailId("M" + bytes([octet] * 16).hex())),
+    st.sampled_from([*FLAGS, "Work", "none"]).map(keys.Flagged),
+    st.integers(0, 5).map(keys.Larger),
+    st.integers(0, 5).map(keys.Smaller),
+    st.builds(keys.Received, relations, days),
+    st.builds(keys.Sent, relations, days),
+    st.builds(keys.HeaderContains, st.sampled_from(["SUBJECT", "From", "X-None"]), words),
+    words.map(keys.BodyContains),
+    words.map(keys.TextContains),
+)
+search_keys: st.SearchStrategy[keys.SearchKey] = st.recursive(
+    single_keys,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: keys.And(tuple(parts))),
+        st.builds(keys.Or, inner, inner),
+        st.builds(keys.Not, inner),
+    ),
+    max_leaves=8,
+)
+
+
+def dumb(key: keys.SearchKey, mail: Mail, mailbox: Mailbox) -> bool:
+    """One message, one key, in the words of RFC 3501 section 6.4.4."""
+    row = mail.row
+    match key:
+        case keys.All():
+            return True
+        case keys.And(parts):
+            return all(dumb(part, mail, mailbox) for part in parts)
+        case keys.Or(left, right):
+            return dumb(left, mail, mailbox) or dumb(right, mail, mailbox)
+        case keys.Not(inner):
+            return not dumb(inner, mail, mailbox)
+        case keys.SequenceNumbers(wanted):
+            return in_set(mailbox.announced.index(row.uid) + 1, wanted, len(mailbox.announced))
+        case keys.Uids(wanted):
+            return in_set(row.uid, wanted, mailbox.announced[-1])
+        case keys.EmailId(email_id):
+            return email_id == f"M{row.guid.hex()}"
+        case keys.Flagged(flag):
+            return flag.lower() in {found.lower() for found in row.flags}
+        case keys.Recent():
+            return row.uid in set(mailbox.recent)
+        case keys.Larger(size):
+            return row.size_bytes > size
+        case keys.Smaller(size):
+            return row.size_bytes < size
+        case keys.Received(relation, day):
+            return stands(EPOCH + dt.timedelta(milliseconds=row.received_ms), relation, day)
+        case keys.Sent(relation, day):
+            return mail.sent is not None and stands(mail.sent, relation, day)
+        case keys.HeaderContains(name, text):
+            value = {"SUBJECT": mail.subject, "FROM": mail.sender}.get(name.upper())
+            return value is not None and text.decode() in value.lower()
+        case keys.BodyContains(text):
+            return text.decode() in mail.body.lower()
+        case keys.TextContains(text):
+            return text.decode() in mail.text.decode().lower()
+
+
+def stands(day: dt.date, relation: keys.Relation, other: dt.date) -> bool:
+    return {"BEFORE": day < other, "ON": day == other, "SINCE": day >= other}[relation.value]
+
+
+def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
+    ends = [(largest if a is None else a, largest if b is None else b) for a, b in wanted.ranges]
+    return any(min(a, b) <= number <= max(a, b) for a, b in ends)
+
+
+@settings(max_examples=500)
+@given(mailbox=mailboxes(), key=search_keys)
+def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.SearchKey) -> None:
+    search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)
+    by_uid = {mail.row.uid: mail for mail in mailbox.mails}
+    found, undecided = search.decide()
+    assert undecided == sorted(undecided)
+    assert found.isdisjoint(undecided)
+    found |= {uid for uid in undecided if search.matches(uid, MessageText(by_uid[uid].text))}
+    announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
+    assert found == {mail.row.uid for mail in announced if dumb(key, mail, mailbox)}
+
+
+def row(uid: int, *flags: str) -> Message:
+    return Message(uid, bytes(16), 1, frozenset(flags), 0, 10 * uid, bytes(32), Dot("dc1.1", uid), 0)
+
+
+def search_of(key: keys.SearchKey, *rows: Message, charset: str | None = None) -> Search:
+    mailbox = Mailbox([Mail(one, None, "", "", None) for one in rows], [one.uid for one in rows], UidSet())
+    return Search(keys.SearchProgram(key, charset), mailbox.view, mailbox.announced, mailbox.recent)
+
+
+SEEN = keys.Flagged("\\Seen")
+TEXT = keys.TextContains(b"x")
+ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "undecided"),
+    [
+        (TEXT, set(), [1, 2, 3, 4]),
+        (keys.And((TEXT, SEEN)), set(), [2, 4]),
+        (keys.And((SEEN, keys.Larger(30), TEXT)), set(), [4]),
+        (keys.Or(TEXT, SEEN), {2, 4}, [1, 3]),
+        (keys.Not(keys.And((TEXT, SEEN))), {1, 3}, [2, 4]),
+        (keys.Not(keys.Or(TEXT, SEEN)), set(), [1, 3]),
+        (keys.Or(keys.All(), TEXT), {1, 2, 3, 4}, []),
+        (keys.And((keys.Not(keys.All()), TEXT)), set(), []),
+    ],
+)
+def test_texts_are_asked_for_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
+    assert search_of(key, *ROWS).decide() == (found, undecided)
+
+
+def test_a_message_that_has_gone_meanwhile_is_not_found() -> None:
+    mailbox = Mailbox([Mail(row(1), None, "", "", None)], [1], UidSet())
+    view = mailbox.view
+    search = Search(keys.SearchProgram(keys.Not(TEXT)), view, [1], UidSet())
+    assert search.decide() == (set(), [1])
+    text = MessageText(b"")
+    assert search.matches(1, text)
+    del view.messages[1]
+    assert not search.matches(1, text)
+
+
+@pytest.mark.parametrize("charset", [None, "utf-8", "UTF-8"])
+def test_text_in_utf_8(charset: str | None) -> None:
+    search = search_of(keys.BodyContains("GRÜN".encode()), row(1), charset=charset)
+    assert search.matches(1, MessageText("\r\nHellgrün".encode()))
+
+
+@pytest.mark.parametrize(
+    ("charset", "text"),
+    [("ISO-8859-1", b"x"), ("", b"x"), ("us-ascii", b"\xc3\xa4"), ("UTF-8", b"\xe4"), (None, b"\xe4")],
+)
+def test_a_bad_charset_is_refused(charset: str | None, text: bytes) -> None:
+    for key in (keys.BodyContains(text), keys.TextContains(text), keys.HeaderContains("A", text)):
+        with pytest.raises(keys.BadCharsetError):
+            search_of(keys.Not(key), row(1), charset=charset)
+
+
+def test_a_bad_charset_is_refused_even_where_nothing_is_written_in_it() -> None:
+    with pytest.raises(keys.BadCharsetError, match="US-ASCII or UTF-8"):
+        search_of(keys.All(), charset="koi8-r")
+
+
+def test_every_number_counts_in_a_sequence_set() -> None:
+    uids = [3, 5, 8, 13]
+    found, _ = search_of(keys.SequenceNumbers(SequenceSet(((2, 3), (4, 9), (50, 60)))), *map(row, uids)).decide()
+    assert sorted(bisect_left(uids, uid) + 1 for uid in found) == [2, 3, 4]

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+
+from replicator.imap.bodystructure import body_structure
+from replicator.imap.fetch_items import Adjacent, Value
+from replicator.imap.mime import parse
+from replicator.imap.responses import fetch_response
+
+NO_EXTENSION = (None, None, None, None)
+NO_ENVELOPE = (None,) * 10
+
+
+def structure(raw: bytes, *, extended: bool = False) -> Value:
+    return body_structure(parse(raw), extended=extended)
+
+
+def basic(kind: str, size: int, *rest: Value, parameters: Value = None, encoding: str = "7BIT") -> tuple[Value, ...]:
+    main, _, sub = kind.encode().partition(b"/")
+    return (main, sub, parameters, None, None, encoding.encode(), size, *rest)
+
+
+PLAIN = (b"CHARSET", b"US-ASCII")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", basic("TEXT/PLAIN", 0, 0, parameters=PLAIN)),
+        (b"\r\na\r\nb\r\n", basic("TEXT/PLAIN", 6, 2, parameters=PLAIN)),
+        (b"\r\na\nb", basic("TEXT/PLAIN", 3, 1, parameters=PLAIN)),
+        (b"Content-Type: text/html\r\n\r\n\xe4\r\n", basic("TEXT/HTML", 3, 1)),
+        (b"Content-Type: Image / Png ; name=x\r\n\r\n....", basic("IMAGE/PNG", 4, parameters=(b"name", b"x"))),
+        (b"Content-Type: nonsense\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
+        (b"Content-Type:\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
+        (b"Content-Type: /x\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
+        (
+            b"Content-Transfer-Encoding: base64 (yes)\r\n\r\nx",
+            basic("TEXT/PLAIN", 1, 0, parameters=PLAIN, encoding="BASE64"),
+        ),
+        (b"Content-Transfer-Encoding: 8 bit\r\n\r\nx", basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)),
+        (b"Content-Type: multipart/mixed\r\n\r\nno boundary", basic("TEXT/PLAIN", 11, 0, parameters=PLAIN)),
+        (b"Content-Type: multipart/mixed; boundary=\r\n\r\n--\r\nx", basic("TEXT/PLAIN", 5, 1, parameters=PLAIN)),
+        (b'Content-Type: multipart/mixed; boundary=" "\r\n\r\n--\r\n', basic("TEXT/PLAIN", 4, 1, parameters=PLAIN)),
+        (b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--c\r\nx", basic("TEXT/PLAIN", 6, 1, parameters=PLAIN)),
+        (
+            b"Content-Type: message/rfc822\r\n\r\nContent-Type: text/x\r\n\r\nhello\r\n",
+            basic("MESSAGE/RFC822", 31, NO_ENVELOPE, basic("TEXT/X", 7, 1), 3),
+        ),
+        (b"Content-Type: message/partial\r\n\r\nx\r\n", basic("MESSAGE/PARTIAL", 3)),
+    ],
+)
+def test_single_parts(raw: bytes, expected: Value) -> None:
+    assert structure(raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"; charset=us-ascii (Plain text)", (b"charset", b"us-ascii")),
+        (b'; name="a;b\\"c\\\\d"; x=y', (b"name", b'a;b"c\\d', b"x", b"y")),
+        (b"; name=My File (1).doc ; x", (b"name", b"My File (1).doc")),
+        (b'; name="never ends; x=y', (b"name", b"never ends; x=y")),
+        (b"; name*0*=utf-8''a%20; name*1=b", (b"name*0*", b"utf-8''a%20", b"name*1", b"b")),
+        (b";;; ;a =\r\n\t b;", (b"a", b"b")),
+        (b";=b", None),
+        (b"; a=", (b"a", b"")),
+        (b"; n=\xc3\xa4", (b"n", b"\xc3\xa4")),
+    ],
+)
+def test_parameters_are_as_they_came(text: bytes, expected: Value) -> None:
+    value = structure(b"Content-Type: a/b" + text + b"\r\n\r\n")
+    assert isinstance(value, tuple)
+    assert value[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (b"", NO_EXTENSION),
+        (b"Content-MD5: abc==\r\n", (b"abc==", None, None, None)),
+        (b"Content-Disposition: attachment\r\n", (None, (b"attachment", None), None, None)),
+        (
+            b"Content-Disposition: inline; filename=a.txt; size=3\r\n",
+            (None, (b"inline", (b"filename", b"a.txt", b"size", b"3")), None, None),
+        ),
+        (b"Content-Disposition:\r\n", NO_EXTENSION),
+        (b"Content-Language: en\r\n", (None, None, b"en", None)),
+        (b"Content-Language: en, de ,fr\r\n", (None, None, (b"en", b"de", b"fr"), None)),
+        (b"Content-Location: http://x/\r\n", (None, None, None, b"http://x/")),
+    ],
+)
+def test_extension_data(header: bytes, expected: tuple[Value, ...]) -> None:
+    raw = b"Content-Type: a/b\r\n" + header + b"\r\n"
+    assert structure(raw, extended=True) == (*basic("A/B", 0), *expected)
+    assert structure(raw) == basic("A/B", 0)
+
+
+def test_identifier_and_description() -> None:
+    raw = b"Content-Type: a/b\r\nContent-ID: <1@x>\r\nContent-Description: d\r\n  e\r\n\r\n"
+    assert structure(raw) == (b"A", b"B", None, b"<1@x>", b"d  e", b"7BIT", 0)
+
+
+MIXED = (
+    b'Content-Type: Multipart/Mixed; boundary="-=x y"\r\nContent-Disposition: inline\r\n\r\npreamble\r\n'
+    b"---=x y\r\n\r\none\r\n"
+    b"---=x y  \r\nContent-Type: multipart/digest; boundary=b\r\n\r\n"
+    b"--b\r\n\r\nSubject: s\r\n\r\nt\r\n--b--\r\n"
+    b"---=x y--\r\nepilogue\r\n---=x y\r\nnot a part"
+)
+
+
+def test_multiparts() -> None:
+    subject = (None, b"s", *(None,) * 8)
+    one = basic("TEXT/PLAIN", 3, 0, parameters=PLAIN)
+    inner = basic("TEXT/PLAIN", 1, 0, parameters=PLAIN)
+    digest = basic("MESSAGE/RFC822", 15, subject, inner, 2)
+    assert structure(MIXED) == (Adjacent((one, (Adjacent((digest,)), b"DIGEST"))), b"MIXED")
+
+    extended_digest = (*basic("MESSAGE/RFC822", 15, subject, (*inner, *NO_EXTENSION), 2), *NO_EXTENSION)
+    assert structure(MIXED, extended=True) == (
+        Adjacent(
+            (
+                (*one, *NO_EXTENSION),
+                (Adjacent((extended_digest,)), b"DIGEST", (b"boundary", b"b"), None, None, None),
+            )
+        ),
+        b"MIXED",
+        (b"boundary", b"-=x y"),
+        (b"inline", None),
+        None,
+        None,
+    )
+
+
+def test_printed_as_the_grammar_wants_it() -> None:
+    printed = b"".join(fetch_response(7, [(b"BODY", structure(MIXED))]))
+    assert printed == (
+        b'* 7 FETCH (BODY (("TEXT" "PLAIN" ("CHARSET" "US-ASCII") NIL NIL "7BIT" 3 0)'
+        b'(("MESSAGE" "RFC822" NIL NIL NIL "7BIT" 15 (NIL "s" NIL NIL NIL NIL NIL NIL NIL NIL) '
+        b'("TEXT" "PLAIN" ("CHARSET" "US-ASCII") NIL NIL "7BIT" 1 0) 2) "DIGEST") "MIXED"))\r\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "contents"),
+    [
+        (b"--b\r\n\r\n1\r\n--b\r\n\r\n2", [b"1", b"2"]),  # no end
+        (b"--b\r\n\r\n1\r\n--b--", [b"1"]),
+        (b"--b\r\n--b\r\n\r\n1\r\n--b--", [b"1"]),  # a delimiter twice
+        (b"--b\n\n1\n--b\r\n\n2\r\n--b--\n", [b"1", b"2"]),
+        (b"--b\r\n\r\n--b--x\r\n --b\r\n--b--", [b"--b--x\r\n --b"]),
+        (b"--b\r\n\r\n\r\n--b--", [b""]),
+        (b"--b\r\n\r\n\r\n\r\n--b--", [b"\r\n"]),
+        (b"--b\r\n--b--", None),
+        (b"--b--", None),
+        (b"x--b\r\n\r\n1\r\n--b--", None),
+        (b"--b", [b""]),
+    ],
+)
+def test_delimiters(body: bytes, contents: list[bytes] | None) -> None:
+    part = parse(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + body)
+    assert [child.body for child in part.children] == (contents or [])
+    assert part.content_type.value == (b"MULTIPART" if contents else b"TEXT")
+
+
+def test_an_outer_delimiter_ends_all_within() -> None:
+    raw = (
+        b"Content-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\nContent-Type: multipart/mixed; boundary=i\r\n\r\n"
+        b"--i\r\n\r\n1\r\n--o\r\n\r\n2\r\n--i\r\n\r\n3\r\n--o--\r\n"
+    )
+    part = parse(raw)
+    assert [child.body for child in part.children[0].children] == [b"1"]
+    assert part.children[1].body == b"2\r\n--i\r\n\r\n3"
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        b"boundary=x",
+        b"BOUNDARY=x",
+        b'boundary="x  "',
+        b"boundary*=us-ascii'en'%78",
+        b"boundary*0=x; boundary*1=",
+        b"a=b;boundary=x (c)",
+    ],
+)
+def test_boundaries_in_all_their_forms(parameter: bytes) -> None:
+    assert len(parse(b"Content-Type: multipart/mixed; " + parameter + b"\r\n\r\n--x\r\n\r\n1\r\n--x--").children) == 1
