@@ -1,12 +1,41 @@
-"""SEARCH (RFC 3501 section 6.4.4)."""
+"""SEARCH (RFC 3501 section 6.4.4): what the view leaves open is decided by reading messages, one at a time."""
 
 from __future__ import annotations
 
+import trio
+
+from replicator.errors import ContentUnavailableError
 from replicator.imap import commands as c
+from replicator.imap.message import MessageText
 from replicator.imap.refusals import CommandFailedError
+from replicator.imap.responses import search_response
+from replicator.imap.search import Search
 from replicator.imap.session import Completion, Session
 
 
-async def search(_session: Session, _command: c.Search) -> Completion:
-    """SEARCH and UID SEARCH."""
-    raise CommandFailedError("There is no index to search yet", "CANNOT")
+async def search(session: Session, command: c.Search) -> Completion:
+    """SEARCH and UID SEARCH. Raises BadCharsetError.
+
+    Messages whose text is out of reach match nothing; the answer then is NO, after what was found.
+    """
+    selection = session.selection
+    numbering, view = selection.numbering, selection.view
+    evaluation = Search(command.program, view, numbering.uids, numbering.recent)
+    found, doubtful = evaluation.decide()
+    unreadable = 0
+    for uid in doubtful:
+        await trio.lowlevel.checkpoint()
+        if (message := view.messages.get(uid)) is None:
+            continue
+        try:
+            text = MessageText(await session.mail.read_content(message))
+        except ContentUnavailableError:
+            unreadable += 1
+            continue
+        if evaluation.matches(uid, text):
+            found.add(uid)
+    numbers = found if command.by_uid else {n for uid in found if (n := numbering.number(uid)) is not None}
+    await session.write([search_response(sorted(numbers))])
+    if unreadable:
+        raise CommandFailedError(f"The text of {unreadable} messages is at no node in reach; try later", "UNAVAILABLE")
+    return Completion("Searched")

@@ -16,7 +16,7 @@ from replicator.imap.services import ImapServices
 from tests.imap.memory_store import MemoryMailStore
 
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 3.0  # of virtual time; less than any deadline of the server
+PATIENCE_S = 30.0  # a test that hangs fails; in virtual time, less than any deadline of the server
 
 
 @dataclass

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.values import UidSet
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+from replicator.imap.connection import is_loopback
+from replicator.imap.refusals import code_of
+from replicator.imap.search_keys import BadCharsetError
+from replicator.imap.server import serve_imap
+from replicator.imap.services import Connections, ImapServices
+from replicator.mailstore import NewMessage
+from replicator.view import Message
+from tests.imap.client import LOOPBACK, Client, OneUser, connected, services
+from tests.imap.memory_store import MemoryMailStore
+
+AWAY = "192.0.2.7"
+
+
+async def filled(messages: int = 1, text: bytes = b"Subject: x\r\n\r\nHello\r\n") -> MemoryMailStore:
+    mail = MemoryMailStore()
+    inbox = await mail.folder("alice", "INBOX")
+    for _ in range(messages):
+        await mail.save(inbox, NewMessage(text))
+    return mail
+
+
+# ---- privacy ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_password_in_the_open_from_elsewhere_is_refused() -> None:
+    served = services()
+    async with connected(served, address=AWAY) as client:
+        assert "LOGINDISABLED" in (await client.run("CAPABILITY"))[0]
+        assert "AUTH=PLAIN" not in (await client.run("CAPABILITY"))[0]
+        assert (await client.run("LOGIN alice ecila"))[-1].startswith("t NO [PRIVACYREQUIRED]")
+        assert (await client.run("AUTHENTICATE PLAIN"))[-1].startswith("t NO [PRIVACYREQUIRED]")
+    assert isinstance(served.users, OneUser)
+    assert not served.users.asked
+
+
+async def test_under_tls_anybody_may_log_in() -> None:
+    served = services()
+    async with connected(served, address=AWAY, secure=True) as client:
+        await client.log_in("alice")
+    assert isinstance(served.users, OneUser)
+    assert served.users.asked == [("alice", AWAY)]
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("192.0.2.1", False), ("fe80::1%eth0", False)],
+)
+def test_loopback(address: str, loopback: bool) -> None:  # noqa: FBT001 (a table of cases)
+    assert is_loopback(address) is loopback
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_append_too_large_is_refused_before_it_is_sent() -> None:
+    served = dataclasses.replace(services(), max_message_bytes=100)
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send("a APPEND INBOX {101}\r\n")
+        assert (await client.line()).startswith("a NO [TOOBIG] ")
+        assert (await client.run("NOOP"))[-1].startswith("t OK")
+        await client.send("b APPEND INBOX {101+}\r\n")
+        assert (await client.line()).startswith("b NO [TOOBIG] ")
+        assert (await client.line()).startswith("* BYE ")
+        assert await client.line() == ""
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [b"x" * 100_000, b"a LOGIN {5000+}\r\n", b"a LOGIN {4}\r\nabcd {99999999999999999999}\r\n", b"a NOOP " * 9000],
+)
+async def test_a_stranger_cannot_fill_the_memory(hostile: bytes) -> None:
+    async with connected(services()) as client:
+        await client.send(hostile)
+        await client.send(b"z LOGOUT\r\n")
+        lines = await client.until("z")
+        assert any(" BAD " in line for line in lines)
+        assert lines[-1] == "" or lines[-1].startswith("z OK")
+
+
+async def test_commands_that_are_none_end_the_connection_after_a_while() -> None:
+    async with connected(services()) as client:
+        for _ in range(9):
+            assert (await client.run("FROB"))[-1].startswith("t BAD Expected the name of a command")
+        assert (await client.run("NOOP"))[-1].startswith("t OK")
+        await client.send(b"GET / HTTP/1.1\r\n" * 10)
+        lines = await client.until("nobody")
+        assert len(lines) == 12
+        assert lines[-2].startswith("* BYE ")
+
+
+async def test_guessing_ends_the_connection() -> None:
+    async with connected(services()) as client:
+        for _ in range(4):
+            assert len(await client.run("LOGIN alice guess")) == 1
+        bye, no = await client.run("LOGIN alice guess")
+        assert bye.startswith("* BYE ")
+        assert no.startswith("t NO [AUTHENTICATIONFAILED]")
+        assert await client.line() == ""
+
+
+async def test_a_user_has_so_many_connections_and_no_more() -> None:
+    served = dataclasses.replace(services(), connections=Connections(limit=3, limit_per_user=1))
+    async with connected(served) as first, connected(served) as second, connected(served):
+        await first.log_in("alice")
+        assert (await second.run("LOGIN alice ecila"))[-1].startswith("t NO [LIMIT] ")
+        await second.log_in("bob")
+        ours, theirs = trio.testing.memory_stream_pair()
+        await serve_imap(theirs, served, address=LOOPBACK)
+        assert (await Client(ours).line()).startswith("* BYE [UNAVAILABLE] ")
+    async with connected(served) as again:
+        await again.log_in("alice")
+
+
+# ---- deadlines -------------------------------------------------------------------------------------------------
+
+
+async def test_a_stranger_has_a_minute(autojump_clock: trio.testing.MockClock) -> None:
+    began = autojump_clock.current_time()
+    async with connected(services()) as client:
+        for _ in range(5):
+            await trio.sleep(10)
+            assert (await client.run("NOOP"))[-1].startswith("t OK")
+        await trio.sleep(9)
+        await client.send("a NOOP\r\n")
+        await trio.sleep(2)
+        assert (await client.line()).startswith("a OK")
+        assert (await client.line()).startswith("* BYE ")
+    assert autojump_clock.current_time() - began < 65
+
+
+async def test_silence_of_half_an_hour_ends_the_connection_and_less_does_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    began = autojump_clock.current_time()
+    async with connected(services()) as client:
+        await client.log_in("alice", "INBOX")
+        await trio.sleep(29 * 60)
+        await client.send("a IDLE\r\n")
+        assert await client.line() == "+ idling"
+        await trio.sleep(29 * 60)
+        await client.send("DONE\r\n")
+        assert (await client.line()).startswith("a OK")
+        await trio.sleep(31 * 60)
+        assert (await client.line()).startswith("* BYE ")
+        assert await client.line() == ""
+    assert autojump_clock.current_time() - began < 90 * 60
+
+
+async def test_a_client_that_does_not_read_is_let_go(autojump_clock: trio.testing.MockClock) -> None:
+    began = autojump_clock.current_time()
+    mail = await filled(text=b"x" * 1_000_000)
+    served = services(mail)
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    client = Client(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_imap, theirs, served, address=LOOPBACK))
+        await client.line()
+        await client.log_in("alice", "INBOX")
+        await client.send("a FETCH 1 BODY.PEEK[]\r\n")
+    assert 60 <= autojump_clock.current_time() - began < 70
+    assert not mail.views[(await mail.folder("alice", "INBOX")).mailbox_id].subscribers
+
+
+# ---- the store fails -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FolderNotFoundError, "NONEXISTENT"),
+        (FolderExistsError, "ALREADYEXISTS"),
+        (InvalidNameError, "CANNOT"),
+        (MessageTooLargeError, "TOOBIG"),
+        (ContentUnavailableError, "UNAVAILABLE"),
+        (DurabilityError, "UNAVAILABLE"),
+        (UnavailableError, "UNAVAILABLE"),
+        (DiskFullError, "OVERQUOTA"),
+        (BadCharsetError, "BADCHARSET (US-ASCII UTF-8)"),
+        (MailError, None),
+    ],
+)
+def test_codes(error: type[MailError], code: str | None) -> None:
+    assert code_of(error("why")) == code
+
+
+async def test_a_full_disk_refuses_writing_and_lets_read() -> None:
+    mail = await filled()
+    mail.failing = DiskFullError("The disk is full; make room")
+    async with connected(services(mail)) as client:
+        await client.log_in("alice", "INBOX")
+        await client.send("a APPEND INBOX {1+}\r\nx\r\n")
+        assert await client.line() == "a NO [OVERQUOTA] The disk is full; make room"
+        assert (await client.run("STORE 1 +FLAGS \\Seen"))[-1].startswith("t NO [OVERQUOTA] ")
+        lines = await client.run("FETCH 1 (FLAGS BODY[TEXT])")
+        assert lines == ["* 1 FETCH (FLAGS () BODY[TEXT] {7}", "Hello", ")", "t OK Fetched"]
+
+
+async def test_a_message_without_text_spoils_no_other() -> None:
+    mail = await filled()
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(b"lost"))
+    view = await mail.open_mailbox(inbox)
+    del mail.content[view.messages[2].content_hash]
+    await mail.save(inbox, NewMessage(b"third"))
+    async with connected(services(mail)) as client:
+        await client.log_in("alice", "INBOX")
+        lines = await client.run("UID FETCH 1:* BODY.PEEK[TEXT]")
+        assert [line for line in lines if line.startswith("* ")] == [
+            "* 1 FETCH (UID 1 BODY[TEXT] {7}",
+            '* 3 FETCH (UID 3 BODY[TEXT] "third")',
+        ]
+        assert lines[-1].startswith("t NO [UNAVAILABLE] ")
+        assert (await client.run("FETCH 2 RFC822.SIZE"))[0] == "* 2 FETCH (RFC822.SIZE 4)"
+
+
+class BrokenMailStore(MemoryMailStore):
+    async def read_content(self, message: Message) -> bytes:
+        raise RuntimeError(f"a defect in {message.uid}")
+
+
+async def test_a_defect_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    mail = BrokenMailStore()
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"x"))
+    served = services(mail)
+    async with connected(served) as other, connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        with caplog.at_level(logging.CRITICAL):
+            lines = await client.run("FETCH 1 BODY[]")
+        assert lines[-2].startswith("* BYE [SERVERBUG] ")
+        assert lines[-1] == ""
+        assert (await other.run("NOOP"))[-1].startswith("t OK")
+
+
+async def test_expunged_elsewhere_during_a_fetch_is_left_out() -> None:
+    mail = await filled(3)
+    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    async with connected(services(mail)) as client:
+        await client.log_in("alice", "INBOX")
+        await mail.expunge(view, UidSet.of([2]))
+        assert await client.run("UID FETCH 1:* FLAGS") == [
+            "* 1 FETCH (UID 1 FLAGS (\\Recent))",
+            "* 3 FETCH (UID 3 FLAGS (\\Recent))",
+            "* 2 EXPUNGE",
+            "t OK Fetched",
+        ]
+
+
+async def test_pipelined_commands_are_answered_in_order() -> None:
+    served: ImapServices = services(await filled(3))
+    async with connected(served) as client:
+        await client.send("a LOGIN alice ecila\r\nb SELECT INBOX\r\nc IDLE\r\nDONE\r\nd FETCH 2 UID\r\ne LOGOUT\r\n")
+        lines = await client.until("e")
+        assert [line[0] for line in lines if line[0] not in "*+"] == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+async def test_bytes_may_come_in_any_pieces(size: int) -> None:
+    text = b"a LOGIN {5}\r\nalice {5+}\r\necila\r\nb APPEND inbox {4+}\r\n\r\n\n\r\r\nc SELECT INBOX\nd LOGOUT\r\n"
+    async with connected(services()) as client:
+        for start in range(0, len(text), size):
+            await client.send(text[start : start + size])
+        lines = await client.until("d")
+        assert [line[:4] for line in lines if line[0] not in "*+"] == ["a OK", "b OK", "c OK", "d OK"]
