@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import PASSWORD, Cluster, Node
-from tests.end_to_end.test_three_nodes import corpus, deliver, flags, imap, uids, until
+from tests.end_to_end.test_three_nodes import deliver, flags, hard_messages, imap, uids, until
 
 MBSYNC = shutil.which("mbsync")
 pytestmark = pytest.mark.skipif(MBSYNC is None, reason="mbsync is not installed: apt-get install isync")
@@ -68,7 +68,7 @@ def maildir(directory: Path, folder: str) -> list[Path]:
 
 def test_an_account_is_synced_from_one_node_and_changed_through_another(cluster: Cluster, tmp_path: Path) -> None:
     first, second, third = cluster.nodes
-    texts = corpus()[:20]
+    texts = hard_messages()[:20]
     deliver(first, texts, ["alice"])
     client = imap(first)
     client.create("Archive")
@@ -77,7 +77,7 @@ def test_an_account_is_synced_from_one_node_and_changed_through_another(cluster:
     inbox, archive = maildir(tmp_path, "INBOX"), maildir(tmp_path, "Archive")
     assert (len(inbox), len(archive)) == (20, 5)
     # mbsync stores lines with LF and adds its X-TUID only to what it uploads.
-    fetched = {client.uid("FETCH", uid, "(BODY.PEEK[])")[1][0][1].replace(b"\r\n", b"\n") for uid in uids(client)}  # type: ignore[index,union-attr]
+    fetched = {client.uid("FETCH", uid, "(BODY.PEEK[])")[1][0][1].replace(b"\r\n", b"\n") for uid in uids(client)}
     assert {path.read_bytes() for path in inbox} == fetched
 
     flagged, deleted = inbox[0], inbox[1]

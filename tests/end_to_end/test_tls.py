@@ -1,0 +1,126 @@
+"""Links and clients under TLS, with real certificates over real sockets."""
+
+from __future__ import annotations
+
+import imaplib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, default_config
+from replicator.node import run_node
+
+PASSWORD = "secret"
+HELLO = b"hello HELLO 1 dc2 dc2.x mail () 0\r\n"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def certificate(ca: trustme.CA, directory: Path, sid: str) -> TlsConfig:
+    issued = ca.issue_cert("localhost", "127.0.0.1", common_name=sid)
+    paths = TlsConfig(directory / f"{sid}.pem", directory / f"{sid}.key", directory / f"{sid}-ca.pem")
+    issued.cert_chain_pems[0].write_to_path(paths.certificate)
+    issued.private_key_pem.write_to_path(paths.key)
+    assert paths.ca is not None
+    ca.cert_pem.write_to_path(paths.ca)
+    return paths
+
+
+def configs(directory: Path, authorities: list[trustme.CA]) -> list[Config]:
+    (directory / "users.passwd").write_text(f"alice:{{PLAIN}}{PASSWORD}\n", "utf-8")
+    sids = [f"dc{number + 1}" for number in range(len(authorities))]
+    ports = free_ports(3 * len(sids))
+    doors = {sid: [Address("127.0.0.1", port) for port in ports[3 * at : 3 * at + 3]] for at, sid in enumerate(sids)}
+    return [
+        replace(
+            default_config(
+                sid,
+                directory,
+                listen=ListenConfig(*doors[sid]),
+                peers=tuple(PeerConfig(other, doors[other][0]) for other in sids if other != sid),
+            ),
+            tls=certificate(ca, directory, sid),
+        )
+        for sid, ca in zip(sids, authorities, strict=True)
+    ]
+
+
+@asynccontextmanager
+async def running(nodes: list[Config]) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        for config in nodes:
+            ready = trio.Event()
+            nursery.start_soon(partial(run_node, config, ready=ready.set))
+            await ready.wait()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def append_and_count(near: Config, far: Config, trust: trustme.CA) -> int:
+    """Store a mail at one node over STARTTLS, and see what the other one has."""
+    context = ssl.create_default_context()
+    trust.configure_trust(context)
+    found = 0
+    for config, text in ((near, b"Subject: x\r\n\r\nx\r\n"), (far, None)):
+        assert config.listen.imap is not None
+        with imaplib.IMAP4(*config.listen.imap) as client:
+            assert "STARTTLS" in client.capabilities
+            client.starttls(context)
+            client.login("alice", PASSWORD)
+            if text is not None:
+                assert client.append("INBOX", "", "", text)[0] == "OK"
+            for _ in range(500):
+                _, data = client.status("INBOX", "(MESSAGES)")
+                assert data[0] is not None
+                found = int(data[0].split()[-1].rstrip(b")"))
+                if found or text is not None:
+                    break
+    return found
+
+
+async def test_nodes_of_one_authority_link_and_clients_use_starttls(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    near, far = configs(tmp_path, [ca, ca])
+    with trio.fail_after(60):
+        async with running([near, far]):
+            assert await trio.to_thread.run_sync(append_and_count, near, far, ca) == 1
+
+
+async def test_a_node_whose_certificate_another_authority_signed_gets_no_link(tmp_path: Path) -> None:
+    ca, stranger = trustme.CA(), trustme.CA()
+    near, far = configs(tmp_path, [ca, stranger])
+    assert near.listen.peer is not None
+    with trio.fail_after(60):
+        async with running([near]):
+            # A HELLO in the clear, or under the wrong certificate, gets nothing but the end of the connection.
+            plain = await trio.open_tcp_stream(*near.listen.peer)
+            await plain.send_all(HELLO)
+            answer = b""
+            with suppress(trio.BrokenResourceError):
+                while data := await plain.receive_some():
+                    answer += data
+            await trio.aclose_forcefully(plain)
+            assert b"HELLO" not in answer
+
+            assert far.tls is not None
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=far.tls.ca)
+            context.load_cert_chain(far.tls.certificate, far.tls.key)
+            context.check_hostname = False
+            stream = trio.SSLStream(await trio.open_tcp_stream(*near.listen.peer), context)
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.send_all(HELLO)
+            await trio.aclose_forcefully(stream)
