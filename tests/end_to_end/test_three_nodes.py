@@ -117,7 +117,7 @@ def test_copy_move_expunge_and_folders_from_different_nodes(nodes: list[Node]) -
     for number in range(3):
         first.append("INBOX", "", "", f"Subject: to move {number}\r\n\r\nx\r\n".encode())
     assert second.create("Archive/2026")[0] == "OK"
-    until(third, lambda: " Archive/2026" in folders(third))
+    until(third, lambda: "Archive/2026" in folders(third))
     until(third, lambda: len(uids(third, "SUBJECT", '"to move"')) == 3)
     one, two, three = uids(third, "SUBJECT", '"to move"')
     assert third.uid("COPY", one, "Archive/2026")[0] == "OK"
@@ -130,7 +130,7 @@ def test_copy_move_expunge_and_folders_from_different_nodes(nodes: list[Node]) -
     until(third, lambda: three not in uids(third))
     assert one in uids(third)
     assert first.rename("Archive/2026", "Archive/Done")[0] == "OK"
-    until(third, lambda: " Archive/Done" in folders(third))
+    until(third, lambda: "Archive/Done" in folders(third))
     assert third.delete("Archive/Done")[0] == "OK"
     until(first, lambda: "Archive/Done" not in folders(first))
     assert first.subscribe("Archive")[0] == "OK"
