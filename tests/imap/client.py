@@ -13,6 +13,7 @@ import trio.testing
 
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
+from replicator.mailstore import MailStore
 from tests.imap.memory_store import MemoryMailStore
 
 LOOPBACK = "127.0.0.1"
@@ -67,7 +68,7 @@ class Client:
             assert "t OK" in (await self.run(f"SELECT {mailbox}"))[-1]
 
 
-def services(mail: MemoryMailStore | None = None) -> ImapServices:
+def services(mail: MailStore | None = None) -> ImapServices:
     return ImapServices(mail=mail or MemoryMailStore(), users=OneUser(), sid="dc1", version="1.0")
 
 
@@ -104,7 +105,10 @@ async def play(script: str, served: ImapServices) -> None:
                 await clients[name].send(text + "\r\n")
             else:
                 assert does == "<", where
-                said = await clients[name].line()
+                try:
+                    said = await clients[name].line()
+                except trio.TooSlowError as error:
+                    raise AssertionError(f"{where}\nnot said") from error
                 assert re.fullmatch(".*".join(map(re.escape, text.split("..."))), said), f"{where}\nnot {said!r}"
         for name, client in clients.items():
             await client.stream.aclose()

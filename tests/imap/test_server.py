@@ -268,6 +268,20 @@ async def test_expunged_elsewhere_during_a_fetch_is_left_out() -> None:
         ]
 
 
+async def test_a_mailbox_deleted_under_a_session_ends_it() -> None:
+    mail = MemoryMailStore()
+    await mail.create_folder("alice", "Short")
+    async with connected(services(mail)) as idle, connected(services(mail)) as busy:
+        await idle.log_in("alice", "Short")
+        await idle.send("i IDLE\r\n")
+        assert await idle.line() == "+ idling"
+        await busy.log_in("alice", "Short")
+        await mail.delete_folder("alice", "Short")
+        assert await idle.line() == "* BYE [NONEXISTENT] Mailbox 'Short' was deleted"
+        assert await idle.line() == ""
+        assert (await busy.run("NOOP"))[-2] == "* BYE [NONEXISTENT] Mailbox 'Short' was deleted"
+
+
 async def test_pipelined_commands_are_answered_in_order() -> None:
     served: ImapServices = services(await filled(3))
     async with connected(served) as client:
