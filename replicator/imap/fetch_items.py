@@ -39,6 +39,7 @@ class Attribute(Enum):
     RFC822_HEADER = "RFC822.HEADER"
     RFC822_SIZE = "RFC822.SIZE"
     RFC822_TEXT = "RFC822.TEXT"
+    THREADID = "THREADID"  # RFC 8474 section 5.2
     UID = "UID"
 
 
@@ -71,7 +72,8 @@ class BodySection:
     r"""`BODY[section]<partial>`.
 
     `part` holds the part numbers, `text` None means the part's whole content (with no part numbers, the whole
-    message), `fields` are the names of HEADER.FIELDS and HEADER.FIELDS.NOT, of printable ASCII. `peek`: does not set `\Seen`.
+    message), `fields` are the names of HEADER.FIELDS and HEADER.FIELDS.NOT, of printable ASCII. `peek`: does not set
+    `\Seen`.
     """
 
     part: tuple[int, ...] = ()
@@ -89,6 +91,7 @@ _METADATA = frozenset(
         Attribute.FLAGS,
         Attribute.INTERNALDATE,
         Attribute.RFC822_SIZE,
+        Attribute.THREADID,
         Attribute.UID,
     }
 )

@@ -111,6 +111,8 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
             return internal_date(message.received_ms)
         case Attribute.RFC822_SIZE:
             return message.size_bytes
+        case Attribute.THREADID:
+            return None  # threads are not told apart, which RFC 8474 section 5.2 allows
         case Attribute.UID:
             return message.uid
     raise AssertionError(f"needs_text says that {item} needs the text")

@@ -75,8 +75,12 @@ def test_items_of_the_text(item: FetchItem, expected: Value) -> None:
     assert fetch_value(item, MESSAGE, TEXT) == expected
 
 
-@pytest.mark.parametrize("item", Attribute)
-def test_every_attribute_has_a_value(item: Attribute) -> None:
+def test_no_message_has_a_thread() -> None:
+    assert fetch_value(Attribute.THREADID, MESSAGE, None) is None
+
+
+@pytest.mark.parametrize("item", [item for item in Attribute if item is not Attribute.THREADID])
+def test_every_other_attribute_has_a_value(item: Attribute) -> None:
     assert isinstance(fetch_value(item, MESSAGE, TEXT), int | bytes | tuple | Adjacent)
 
 
