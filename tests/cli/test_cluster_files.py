@@ -8,7 +8,6 @@ import pytest
 
 from replicator.cli.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
-from replicator.config import Address
 from replicator.users import add_user, delete_user, set_password
 
 
@@ -51,24 +50,15 @@ def test_single_node_needs_no_other(tmp_path: Path) -> None:
     assert (node.config.peers, node.config.durability.copies) == ((), 1)
 
 
-def test_ports_that_are_taken_are_left_out(tmp_path: Path) -> None:
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Others may have the usual port; then it is not free for the cluster either.
-        if holder.connect_ex((HOST, FIRST_PORTS["imap"])) != 0:
-            holder.close()
-    with socket.socket() as holder:
-        holder.bind((HOST, 0))
-        holder.listen()
-        taken = holder.getsockname()[1]
-        [node] = prepare_near(tmp_path, taken)
-    assert node == Address(HOST, taken + 1) or (node is not None and node.port > taken)
-
-
-def prepare_near(directory: Path, port: int) -> list[Address | None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replicator.cli.cluster_files.FIRST_PORTS", {**FIRST_PORTS, "imap": port})
-        return [node.config.listen.imap for node in prepare(directory, 1)]
+def test_ports_that_are_taken_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr("replicator.cli.cluster_files.FIRST_PORTS", dict.fromkeys(FIRST_PORTS, taken))
+        [node] = prepare(tmp_path, 1)
+    listen = node.config.listen
+    ports = [door.port for door in (listen.peer, listen.imap, listen.lmtp, listen.http) if door is not None]
+    assert len(set(ports)) == 4
+    assert min(ports) > taken
 
 
 def test_passwords_are_shown_as_long_as_they_hold(tmp_path: Path) -> None:

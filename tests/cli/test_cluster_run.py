@@ -80,8 +80,9 @@ def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running:
     subprocess.run(deliver[1].replace("python3", sys.executable, 1), shell=True, check=True)
     twice = start(running, "cluster", "run", "--dir", tmp_path)
     assert (twice.finish(), "runs already" in twice.seen) == (1, True)
-    cluster.process.send_signal(signal.SIGINT)
+    os.killpg(cluster.process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
     assert cluster.finish() == 0
+    assert re.findall(r"(\w+): the node ends$", cluster.seen, re.MULTILINE) == ["SIGTERM", "SIGTERM"]
 
     again = start(running, "cluster", "run", "--dir", tmp_path)
     again.read_until("^Ctrl-C ends")

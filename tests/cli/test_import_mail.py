@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from replicator.errors import DiskFullError, UnavailableError
+from replicator.http import api
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 from tests.cli.test_sources import FROM, make_maildir, put
@@ -32,14 +33,17 @@ def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke
     assert {message.received_ms for message in messages} == {(1000 + n) * 1000 for n in range(20)}
 
 
-def test_import_again_goes_on_where_it_ended(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+def test_import_again_goes_on_where_it_ended(
+    served: ServedNode, invoke: Invoke, maildir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MESSAGES_PAGE", 7)
     put(maildir / "cur", "20:2,", b"twin\n", mtime_s=3000)
-    put(maildir / "cur", "21:2,", b"twin\n", mtime_s=3001)
     assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
+    put(maildir / "cur", "21:2,", b"twin\n", mtime_s=3001)
     put(maildir / "new", "22", b"late\n")
     again = invoke("import", "alice", maildir, "--url", served.url, "--json")
     assert again.exit_code == 0
-    assert json.loads(again.stdout) == {"imported": 1, "present": 23, "failures": [], "stopped": None, "left": 0}
+    assert json.loads(again.stdout) == {"imported": 2, "present": 22, "failures": [], "stopped": None, "left": 0}
     assert served.texts("alice", "INBOX").count(b"twin\r\n") == 2
 
 

@@ -107,6 +107,14 @@ async def test_client_that_asks_first_for_nothing_is_refused_at_once(services: H
         assert (await talk.ask(refused)).status == 404
 
 
+async def test_client_may_finish_sending_what_was_refused(services: HttpServices) -> None:
+    async with conversation(HttpServer(services)) as talk:
+        refused = POST.replace(b"/messages", b"/nothing") + b"Content-Length: 1000\r\n\r\n"
+        assert (await talk.ask(refused)).status == 404
+        await trio.testing.wait_all_tasks_blocked()
+        await talk.stream.send_all(bytes(1000))
+
+
 async def test_silence_ends_a_connection(services: HttpServices, autojump_clock: trio.testing.MockClock) -> None:
     started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
