@@ -8,6 +8,7 @@ cluster, our own SID, a SID that is not configured, another version, or a clock 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,8 +17,10 @@ import trio
 
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
+from protocol.values import sid_of
 from replicator.config import Config, PeerConfig
 from replicator.environment import Environment
+from replicator.errors import HistoryError, MailError
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
 
 log = logging.getLogger(__name__)
@@ -103,6 +106,8 @@ class Connections:
     # ---- dialling
 
     async def _keep_dialling(self, state: PeerState) -> None:
+        # A peer that starts waits `timeout_s` for the others before it numbers: they must have dialled by then.
+        longest = min(MAX_RETRY_S, self._config.mastership.timeout_s / 2)
         delay = FIRST_RETRY_S
         while True:
             began = trio.current_time()
@@ -110,10 +115,10 @@ class Connections:
                 await self._dial_once(state)
             except* _LINK_ERRORS as errors:
                 self._note_end(state.config.id, errors)
-            if trio.current_time() - began > MAX_RETRY_S:
+            if trio.current_time() - began > longest:
                 delay = FIRST_RETRY_S
             await trio.sleep(delay * self._environment.random.uniform(0.5, 1.0))
-            delay = min(2 * delay, MAX_RETRY_S)
+            delay = min(2 * delay, longest)
 
     async def _dial_once(self, state: PeerState) -> None:
         with trio.fail_after(HANDSHAKE_TIMEOUT_S):
@@ -184,6 +189,8 @@ class Connections:
             raise _refused(RefusalCode.CLUSTER, f"cluster {hello.cluster!r}; this node is of {ours.cluster!r}")
         if hello.sid == ours.sid:
             raise _refused(RefusalCode.SAME_SID, f"both nodes have the id {ours.sid!r}; give each its own `node.id`")
+        if sid_of(hello.origin) != hello.sid:
+            raise _refused(RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} is none of node {hello.sid!r}")
         if hello.sid not in self.peers or (expected is not None and hello.sid != expected):
             raise _refused(RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects")
         if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
@@ -226,8 +233,9 @@ class Connections:
             log.warning("link to %s is down: %s", sid, reason)
 
 
-_LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, OSError, trio.BrokenResourceError,
-                trio.ClosedResourceError, trio.TooSlowError)  # fmt: skip
+# What ends one link and nothing else: the connection, what the peer sends, a disk that does not take it.
+_LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, HistoryError, MailError, OSError, sqlite3.Error,
+                trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)  # fmt: skip
 
 
 class _CodedRefusalError(LinkRefusedError):

@@ -7,6 +7,9 @@ the same way. The caller is never told to try elsewhere.
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -53,11 +56,17 @@ from replicator.store import reading
 from replicator.store.content import read_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from replicator.store.transaction import Commit
+from replicator.store.transaction import Commit, Transaction
+
+log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
 SOURCE_TIMEOUT_S = 3.0  # for what is to be copied to arrive at the destination's master
 RETRY_S = 0.05  # before a change is tried again that met a change of routes
+
+
+class _TermEndedError(MailError):
+    """The change was not numbered: this node was the mailbox's master in a term that has ended."""
 
 
 @dataclass(slots=True)
@@ -130,7 +139,10 @@ class Coordinator:
                 if not self.mastership.may_number(key):
                     await self.mastership.get_ready(key)
                     continue
-                return await self._number(operation)
+                try:
+                    return await self._number(operation)
+                except _TermEndedError:
+                    continue
             link = self.mastership.toward(master)
             if link is None or link is came_from:
                 self.mastership.forget(key)
@@ -155,11 +167,20 @@ class Coordinator:
         return reply
 
     async def _run(self, operation: Operation) -> Reply:
+        masters = self.mastership.masters
+        term = masters.term
+
+        def run(tx: Transaction) -> Reply:
+            # In the writer's turn: what comes after the flush that ends a term is not numbered any more.
+            if masters.term != term:
+                raise _TermEndedError
+            return operation.run(tx)
+
         with trio.move_on_after(SOURCE_TIMEOUT_S):
             while True:
                 committed = self._committed
                 try:
-                    return await self.store.write(operation.run)
+                    return await self.store.write(run)
                 except NotHereYetError:
                     await committed.wait()
         raise UnavailableError("a message that was to be copied is gone, or has not arrived at the mailbox's master")
@@ -167,17 +188,22 @@ class Coordinator:
     def peer_context(self, sid: str) -> dict[str, int]:
         """What a peer has said that it has; what it last said, if its link is down."""
         if (feed := self.feeds.get(sid)) is not None:
-            self._contexts[sid] = feed.shipper.acknowledged
+            self._contexts[sid] = self._context_of(feed)
         return dict(self._contexts.get(sid, {}))
+
+    def _context_of(self, feed: Feed) -> dict[str, int]:
+        """What the peer has acknowledged, and what it has numbered itself."""
+        origin = feed.link.hello.origin
+        return {**feed.shipper.acknowledged, origin: self.store.context.get(origin, 0)}
 
     # ---- content
 
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
-        """A message text from a neighbour that has it."""
+        """A message text from a neighbour that has it whole."""
         for link in self.connections.links:
             try:
                 match await link.request(FetchHash(content_hash)):
-                    case Content(message):
+                    case Content(message) if hashlib.sha256(message).digest() == content_hash:
                         return message
                     case _:
                         continue
@@ -206,7 +232,7 @@ class Coordinator:
     def link_down(self, link: PeerLink) -> None:
         """See `LinkOwner`."""
         if (feed := self.feeds.pop(link.sid, None)) is not None:
-            self._contexts[link.sid] = feed.shipper.acknowledged
+            self._contexts[link.sid] = self._context_of(feed)
         self.mastership.link_down(link.sid)
         self.durability.changed()
 
@@ -232,6 +258,11 @@ class Coordinator:
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
         except MailError as error:
             return refusal(error)
+        except LinkDownError as error:
+            return Refused(RefusalCode.UNAVAILABLE, f"the link to {error} broke")
+        except sqlite3.Error as error:
+            log.exception("a request of %s met a failure of the database", link.sid)
+            return Refused(RefusalCode.UNAVAILABLE, f"the database of {self.sid} failed: {error}")
 
     def _feed(self, link: PeerLink) -> Feed:
         """The link's feed. Raises LinkDownError if another link has replaced it."""

@@ -39,8 +39,8 @@ class Durability:
         try:
             await event.wait()
         finally:
-            if not event.statistics().tasks_waiting:
-                self._waiting.pop(dot.seq, None)
+            if self._waiting.get(dot.seq) is event and not event.statistics().tasks_waiting:
+                del self._waiting[dot.seq]
 
     def changed(self) -> None:
         """A peer has acknowledged more, or a link has come or gone."""

@@ -6,6 +6,7 @@ task of the link's own writes what was posted. Replies come in any order. Whoeve
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from replicator.store.reading import MailboxKey
 
 RECEIVE_BYTES = 1 << 17
 OUTPUT_BYTES = 4 << 20  # posted and not yet sent; beyond it `room` waits
-MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the oldest give theirs up
+MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
 
 
@@ -52,11 +53,10 @@ class PeerLink:
         self._drained = trio.Event()
         self._tags = 0
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
-        self._numbers: dict[MailboxKey, int] = {}
-        self._numbered: dict[int, MailboxKey] = {}
-        self._next_number = 1
+        self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
         self._keys: dict[int, MailboxKey] = {}
         self._answering = 0
+        self._received_bytes = 0
         self.closed = False
         self.scope = trio.CancelScope()
 
@@ -70,12 +70,12 @@ class PeerLink:
         """The mailbox's number in this direction; told to the peer if it is new. `name` is for people."""
         known = self._numbers.get(key)
         if known is not None:
+            self._numbers.move_to_end(key)
             return known
-        number = self._next_number
-        self._next_number = number % MAX_NUMBERS + 1
-        if (past := self._numbered.get(number)) is not None:
-            del self._numbers[past]
-        self._numbers[key], self._numbered[number] = number, key
+        number = len(self._numbers) + 1
+        if number > MAX_NUMBERS:
+            _, number = self._numbers.popitem(last=False)
+        self._numbers[key] = number
         self.post(Mbox(number, key.user, name, key.mailbox_id, key.uidvalidity))
         return number
 
@@ -126,7 +126,7 @@ class PeerLink:
             with self.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write)
-                    nursery.start_soon(self._beat, heartbeat_s)
+                    nursery.start_soon(self._beat, nursery, heartbeat_s)
                     await self._read(handler, nursery, timeout_s)
                     nursery.cancel_scope.cancel()
         finally:
@@ -143,6 +143,7 @@ class PeerLink:
                 data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
             if not data:
                 return
+            self._received_bytes += len(data)
 
     async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
         match item:
@@ -200,12 +201,22 @@ class PeerLink:
             self._drained.set()
             self._drained = trio.Event()
 
-    async def _beat(self, heartbeat_s: float) -> None:
+    async def _beat(self, nursery: trio.Nursery, heartbeat_s: float) -> None:
+        """Give a sign of life as long as this node reads: one that reads no more falls silent, and is dropped.
+
+        It does not wait for the reply, which may stand behind a message that takes longer than the peer's patience.
+        """
+        noticed = -1
         while True:
-            sent = trio.current_time()
-            await self.request(Ping())
-            self.round_trip_us = int((trio.current_time() - sent) * 1e6)
+            if noticed != self._received_bytes:
+                noticed = self._received_bytes
+                nursery.start_soon(self._ping)
             await trio.sleep(heartbeat_s)
+
+    async def _ping(self) -> None:
+        sent = trio.current_time()
+        await self.request(Ping())
+        self.round_trip_us = int((trio.current_time() - sent) * 1e6)
 
     def _close(self) -> None:
         self.closed = True

@@ -27,6 +27,7 @@ from protocol.commands import (
     Subscribe,
 )
 from protocol.values import Dot, UidSet
+from replicator.errors import MailError
 from replicator.replication.link import PeerLink
 from replicator.store import numbering
 from replicator.store.content import StoredText
@@ -39,7 +40,7 @@ NewId = Callable[[], bytes]
 """16 random bytes."""
 
 
-class NotHereYetError(Exception):
+class NotHereYetError(MailError):
     """What is to be copied is not at this node: it is on its way, or it was expunged."""
 
 

@@ -13,6 +13,7 @@ import trio
 
 from protocol.commands import Ack, EntryCommand, Log, Refused
 from protocol.values import Dot
+from replicator.errors import DiskFullError
 from replicator.replication.link import PeerLink
 from replicator.replication.wire import Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
@@ -21,6 +22,7 @@ from replicator.store.transaction import Transaction
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
+DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for are tried again
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
@@ -62,7 +64,7 @@ class Receiver:
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._taken.set()
                 self._taken = trio.Event()
-                await self._store.write(partial(_receive_all, batch))
+                await self._write(batch)
                 self._acknowledge(batch)
                 if not self._asking and any(self._is_missing(item.entry.dot) for item in batch):
                     nursery.start_soon(self._ask)
@@ -71,6 +73,14 @@ class Receiver:
         """Acknowledge to the peer all that came by other ways since it was last told."""
         for origin, seq in self._store.context.items():
             self._tell(self._link, origin, seq)
+
+    async def _write(self, batch: list[Arrived]) -> None:
+        """Return when it is on disk. Raises HistoryError for what no node can have numbered."""
+        while True:
+            try:
+                return await self._store.write(partial(_receive_all, batch))
+            except DiskFullError:
+                await trio.sleep(DISK_FULL_RETRY_S)
 
     async def _ask(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""

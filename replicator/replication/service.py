@@ -55,6 +55,7 @@ MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, o
 MAX_LEVELS = 32
 FETCH_TIMEOUT_S = 20.0  # for the text of one message from other nodes
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
+CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
 COMPRESS_INLINE_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
 
 
@@ -66,6 +67,7 @@ class ClusterMail:
         self._coordinator = coordinator
         self._environment = environment
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
+        self._trees_changed = 0  # how often: what was read before a change is not remembered after it
         store.listeners.append(self._note_commit)
 
     # ---- folders
@@ -83,12 +85,16 @@ class ClusterMail:
         if known is not None:
             self._folders.move_to_end((user, name))
             return known
+        before = self._trees_changed
         record = await self._store.read(lambda reader: reading.folder(reader, user, name))
         if record is None and name == INBOX:
             return await self._create(user, INBOX)
         if record is None:
             raise FolderNotFoundError(f"there is no folder {name!r}")
-        return self._remember(_folder(user, record))
+        folder = _folder(user, record)
+        if before == self._trees_changed:
+            self._remember(folder)
+        return folder
 
     async def subscriptions(self, user: str) -> frozenset[str]:
         """See `MailStore`."""
@@ -144,7 +150,7 @@ class ClusterMail:
         record = await self._store.read(lambda reader: reading.folder(reader, user, name))
         if record is None:
             raise FolderNotFoundError(f"the folder {name!r} was deleted at once by someone else")
-        return self._remember(_folder(user, record))
+        return _folder(user, record)
 
     # ---- mailboxes
 
@@ -177,8 +183,8 @@ class ClusterMail:
         wanted = _present(source, uids)
         copied: list[tuple[int, int]] = []
         try:
-            for start in range(0, len(wanted), COPY_AT_ONCE):
-                copied += await self._copy_some(source, wanted[start : start + COPY_AT_ONCE], destination)
+            for some in _batches(wanted, COPY_AT_ONCE):
+                copied += await self._copy_some(source, some, destination)
         except MailError:
             # RFC 3501 section 6.4.7: all or none.
             await self.expunge(await self.open_mailbox(destination), UidSet.of(uid for _, uid in copied))
@@ -215,26 +221,26 @@ class ClusterMail:
         unchanged_since: int | None = None,
     ) -> StoreResult:
         """See `MailStore`."""
-        present = _present(mailbox, uids)
-        if not present or not (added or removed):
-            return StoreResult(UidSet())
-        operation = StoreOperation(
-            _view_key(mailbox),
-            UidSet.of(message.uid for message in present),
-            tuple(sorted(added)),
-            tuple(sorted(removed)),
-            max(message.modseq for message in present),
-            unchanged_since,
-        )
-        reply = await self._coordinator.submit(operation)
-        assert isinstance(reply, Stored)
-        return StoreResult(reply.refused)
+        refused: list[tuple[int, int]] = []
+        for present in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
+            operation = StoreOperation(
+                _view_key(mailbox),
+                UidSet.of(message.uid for message in present),
+                tuple(sorted(added)),
+                tuple(sorted(removed)),
+                max(message.modseq for message in present),
+                unchanged_since,
+            )
+            reply = await self._coordinator.submit(operation)
+            assert isinstance(reply, Stored)
+            refused += reply.refused.ranges
+        return StoreResult(UidSet.of_ranges(refused))
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
-        present = UidSet.of(message.uid for message in _present(mailbox, uids))
-        if present:
-            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), present))
+        for present in _batches(_present(mailbox, uids), CHANGE_AT_ONCE):
+            wanted = UidSet.of(message.uid for message in present)
+            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), wanted))
 
     async def read_content(self, message: Message) -> bytes:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
@@ -259,15 +265,15 @@ class ClusterMail:
             return StoredText.of(text)
         return await self._environment.run_in_thread(lambda: StoredText.of(text))
 
-    def _remember(self, folder: Folder) -> Folder:
+    def _remember(self, folder: Folder) -> None:
         self._folders[folder.user, folder.name] = folder
         while len(self._folders) > FOLDERS_IN_MEMORY:
             self._folders.popitem(last=False)
-        return folder
 
     def _note_commit(self, commit: Commit) -> None:
         for entry in commit.applied:
             if entry.is_tree:
+                self._trees_changed += 1
                 for key in [key for key in self._folders if key[0] == entry.user]:
                     del self._folders[key]
 
@@ -287,6 +293,10 @@ def _view_key(view: MailboxView) -> MailboxKey:
 def _present(view: MailboxView, uids: UidSet) -> list[Message]:
     """Those of the messages that the view has, by UID: O(found), however wide the ranges are."""
     return [view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high)]
+
+
+def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
+    return (messages[start : start + size] for start in range(0, len(messages), size))
 
 
 def _check_name(name: str) -> None:

@@ -1,23 +1,54 @@
-"""A whole cluster in one process: real nodes, real databases; only the network between them is in memory."""
+"""A whole cluster in one process: real nodes, real databases; only the network between them is in memory.
 
-from __future__ import annotations
+By default in virtual time too: threads' work is then done on the event loop, so that trio's clock jumps only when
+nothing is left to do. Every node's database is checked when it stops.
+"""
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
+from typing import TypeVar
 
 import trio
-import trio.testing
+from prometheus_client import CollectorRegistry
+from trio.testing import MockClock
 
-from protocol.values import sid_of
-from replicator.config import Address, Config, DurabilityConfig, PeerConfig, WhenShort, default_config
+from protocol.values import UidSet
+from replicator.config import Address, Config, DurabilityConfig, MastershipConfig, PeerConfig, WhenShort, default_config
 from replicator.environment import Environment
-from replicator.mailstore import Folder
+from replicator.mailstore import Folder, NewMessage
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
 from replicator.store import reading
 from replicator.store.store import Store
+from replicator.view import MailboxView, Message
+from tests.replication.network import Network
+from tests.store.consistency import check_file
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+LOOPBACK = Address("127.0.0.1", 1)
+USER = "alice"
+HEARTBEAT_S, TIMEOUT_S = MastershipConfig().heartbeat_s, MastershipConfig().timeout_s
+
+
+async def _at_once(work: Callable[[], T]) -> T:
+    await trio.lowlevel.checkpoint()
+    return work()
+
+
+def virtual_environment(clock: MockClock, seed: str, ahead_s: float = 0) -> Environment:
+    """Time is the test's, randomness comes from the seed, and no thread runs."""
+    return Environment(
+        clock_ms=lambda: EPOCH_MS + int((clock.current_time() + ahead_s) * 1000),
+        random=random.Random(seed),
+        run_in_thread=_at_once,
+    )
 
 
 @dataclass(eq=False)
@@ -25,11 +56,18 @@ class Node:
     """One running node."""
 
     sid: str
+    config: Config
     store: Store
     coordinator: Coordinator
     mail: ClusterMail
+    report: Report
+    registry: CollectorRegistry
     scope: trio.CancelScope
     stopped: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def component(self) -> set[str]:
+        return set(self.coordinator.mastership.table.component)
 
     async def digests(self) -> dict[str, str]:
         """Of every mailbox and tree, by id."""
@@ -37,29 +75,70 @@ class Node:
             lambda reader: {chain.id.hex(): chain.digest().hex() for chain in reading.chains_of(reader, None)}
         )
 
-    async def inbox(self, user: str = "alice") -> Folder:
+    async def waiting(self) -> int:
+        return (await self.store.read(reading.log_counts))[1]
+
+    async def inbox(self, user: str = USER) -> Folder:
         return await self.mail.folder(user, "INBOX")
+
+    async def view(self, name: str = "INBOX", user: str = USER) -> MailboxView:
+        return await self.mail.open_mailbox(await self.mail.folder(user, name))
+
+    async def save(self, text: str, name: str = "INBOX", user: str = USER) -> int:
+        """Save a message; its UID."""
+        return (await self.mail.save(await self.mail.folder(user, name), NewMessage(text.encode()))).uid
+
+    async def expunge(self, *uids: int, name: str = "INBOX") -> None:
+        await self.mail.expunge(await self.view(name), UidSet.of(uids))
+
+    async def flag(self, *uids: int, name: str = "INBOX", added: Iterable[str] = ("\\Seen",)) -> None:
+        await self.mail.store_flags(await self.view(name), UidSet.of(uids), added=frozenset(added))
+
+    async def texts(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
+        """UID -> text, all that a client would see."""
+        view = await self.view(name, user)
+        return {uid: (await self.mail.read_content(message)).decode() for uid, message in list(view.messages.items())}
+
+    async def messages(self, name: str = "INBOX") -> list[Message]:
+        return list((await self.view(name)).messages.values())
 
 
 class Cluster:
-    """Nodes dc1, dc2, …; links can be cut."""
+    """Nodes dc1, dc2, …"""
 
-    def __init__(self, directory: Path, size: int, nursery: trio.Nursery, durability: DurabilityConfig) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: MockClock | None,
+        size: int,
+        nursery: trio.Nursery,
+        durability: DurabilityConfig,
+    ) -> None:
         self.directory = directory
         self.sids = [f"dc{number + 1}" for number in range(size)]
         self.nodes: dict[str, Node] = {}
-        self.cut: set[frozenset[str]] = set()
+        self.network = Network(nursery)
         self.durability = durability
-        self.environment = Environment()
+        self.peer_address = LOOPBACK
+        self.mastership = MastershipConfig()
+        self.clock_ahead_s: dict[str, float] = {}
+        self._clock = clock
         self._nursery = nursery
-        self._streams: dict[frozenset[str], list[trio.StapledStream]] = {}  # type: ignore[type-arg]
 
     def __getitem__(self, sid: str) -> Node:
         return self.nodes[sid]
 
+    def all(self) -> list[Node]:
+        """Those that run."""
+        return list(self.nodes.values())
+
     def config(self, sid: str) -> Config:
-        peers = tuple(PeerConfig(other, Address("127.0.0.1", 1)) for other in self.sids if other != sid)
-        return replace(default_config(sid, self.directory, peers=peers), durability=self.durability)
+        peers = tuple(PeerConfig(other, self.peer_address) for other in self.sids if other != sid)
+        defaults = default_config(sid, self.directory, peers=peers)
+        return replace(defaults, durability=self.durability, mastership=self.mastership)
+
+    def data(self, sid: str) -> Path:
+        return self.config(sid).node.data
 
     async def start(self, *sids: str) -> None:
         """Start nodes; all if none is named."""
@@ -67,77 +146,97 @@ class Cluster:
             await self._nursery.start(self._run, sid)
 
     async def stop(self, sid: str) -> None:
+        """End the node as a signal would; its database is checked."""
         node = self.nodes.pop(sid)
+        del self.network.accepting[sid]
         node.scope.cancel()
         await node.stopped.wait()
+        await self.network.end_connections(sid)
 
-    async def cut_link(self, one: str, other: str) -> None:
-        pair = frozenset({one, other})
-        self.cut.add(pair)
-        for stream in self._streams.pop(pair, []):
-            await trio.aclose_forcefully(stream)
+    async def isolate(self, sid: str) -> None:
+        await self.network.cut(*((sid, other) for other in self.sids if other != sid))
 
-    def mend_link(self, one: str, other: str) -> None:
-        self.cut.discard(frozenset({one, other}))
+    def rejoin(self, sid: str) -> None:
+        self.network.mend(*((sid, other) for other in self.sids if other != sid))
 
-    async def linked(self) -> None:
-        """Return when every node sees every running node."""
+    async def make_line(self) -> None:
+        """Only neighbours by number keep their link."""
+        neighbours = set(zip(self.sids, self.sids[1:], strict=False))
+        await self.network.cut(*(pair for pair in combinations(self.sids, 2) if pair not in neighbours))
+        await self.linked()
+
+    async def linked(self, *groups: Sequence[str]) -> None:
+        """Return when the nodes of each group, by default all that run, see each other, and agree on their masters."""
+        expected = [set(group) for group in groups] or [set(self.nodes)]
+        members = [(self[sid], group) for group in expected for sid in group]
+        await until(lambda: all(map(self._has_its_links, self.all())))
         await until(
-            lambda: all(set(node.coordinator.mastership.table.component) == set(self.nodes) for node in self.nodes.values())
-            and all(node.coordinator.mastership.election.settled for node in self.nodes.values())
+            lambda: all(
+                node.component == group and node.coordinator.mastership.election.settled for node, group in members
+            )
         )
 
+    def _has_its_links(self, node: Node) -> bool:
+        up = {link.sid for link in node.coordinator.connections.links}
+        return up == {sid for sid in self.nodes if sid != node.sid and not self.network.is_cut(node.sid, sid)}
+
     async def converged(self) -> dict[str, str]:
-        """Return when all nodes show the same; what they show."""
-        for _ in range(500):
-            found = [await node.digests() for node in self.nodes.values()]
-            if all(digests == found[0] for digests in found):
-                return found[0]
-            await trio.sleep(0.02)
-        raise AssertionError(f"the nodes differ: {found}")
+        """Return when all nodes show the same and nothing waits; what they show."""
+        with trio.fail_after(120):
+            while True:
+                found = [await node.digests() for node in self.all()]
+                waiting = [await node.waiting() for node in self.all()]
+                if all(digests == found[0] for digests in found) and not any(waiting):
+                    return found[0]
+                await trio.sleep(0.02)
 
     async def _run(self, sid: str, task_status: trio.TaskStatus[None]) -> None:
-        config = self.config(sid)
+        config, environment = self.config(sid), self._environment(sid)
         config.node.data.mkdir(parents=True, exist_ok=True)
-        origin = self.environment.new_origin(sid)
-        assert sid_of(origin) == sid
-        scope = trio.CancelScope()
+        scope, path = trio.CancelScope(), config.node.data / "node.db"
         stopped = trio.Event()
         try:
             with scope:
-                async with Store.open(config.node.data / "node.db", origin, self.environment) as store:
-                    coordinator = Coordinator(config, store, self.environment, lambda peer: self._dial(sid, peer.id))
-                    mail = ClusterMail(store, coordinator, self.environment)
-                    self.nodes[sid] = Node(sid, store, coordinator, mail, scope, stopped)
+                async with Store.open(path, environment.new_origin(sid), environment) as store:
+                    coordinator = Coordinator(config, store, environment, lambda peer: self._dial(sid, peer.id))
+                    mail, registry = ClusterMail(store, coordinator, environment), CollectorRegistry()
+                    report = Report(coordinator, store, environment, registry)
+                    self.nodes[sid] = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
+                    self.network.accepting[sid] = coordinator.connections.accept
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(coordinator.run)
                         task_status.started()
+            check_file(path)
         finally:
             stopped.set()
 
+    def _environment(self, sid: str) -> Environment:
+        if self._clock is None:
+            return Environment()
+        return virtual_environment(self._clock, sid, self.clock_ahead_s.get(sid, 0))
+
     async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
-        pair = frozenset({sid, peer})
-        if pair in self.cut or peer not in self.nodes:
-            raise OSError("connection refused")
-        near, far = trio.testing.memory_stream_pair()
-        self._streams.setdefault(pair, []).extend([near, far])
-        self._nursery.start_soon(self.nodes[peer].coordinator.connections.accept, far)
-        return near
+        return await self.network.connect(sid, peer)
 
 
-async def until(condition: object) -> None:
-    assert callable(condition)
-    with trio.fail_after(20):
-        while not condition():
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(120):
+        while not condition():  # noqa: ASYNC110 - conditions of any kind, mostly in virtual time
             await trio.sleep(0.005)
 
 
 @asynccontextmanager
 async def cluster(
-    directory: Path, size: int = 3, copies: int = 2, when_short: WhenShort = WhenShort.PROCEED
+    directory: Path,
+    clock: MockClock | None,
+    size: int = 3,
+    *,
+    copies: int = 2,
+    when_short: WhenShort = WhenShort.PROCEED,
 ) -> AsyncIterator[Cluster]:
+    """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads."""
     async with trio.open_nursery() as nursery:
-        made = Cluster(directory, size, nursery, DurabilityConfig(min(copies, size), when_short))
+        made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
         await made.start()
         await made.linked()
         yield made

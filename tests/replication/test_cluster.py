@@ -4,23 +4,19 @@ import trio
 
 from protocol.values import UidSet
 from replicator.mailstore import NewMessage
-from tests.replication.cluster import cluster, until
+from tests.replication.cluster import cluster
 
 
 async def test_a_message_saved_at_one_node_is_read_at_all(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
-        saved = await nodes["dc1"].mail.save(await nodes["dc1"].inbox(), NewMessage(b"Subject: x\r\n\r\nhello\r\n"))
-        assert saved.uid == 1
-        for sid in ("dc1", "dc2", "dc3"):
-            node = nodes[sid]
-            view = await node.mail.open_mailbox(await node.inbox())
-            await until(lambda view=view: 1 in view.messages)
-            assert await node.mail.read_content(view.messages[1]) == b"Subject: x\r\n\r\nhello\r\n"
+    async with cluster(tmp_path, None) as nodes:
+        assert await nodes["dc1"].save("Subject: x\r\n\r\nhello\r\n") == 1
         await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts() == {1: "Subject: x\r\n\r\nhello\r\n"}
 
 
 async def test_all_nodes_change_one_mailbox_at_once(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
+    async with cluster(tmp_path, None) as nodes:
 
         async def client(sid: str) -> None:
             node = nodes[sid]
@@ -39,6 +35,6 @@ async def test_all_nodes_change_one_mailbox_at_once(tmp_path: Path) -> None:
             for sid in nodes.sids:
                 nursery.start_soon(client, sid)
         await nodes.converged()
-        view = await nodes["dc2"].mail.open_mailbox(await nodes["dc2"].inbox())
+        view = await nodes["dc2"].view()
         assert len(view.messages) == 45
         assert view.uidnext == 61

@@ -1,0 +1,274 @@
+"""Every change, asked for at every node, wherever its master is: the same everywhere, and shown at once where asked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
+from replicator.mailstore import INBOX, CopiedMessages
+from replicator.replication.coordinator import SOURCE_TIMEOUT_S
+from tests.replication.cluster import USER, Cluster, Node, cluster
+
+SIDS = ["dc1", "dc2", "dc3"]
+
+
+async def mastered_by(nodes: Cluster, sid: str, name: str) -> None:
+    """A folder with three messages, all numbered at this node."""
+    if name != INBOX:
+        await nodes[sid].mail.create_folder(USER, name)
+    for number in range(3):
+        await nodes[sid].save(f"{name} {number}", name)
+    await nodes.converged()
+
+
+async def copy(node: Node, uids: Sequence[int], source: str, destination: str) -> CopiedMessages:
+    return await node.mail.copy(await node.view(source), UidSet.of(uids), await node.mail.folder(USER, destination))
+
+
+@pytest.mark.parametrize("sid", SIDS)
+async def test_messages_change_at_any_node(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        node = nodes[sid]
+        view = await node.view()
+        assert await node.save("new") == 4
+        assert 4 in view.messages
+        await node.flag(1, 4, added=["\\Seen", "$Forwarded"])
+        assert view.messages[1].flags == {"\\Seen", "$Forwarded"}
+        await node.mail.store_flags(view, UidSet.of([1]), removed=frozenset({"\\Seen"}))
+        assert view.messages[1].flags == {"$Forwarded"}
+        await node.expunge(2)
+        assert list(view.messages) == [1, 3, 4]
+        await nodes.converged()
+        expected = {1: "INBOX 0", 3: "INBOX 2", 4: "new"}
+        for other in nodes.all():
+            assert await other.texts() == expected
+            assert await other.messages() == list(view.messages.values())
+        assert nodes["dc2"].coordinator.store.context.keys() == node.store.context.keys()
+
+
+@pytest.mark.parametrize("sid", SIDS)
+async def test_unchangedsince_is_decided_by_the_master(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        view = await nodes[sid].view()
+        before = view.highestmodseq
+        await nodes["dc2"].flag(2)
+        done = await nodes[sid].mail.store_flags(
+            view, UidSet.of([1, 2, 3]), added=frozenset({"\\Flagged"}), unchanged_since=before
+        )
+        assert done.refused == UidSet.of([2])
+        assert {uid: message.flags for uid, message in view.messages.items()} == {
+            1: {"\\Flagged"}, 2: {"\\Seen"}, 3: {"\\Flagged"}
+        }  # fmt: skip
+        await nodes.converged()
+
+
+async def test_changes_that_change_nothing_make_no_entry(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        node = nodes["dc1"]
+        view = await node.view()
+        await node.flag(1)
+        modseq, contexts = view.highestmodseq, dict(node.store.context)
+        await node.flag(1)
+        await node.mail.store_flags(view, UidSet.of([1, 2]), removed=frozenset({"\\Deleted"}))
+        await node.mail.store_flags(view, UidSet.of([77]), added=frozenset({"\\Seen"}))
+        await node.expunge(77)
+        assert (await copy(node, [77], INBOX, INBOX)).uids == ()
+        assert (view.highestmodseq, node.store.context) == (modseq, contexts)
+
+
+@pytest.mark.parametrize(
+    ("sid", "destination_master"), [("dc1", "dc2"), ("dc1", "dc1"), ("dc1", "dc3"), ("dc2", "dc3")]
+)
+async def test_copy_and_move(tmp_path: Path, autojump_clock: MockClock, sid: str, destination_master: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        await mastered_by(nodes, destination_master, "Archive")
+        node = nodes[sid]
+        await node.flag(3, added=["\\Flagged"])
+        copied = await copy(node, [1, 3], INBOX, "Archive")
+        assert copied.uids == ((1, 4), (3, 5))
+        archive = await node.view("Archive")
+        inbox = await node.view()
+        assert archive.messages[5].flags == {"\\Flagged"}
+        assert archive.messages[5].guid == inbox.messages[3].guid
+        assert archive.messages[5].received_ms == inbox.messages[3].received_ms
+        again = await copy(node, [1], INBOX, "Archive")
+        assert again.uids == ((1, 6),)
+        assert archive.messages[6].guid != archive.messages[4].guid
+        moved = await node.mail.move(inbox, UidSet.of([2]), await node.mail.folder(USER, "Archive"))
+        assert moved.uids == ((2, 7),)
+        assert list(inbox.messages) == [1, 3]
+        await nodes.converged()
+        texts = ["Archive 0", "Archive 1", "Archive 2", "INBOX 0", "INBOX 2", "INBOX 0", "INBOX 1"]
+        for other in nodes.all():
+            assert await other.texts("Archive") == dict(enumerate(texts, 1))
+
+
+async def test_copy_waits_for_a_source_that_is_on_its_way(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        await mastered_by(nodes, "dc2", "Archive")
+        # dc1 numbers in INBOX, and what it numbers reaches dc2 late; the COPY goes from dc3.
+        late = nodes.network.road("dc1", "dc2")
+        late.hold()
+        with trio.fail_after(1):
+            uid = await nodes["dc3"].save("late")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy, nodes["dc3"], [uid], INBOX, "Archive")
+            await trio.sleep(SOURCE_TIMEOUT_S / 2)
+            assert len((await nodes["dc2"].view("Archive")).messages) == 3
+            late.release()
+        assert (await nodes["dc3"].texts("Archive"))[4] == "late"
+        await nodes.converged()
+
+
+async def test_copy_of_what_was_expunged_meanwhile_is_none_at_all(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        await mastered_by(nodes, "dc2", "Archive")
+        view = await nodes["dc3"].view()
+        nodes.network.road("dc1", "dc3").hold()
+        nodes.network.road("dc2", "dc3").hold()
+        await nodes["dc1"].expunge(2)
+        assert 2 in view.messages
+
+        async def copy_in_vain() -> None:
+            with pytest.raises(UnavailableError, match="gone, or has not arrived"):
+                await copy(nodes["dc3"], [1, 2], INBOX, "Archive")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy_in_vain)
+            await trio.sleep(0.1)
+            nodes.network.road("dc1", "dc3").release()
+            nodes.network.road("dc2", "dc3").release()
+        await nodes.converged()
+        assert len((await nodes["dc1"].view("Archive")).messages) == 3
+
+
+@pytest.mark.parametrize("sid", SIDS)
+async def test_folders_change_at_any_node(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        mail = nodes[sid].mail
+        created = await mail.create_folder(USER, "Work/2024/Q1")
+        assert [folder.name for folder in await mail.folders(USER)] == [INBOX, "Work", "Work/2024", "Work/2024/Q1"]
+        await nodes[sid].save("report", "Work/2024/Q1")
+        await mail.rename_folder(USER, "Work", "Job")
+        assert await mail.folder(USER, "Job/2024/Q1") == await nodes[sid].mail.folder(USER, "Job/2024/Q1")
+        assert (await mail.folder(USER, "Job/2024/Q1")).mailbox_id == created.mailbox_id
+        with pytest.raises(FolderNotFoundError):
+            await mail.folder(USER, "Work")
+        await mail.subscribe(USER, "Job", subscribed=True)
+        await mail.subscribe(USER, "Elsewhere", subscribed=True)
+        await mail.subscribe(USER, "Elsewhere", subscribed=False)
+        await mail.delete_folder(USER, "Job/2024/Q1")
+        await nodes.converged()
+        for node in nodes.all():
+            assert [folder.name for folder in await node.mail.folders(USER)] == [INBOX, "Job", "Job/2024"]
+            assert await node.mail.subscriptions(USER) == {"Job"}
+
+
+@pytest.mark.parametrize("sid", SIDS)
+async def test_renaming_inbox_moves_its_mail(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        await nodes[sid].mail.rename_folder(USER, INBOX, "Old")
+        await nodes.converged()
+        for node in nodes.all():
+            assert list(await node.texts("Old")) == [1, 2, 3]
+            assert await node.texts() == {}
+        assert await nodes[sid].save("first") == 1
+
+
+@pytest.mark.parametrize("sid", SIDS)
+async def test_a_master_elsewhere_refuses_for_the_same_reasons(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", "Work")
+        mail = nodes[sid].mail
+        with pytest.raises(FolderExistsError):
+            await mail.create_folder(USER, "Work")
+        with pytest.raises(FolderExistsError):
+            await mail.create_folder(USER, INBOX)
+        await mail.create_folder(USER, "Other")
+        with pytest.raises(FolderExistsError):
+            await mail.rename_folder(USER, "Other", "Work")
+        with pytest.raises(FolderNotFoundError):
+            await mail.delete_folder(USER, "None")
+        for name in ("", "a//b", "/a", "a\nb", "inbox", "x" * 1001, "/".join("x" * 33)):
+            with pytest.raises(InvalidNameError):
+                await mail.create_folder(USER, name)
+        with pytest.raises(InvalidNameError):
+            await mail.rename_folder(USER, "Other", "Other/below")
+        with pytest.raises(InvalidNameError):
+            await mail.delete_folder(USER, INBOX)
+        await nodes.converged()
+
+
+async def test_three_nodes_create_inbox_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        found = []
+
+        async def ask(node: Node) -> None:
+            found.append(await node.inbox())
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes.all() * 3:
+                nursery.start_soon(ask, node)
+        assert len(found) == 9
+        assert len(set(found)) == 1
+        await nodes.converged()
+        assert [len(await node.mail.folders(USER)) for node in nodes.all()] == [1, 1, 1]
+
+
+async def test_a_folder_that_was_renamed_elsewhere_is_not_found_by_its_old_name(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc2", "Work")
+        for node in nodes.all():
+            await node.mail.folder(USER, "Work")  # and remember it
+        await nodes["dc2"].mail.rename_folder(USER, "Work", "Job")
+        await nodes.converged()
+        for node in nodes.all():
+            with pytest.raises(FolderNotFoundError):
+                await node.mail.folder(USER, "Work")
+
+
+async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for name in ("A", "B"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+
+        async def client(node: Node, number: int) -> None:
+            for turn in range(6):
+                uid = await node.save(f"{node.sid} {number} {turn}", "A")
+                view = await node.view("A")
+                assert uid in view.messages
+                await node.flag(uid, name="A", added=[f"${node.sid}"])
+                assert f"${node.sid}" in view.messages[uid].flags
+                copied = await copy(node, [uid], "A", "B")
+                assert copied.uids[0][1] in (await node.view("B")).messages
+                if turn % 3 == 0:
+                    await node.expunge(uid, name="A")
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes.all():
+                for number in range(3):
+                    nursery.start_soon(client, node, number)
+        await nodes.converged()
+        expected = {f"{sid} {number} {turn}" for sid in SIDS for number in range(3) for turn in range(6)}
+        for node in nodes.all():
+            texts = list((await node.texts("B")).values())
+            assert set(texts) == expected
+            assert len(texts) == len(expected)
+            assert len(await node.messages("A")) == 36
