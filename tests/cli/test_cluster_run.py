@@ -103,6 +103,8 @@ def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path, running: list
     cluster.process.kill()
     cluster.finish()
     _, alive = psutil.wait_procs(nodes, timeout=WAIT_S)
+    for orphan in alive:
+        orphan.kill()
     assert not alive
 
 
