@@ -56,10 +56,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             report = Report(coordinator, store, environment, registry)
             handlers = _doors(config, tls, coordinator, mail=mail, report=report, registry=registry)
             async with trio.open_nursery() as nursery:
-                listeners = [
-                    (await trio.open_tcp_listeners(address.port, host=address.host), handler)
-                    for address, handler in handlers
-                ]
+                listeners = [(await _listen(address), handler) for address, handler in handlers]
                 nursery.start_soon(coordinator.run)
                 nursery.start_soon(report.run, config.mastership.heartbeat_s)
                 for sockets, handler in listeners:
@@ -91,6 +88,14 @@ def _doors(
         yield listen.lmtp, lmtp.serve
     if listen.http:
         yield listen.http, http.serve
+
+
+async def _listen(address: Address) -> list[trio.SocketListener]:
+    """Raises OSError that names the address."""
+    try:
+        return await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}; is it in use?") from error
 
 
 def _guarded(handler: Handler) -> Handler:
