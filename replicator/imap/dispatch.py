@@ -142,7 +142,8 @@ async def _run(session: Session, command: c.Tagged) -> bool:
     except MailError as error:
         condition, text, code = "NO", str(error), code_of(error)
     if session.state is State.SELECTED:
-        await session.write(await session.selection.announce(expunges=_may_renumber(command.command)))
+        await session.write(session.selection.announce(expunges=_may_renumber(command.command)))
+        await session.write(await session.selection.claim_recent())
     await session.write([tagged(command.tag, condition, text, code)])
     if after is not None:
         await session.connection.flush()

@@ -117,7 +117,8 @@ async def select(session: Session, command: c.Select) -> Completion:
     unseen = selection.first_unseen()
     lines = [
         *selection.flag_lines(),
-        *selection.count_lines(),
+        selection.exists_line(),
+        selection.recent_line(),
         *([status_line("OK", "First that is not seen", f"UNSEEN {unseen}")] if unseen is not None else []),
         status_line("OK", "UIDs hold", f"UIDVALIDITY {selection.uidvalidity}"),
         status_line("OK", "Next UID", f"UIDNEXT {selection.view.uidnext}"),

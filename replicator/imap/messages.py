@@ -131,7 +131,9 @@ async def idle(session: Session, _command: c.Idle) -> Completion:
 async def _tell_changes(session: Session, telling: trio.Lock) -> None:
     while True:
         async with telling:
-            await session.write(await session.selection.announce(expunges=True))
+            await session.write(session.selection.announce(expunges=True))
+            await session.connection.flush()
+            await session.write(await session.selection.claim_recent())
             await session.connection.flush()
         await session.selection.wait()
 

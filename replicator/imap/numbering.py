@@ -79,15 +79,16 @@ class Numbering:
             self._uids = array("I", (uid for number, uid in enumerate(self._uids, 1) if number not in dropped))
         return gone
 
-    def append(self, uids: Iterable[int], recent_from: int) -> bool:
-        r"""Add new UIDs, ascending; those at or above `recent_from` are `\Recent`. False if there were none."""
-        before = self.last
+    def append(self, uids: Iterable[int]) -> bool:
+        """Add new UIDs, ascending. False if there were none."""
         new = array("I", uids)
         if not new:
             return False
-        assert new[0] > before, "a UID below one that was announced before it"  # design section 3
+        assert new[0] > self.last, "a UID below one that was announced before it"  # design section 3
         self._uids.extend(new)
-        first_recent = max(recent_from, before + 1)
-        if first_recent <= self.last:
-            self._recent = UidSet.of_ranges((*self._recent.ranges, (first_recent, self.last)))
         return True
+
+    def mark_recent(self, first: int) -> None:
+        r"""The announced messages from UID `first` on are `\Recent`."""
+        if first <= self.last:
+            self._recent = UidSet.of_ranges((*self._recent.ranges, (first, self.last)))

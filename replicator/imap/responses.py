@@ -25,6 +25,8 @@ _CACHED_FLAG_SETS = 4096  # a mailbox of ordinary mail has tens; hostile ones mu
 # length keeps lines short for clients that read them into fixed buffers.
 _QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1024}")
 
+_CONTROLS = re.compile(rb"[\x00-\x1f\x7f]")
+
 
 def tagged(tag: str, condition: str, text: str, code: str | None = None) -> bytes:
     """The end of a command: OK, NO or BAD, with an optional response code."""
@@ -157,4 +159,5 @@ def _print_list(values: tuple[Value, ...], chunks: list[bytes]) -> None:
 
 
 def _line(text: str) -> bytes:
-    return text.encode("ascii", "replace") + b"\r\n"
+    """What errors quote of a client's words must not end the line."""
+    return _CONTROLS.sub(b"?", text.encode("ascii", "replace")) + b"\r\n"

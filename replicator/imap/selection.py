@@ -40,6 +40,7 @@ class Selection:
         self._changed: set[int] = set()
         self._expunged: set[int] = set()
         self._keywords: list[str] = []
+        self._unclaimed = 1  # announced messages from this UID on may be recent; it is not known yet
         self._print_flags = FlagFormatter()
         self.folder = folder
         self.view = view
@@ -52,10 +53,9 @@ class Selection:
         """Open the folder, all its messages announced. Raises MailError."""
         view = await mail.open_mailbox(folder)
         selection = cls(mail, folder, view, read_only=read_only)
-        recent_from = await selection._recent_from()
-        selection._subscription.take()
-        selection.numbering.append(view.messages.keys(), recent_from)
+        selection.numbering.append(view.messages.keys())
         selection._keywords = keywords(view)
+        await selection.claim_recent()
         return selection
 
     def close(self) -> None:
@@ -73,9 +73,13 @@ class Selection:
             status_line("OK", "Flags that last", f"PERMANENTFLAGS {permanent}"),
         ]
 
-    def count_lines(self) -> list[bytes]:
-        """EXISTS and RECENT."""
-        return [untagged(f"{len(self.numbering)} EXISTS"), untagged(f"{self.numbering.recent_count} RECENT")]
+    def exists_line(self) -> bytes:
+        """EXISTS."""
+        return untagged(f"{len(self.numbering)} EXISTS")
+
+    def recent_line(self) -> bytes:
+        """RECENT."""
+        return untagged(f"{self.numbering.recent_count} RECENT")
 
     def first_unseen(self) -> int | None:
         """The sequence number of the first message that is not seen."""
@@ -94,18 +98,16 @@ class Selection:
         flags = message.flags
         return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
 
-    async def announce(self, *, expunges: bool) -> list[bytes]:
+    def announce(self, *, expunges: bool) -> list[bytes]:
         """What has changed since the client was last told; without expunged messages if not `expunges`.
 
-        Raises MailboxGoneError.
+        `claim_recent` completes it. Raises MailboxGoneError.
         """
         if self.view.deleted:
             raise MailboxGoneError(f"Mailbox {self.folder.name!r} was deleted")
         if self.view.uidvalidity != self.uidvalidity:
             raise MailboxGoneError(f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; select it again")
-        new = next(self.view.messages.irange(self.numbering.last + 1), None) is not None
-        recent_from = await self._recent_from() if new else 0
-        self.gather()  # no await from here on: all that follows tells of one moment
+        self.gather()
         lines = []
         if expunges:
             lines += [untagged(f"{number} EXPUNGE") for number in self.numbering.expunge(self._expunged)]
@@ -114,10 +116,21 @@ class Selection:
             self._keywords = now
             lines += self.flag_lines()
         known = self.numbering.last
-        if self.numbering.append(self.view.messages.irange(known + 1), recent_from):
-            lines += self.count_lines()
+        if self.numbering.append(self.view.messages.irange(known + 1)):
+            lines.append(self.exists_line())
         changed, self._changed = self._changed, set()
         return lines + [line for uid in sorted(changed) if uid <= known for line in self._flags_line(uid)]
+
+    async def claim_recent(self) -> list[bytes]:
+        r"""Find out which of the newly announced messages are `\Recent` here; RECENT if there were new ones.
+
+        Apart from `announce`, because it waits for the disk, and new mail should be seen before that.
+        """
+        if self._unclaimed > self.numbering.last:
+            return []
+        first, self._unclaimed = self._unclaimed, self.numbering.last + 1
+        self.numbering.mark_recent(max(first, await self._recent_from()))
+        return [self.recent_line()]
 
     def _flags_line(self, uid: int) -> list[bytes]:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import trio
 
+from protocol.framing import FramingError
 from replicator.imap.connection import Connection, ConnectionEndedError, InactivityError
 from replicator.imap.dispatch import converse
 from replicator.imap.responses import status_line
@@ -32,6 +33,8 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
                 await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
     except* ConnectionEndedError as ended:
         _log.debug("connection ended: %s", ended.exceptions[0])
+    except* FramingError as unframed:  # within a command: what a client says to AUTHENTICATE or IDLE
+        await _say_bye(connection, str(unframed.exceptions[0]))
     except* InactivityError:
         await _say_bye(connection, "You said nothing for too long; connect again")
     except* MailboxGoneError as gone:

@@ -11,9 +11,9 @@ ENDS = st.one_of(st.none(), st.integers(1, 60))
 SETS = st.lists(st.tuples(ENDS, ENDS), min_size=1, max_size=4).map(lambda ranges: SequenceSet(tuple(ranges)))
 
 
-def numbering_of(uids: list[int], recent_from: int = 1) -> Numbering:
+def numbering_of(uids: list[int]) -> Numbering:
     numbering = Numbering()
-    numbering.append(uids, recent_from)
+    numbering.append(uids)
     return numbering
 
 
@@ -59,11 +59,14 @@ def test_a_client_that_removes_what_it_is_told_ends_with_the_same_messages(uids:
 
 
 def test_recent_counts_only_announced_messages_above_the_claim() -> None:
-    numbering = numbering_of([3, 5, 8], recent_from=5)
+    numbering = numbering_of([3, 5, 8])
+    numbering.mark_recent(5)
     assert numbering.recent_count == 2
-    numbering.append([9, 10], recent_from=11)  # another session had them
+    numbering.append([9, 10])
+    numbering.mark_recent(11)  # another session had them
     assert numbering.recent_count == 2
-    numbering.append([12], recent_from=11)
+    numbering.append([12])
+    numbering.mark_recent(11)
     numbering.expunge([5])
     assert [uid for uid in numbering.uids if uid in numbering.recent] == [8, 12]
     assert numbering.recent_count == 2

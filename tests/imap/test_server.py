@@ -100,6 +100,24 @@ async def test_a_stranger_cannot_fill_the_memory(hostile: bytes) -> None:
         assert lines[-1] == "" or lines[-1].startswith("z OK")
 
 
+@pytest.mark.parametrize("command", ["AUTHENTICATE PLAIN", "IDLE"])
+async def test_endless_words_within_a_command_end_the_connection(command: str) -> None:
+    async with connected(services()) as client:
+        if command == "IDLE":
+            await client.log_in("alice", "INBOX")
+        await client.send(f"a {command}\r\n")
+        assert (await client.line()).startswith("+")
+        await client.send(b"x" * 100_000)
+        assert (await client.line()).startswith("* BYE the command's text is longer than")
+        assert await client.line() == ""
+
+
+async def test_a_name_with_line_ends_is_quoted_back_in_one_line() -> None:
+    async with connected(services()) as client:
+        await client.log_in("alice")
+        assert len(await client.run("SELECT &AA0ACg-t")) == 1
+
+
 async def test_commands_that_are_none_end_the_connection_after_a_while() -> None:
     async with connected(services()) as client:
         for _ in range(9):

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from replicator.imap.connection import BLOCK_BYTES, _blocks
+from replicator.imap.fetch_items import Adjacent, Atom, Value
+from replicator.imap.responses import FlagFormatter, copyuid, fetch_response, flag_list, status_line, tagged
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (None, b"NIL"),
+        (7, b"7"),
+        (Atom("\\Seen"), b"\\Seen"),
+        (b"", b'""'),
+        (b'a "quoted" \\', rb'"a \"quoted\" \\"'),
+        (b"two\r\nlines", b"{10}\r\ntwo\r\nlines"),
+        (b"\xc3\xa4", b"{2}\r\n\xc3\xa4"),
+        (b"\x00", b"{1}\r\n\x00"),
+        (b"x" * 1025, b"{1025}\r\n" + b"x" * 1025),
+        ((), b"()"),
+        ((1, (b"a", None), Adjacent(((1,), (2, 3)))), b'(1 ("a" NIL) (1)(2 3))'),
+    ],
+)
+def test_values(value: Value, printed: bytes) -> None:
+    assert b"".join(fetch_response(3, [(b"A", value), (b"UID", 9)])) == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
+
+
+def test_message_texts_are_not_copied() -> None:
+    text = b"\r\n" * 100_000
+    assert any(chunk is text for chunk in fetch_response(1, [(b"BODY[]", text)]))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "code"),
+    [
+        ([(1, 5)], "COPYUID 9 1 5"),
+        ([(1, 5), (2, 6), (4, 7)], "COPYUID 9 1:2,4 5:7"),
+        ([(1, 7), (2, 5), (3, 6)], "COPYUID 9 1:3 7,5:6"),
+    ],
+)
+def test_copyuid_keeps_the_order_of_the_pairs(pairs: list[tuple[int, int]], code: str) -> None:
+    assert copyuid(9, pairs) == code
+
+
+def test_flags_print_in_one_order_however_often() -> None:
+    print_flags = FlagFormatter()
+    flags = frozenset({"b", "\\Recent", "\\Seen", "a", "\\Answered"})
+    assert print_flags(flags) == print_flags(flags) == flag_list(flags) == "(\\Answered \\Seen \\Recent a b)"
+
+
+def test_many_sets_of_flags_do_not_fill_the_memory() -> None:
+    print_flags = FlagFormatter()
+    for number in range(10_000):
+        assert print_flags(frozenset({str(number)})) == f"({number})"
+    assert len(print_flags._printed) < 5_000
+
+
+def test_words_of_a_client_cannot_end_a_line() -> None:
+    assert tagged("a", "NO", "no folder x\r\n* BYE", "CANNOT") == b"a NO [CANNOT] no folder x??* BYE\r\n"
+    assert status_line("OK", "ä") == b"* OK ?\r\n"
+
+
+def test_output_goes_in_blocks_of_bounded_size() -> None:
+    chunks = [b"a", b"b", b"c" * (2 * BLOCK_BYTES + 1), b"d"]
+    blocks = list(_blocks(chunks))
+    assert [len(block) for block in blocks] == [2, BLOCK_BYTES, BLOCK_BYTES, 1, 1]
+    assert b"".join(blocks) == b"".join(chunks)
