@@ -123,6 +123,7 @@ class Cluster:
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
         self._clock = clock
+        self._runs = 0
         self._nursery = nursery
 
     def __getitem__(self, sid: str) -> Node:
@@ -213,7 +214,8 @@ class Cluster:
     def _environment(self, sid: str) -> Environment:
         if self._clock is None:
             return Environment()
-        return virtual_environment(self._clock, sid, self.clock_ahead_s.get(sid, 0))
+        self._runs += 1
+        return virtual_environment(self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0))
 
     async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
         return await self.network.connect(sid, peer)
