@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from protocol.values import Dot, UidSet
+from replicator.environment import Environment
 from replicator.store import reading
 from replicator.store.numbering import CopySource, Placed
 from replicator.store.reading import MailboxKey
@@ -136,6 +137,25 @@ def test_flags_keep_the_stamp_of_their_last_change(node: MemoryNode) -> None:
     assert first < second < third
     assert rows(node)[1].flags == {FLAGGED: (*second, True), SEEN: (*third, False)}
     assert third.ms == node.now_ms
+
+
+def test_stamps_are_above_all_that_the_node_has_seen(node: MemoryNode) -> None:
+    ahead = MemoryNode("dc2.a", now_ms=node.now_ms + 60_000)
+    ahead.write(saving(b"text", guid(1)))
+    node.take(ahead.log()[0])
+    node.write(flagging(1, added=[SEEN]))
+    first, second = (logged.entry.stamp for logged in node.log())
+    assert first < second
+
+
+async def test_stamps_go_on_rising_when_the_clock_is_set_back_between_two_runs(tmp_path: Path) -> None:
+    async with open_store(tmp_path, "dc1.a", Environment(clock_ms=lambda: 60_000)) as store:
+        await save(store, 1)
+    async with open_store(tmp_path, "dc1.b", Environment(clock_ms=lambda: 50_000)) as store:
+        await save(store, 2)
+        first, second = (logged.entry.stamp for logged in await store.log_after(0))
+    assert first < second
+    assert first.ms == second.ms == 60_000
 
 
 def test_unchanged_since_refuses_what_changed_later(node: MemoryNode) -> None:

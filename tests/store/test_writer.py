@@ -161,6 +161,7 @@ async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> N
     with trio.CancelScope() as scope:
         async with open_store(tmp_path) as store, trio.open_nursery() as nursery:
             nursery.start_soon(store.write, lambda _: release.wait())
+            await wait_all_tasks_blocked()
             for number in range(10):
                 nursery.start_soon(save, store, number)
             await wait_all_tasks_blocked()
