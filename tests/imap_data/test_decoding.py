@@ -6,7 +6,7 @@ import email.policy
 from email.message import EmailMessage
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.imap.decoding import decode_text, header_text, part_text, sent_date, value_text
@@ -69,6 +69,7 @@ def test_charsets(charset: str | None, octets: bytes, expected: str) -> None:
     assert decode_text(octets, charset) == expected
 
 
+@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200),
     st.sampled_from(["base64", "quoted-printable", "8bit"]),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from email.utils import formataddr, getaddresses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.imap.addresses import GROUP_END, MAX_ADDRESSES, Address, parse_addresses
@@ -66,6 +66,7 @@ def test_addresses(text: str, expected: list[Address]) -> None:
     assert parse_addresses(text.encode()) == expected
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -84,6 +85,7 @@ def test_what_the_email_package_writes_and_reads_is_read_alike(pairs: list[tuple
     assert ours == [(name, address.encode()) for name, address in getaddresses([text])]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.sampled_from([b'"', b"(", b"<", b"\\", b"@", b":", b";", b",", b"["]))
 def test_no_octets_are_too_strange_and_groups_are_closed(text: bytes, sign: bytes) -> None:
     for hostile in (text, text.replace(b"\x00", sign), sign + text + sign):

@@ -4,7 +4,7 @@ import datetime as dt
 import imaplib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
@@ -117,6 +117,7 @@ def test_response_names(item: FetchItem, expected: str) -> None:
     assert response_name(item) == expected
 
 
+@settings(deadline=None)
 @given(st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(9999, 12, 31)))  # noqa: DTZ001 - naive means UTC to hypothesis
 def test_internal_dates_are_those_that_were_meant(when: dt.datetime) -> None:
     moment = when.replace(microsecond=0, tzinfo=dt.UTC)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.imap.bodystructure import body_structure
@@ -60,6 +60,7 @@ def read_all(raw: bytes) -> Part:
     return part
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(_PIECES), st.binary(max_size=4)), max_size=30).map(b"".join))
 def test_nothing_raises(raw: bytes) -> None:
     read_all(raw)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.imap.fetch_items import BodySection, Partial, SectionText
@@ -71,6 +71,7 @@ def parts(level: int) -> st.SearchStrategy[Known]:
     return st.one_of(leaves(level), multiparts(level), messages(level))
 
 
+@settings(deadline=None)
 @given(known=multiparts(1))
 def test_sections_are_the_octets_that_were_put_there(known: Known) -> None:
     raw = known.header + known.body
@@ -150,6 +151,7 @@ def test_header_fields_are_whole_fields_as_they_came(names: tuple[str, ...], exp
     assert section(MessageText(FIELDS), item) == expected
 
 
+@settings(deadline=None)
 @given(names=st.sets(st.sampled_from(["from", "Subject", "X", "other"])))
 def test_header_fields_and_their_opposite_share_out_the_header(names: set[str]) -> None:
     halves = [
@@ -190,6 +192,7 @@ def test_where_a_header_ends(raw: bytes, header: bytes) -> None:
     assert section(text, BodySection(text=TEXT)) == raw.removeprefix(header)
 
 
+@settings(deadline=None)
 @given(raw=st.binary(max_size=30), origin=st.integers(min_value=0, max_value=40), length=st.integers(1, 40))
 def test_a_partial_is_a_slice(raw: bytes, origin: int, length: int) -> None:
     item = BodySection(partial=Partial(origin, length))

@@ -4,6 +4,7 @@ import pytest
 
 from replicator.imap.bodystructure import body_structure
 from replicator.imap.fetch_items import Adjacent, Value
+from replicator.imap.header import TEXT_PLAIN, ContentType
 from replicator.imap.mime import parse
 from replicator.imap.responses import fetch_response
 
@@ -187,3 +188,19 @@ def test_an_outer_delimiter_ends_all_within() -> None:
 )
 def test_boundaries_in_all_their_forms(parameter: bytes) -> None:
     assert len(parse(b"Content-Type: multipart/mixed; " + parameter + b"\r\n\r\n--x\r\n\r\n1\r\n--x--").children) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a/b; x=plain; x*=u'e'other", b"plain"),
+        (b"a/b; x*=us-ascii'en'a%20b", b"a b"),
+        (b"a/b; x*1=cd; x*0=ab", b"abcd"),
+        (b"a/b; X*1*=%20b; x*0*=u'e'a; y=3", b"a b"),
+        (b"a/b; x*=bare", b"bare"),
+        (b"a/b; x*0=%20", b"%20"),
+        (b"a/b; xx*=a; *=b", None),
+    ],
+)
+def test_parameters_put_together(text: bytes, expected: bytes | None) -> None:
+    assert ContentType.parse_or(text, TEXT_PLAIN).decoded_parameter(b"x") == expected
