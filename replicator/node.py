@@ -95,7 +95,7 @@ async def _listen(address: Address) -> list[trio.SocketListener]:
     try:
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}; is it in use?") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
 
 
 def _guarded(handler: Handler) -> Handler:
