@@ -224,7 +224,9 @@ class Connections:
             self._owner.link_down(link)
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
-        reason = "; ".join(sorted({_reason(error) for error in _leaves(errors)}))
+        # That the link is down, which others had to notice, is no reason beside the one that they were told.
+        causes = [error for error in _leaves(errors) if not isinstance(error, LinkDownError)]
+        reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
         if state is None:
             log.warning("a connection ended before its HELLO was accepted: %s", reason)
@@ -258,7 +260,7 @@ async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Re
     while True:
         data = await stream.receive_some()
         if not data:
-            raise LinkDownError("the connection was closed before HELLO")
+            raise LinkRefusedError("the connection was closed before HELLO")
         for item in decoder.feed(bytes(data)):
             if isinstance(item, Request | Response):
                 return item

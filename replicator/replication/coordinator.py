@@ -153,6 +153,7 @@ class Coordinator:
             except LinkDownError:
                 if not operation.can_repeat:
                     raise UnavailableError("the link broke; the change may or may not have been made") from None
+                await trio.sleep(RETRY_S)
                 continue
             if isinstance(reply, Refused):
                 raise error_of(reply)

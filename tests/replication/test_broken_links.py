@@ -1,0 +1,198 @@
+"""Links that break in the middle of requests, and peers that stop reading or read slowly."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.mailstore import INBOX
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from replicator.replication.link import OUTPUT_BYTES
+from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
+
+
+async def mastered_by(nodes: Cluster, sid: str, *names: str) -> None:
+    for name in names:
+        if name != INBOX:
+            await nodes[sid].mail.create_folder(USER, name)
+        await nodes[sid].save("first", name)
+    await nodes.converged()
+
+
+async def test_saves_survive_links_that_break_while_they_are_under_way(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        acknowledged: Counter[str] = Counter()
+        waited: list[float] = []
+        running = 3
+
+        async def client(node: Node) -> None:
+            nonlocal running
+            for number in range(25):
+                text, began = f"{node.sid} {number}", trio.current_time()
+                await node.save(text)
+                waited.append(trio.current_time() - began)
+                acknowledged[text] += 1
+            running -= 1
+
+        async def breaker(one: str, other: str, pause_s: float) -> None:
+            while running:
+                await trio.sleep(pause_s)
+                for road in (nodes.network.road(one, other), nodes.network.road(other, one)):
+                    road.bytes_per_s = 20_000  # so that something is always under way
+                await nodes.network.cut((one, other))
+                nodes.network.mend((one, other))
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes.all():
+                nursery.start_soon(client, node)
+            nursery.start_soon(breaker, "dc1", "dc3", 0.71)
+            nursery.start_soon(breaker, "dc1", "dc2", 1.13)
+        await nodes.linked()
+        await nodes.converged()
+        assert max(waited) < REQUEST_TIMEOUT_S
+        for node in nodes.all():
+            texts = Counter((await node.texts()).values())
+            assert texts == acknowledged + Counter(["first"])
+
+
+async def test_a_save_whose_reply_was_lost_makes_one_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        assert await nodes["dc3"].save("to learn who is the master") == 2
+        back = nodes.network.road("dc1", "dc3")
+        back.hold()
+        uids: list[int] = []
+
+        async def save() -> None:
+            uids.append(await nodes["dc3"].save("once"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save)
+            view = await nodes["dc1"].view()
+            await until(lambda: 3 in view.messages)
+            assert not uids
+            await nodes.network.cut(("dc1", "dc3"))
+            back.release()
+        await nodes.converged()
+        assert uids == [3]
+        assert list((await nodes["dc3"].texts()).values()).count("once") == 1
+
+
+async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX, "Archive")
+        node = nodes["dc3"]
+        await node.flag(1, name="Archive")  # and learn who is the master
+        back = nodes.network.road("dc1", "dc3")
+        back.hold()
+        archive = await node.mail.folder(USER, "Archive")
+
+        async def copy() -> None:
+            with pytest.raises(UnavailableError, match="may or may not"):
+                await node.mail.copy(await node.view(), UidSet.of([1]), archive)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy)
+            view = await nodes["dc1"].view("Archive")
+            await until(lambda: 2 in view.messages)
+            await nodes.network.cut(("dc1", "dc3"))
+            back.release()
+        await nodes.converged()
+        assert await node.texts("Archive") == {1: "first", 2: "first"}
+
+
+async def test_nobody_waits_longer_than_the_deadline(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        node = nodes["dc3"]
+        nodes.network.road("dc1", "dc3").bytes_per_s = 200  # alive, and of no use
+        nodes.network.road("dc2", "dc3").bytes_per_s = 200
+        began = trio.current_time()
+        inbox = await node.inbox()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nodes["dc1"].save, "x" * 100_000)
+            nursery.start_soon(nodes["dc2"].save, "x" * 100_000)
+            await trio.sleep(0.5)
+            with pytest.raises(UnavailableError, match="may or may not"):
+                await node.mail.store_flags(
+                    await node.mail.open_mailbox(inbox), UidSet.of([1]), added=frozenset({"\\Seen"})
+                )
+            assert trio.current_time() - began <= REQUEST_TIMEOUT_S + 1
+            for sender in ("dc1", "dc2"):
+                nodes.network.road(sender, "dc3").bytes_per_s = None
+        await nodes.converged()
+
+
+async def test_a_message_larger_than_the_link_is_fast_does_not_end_the_link(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        link = nodes["dc1"].coordinator.connections.link("dc2")
+        nodes.network.road("dc1", "dc2").bytes_per_s = 100_000
+        text = "large\r\n" * 300_000
+        began = trio.current_time()
+        assert await nodes["dc1"].save(text) == 2
+        assert trio.current_time() - began > 5 * TIMEOUT_S
+        assert nodes["dc1"].coordinator.connections.link("dc2") is link
+        await nodes.converged()
+        assert (await nodes["dc2"].texts())[2] == text
+
+
+async def test_a_peer_that_stops_reading_holds_up_nobody_and_is_dropped(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        for other in ("dc1", "dc2"):  # dc3 is stopped as by SIGSTOP: it neither reads nor says anything
+            nodes.network.road(other, "dc3").hold()
+            nodes.network.road("dc3", other).hold()
+        link = nodes["dc1"].coordinator.connections.link("dc3")
+        assert link is not None
+        began, output_bytes = trio.current_time(), []
+        for _ in range(20):
+            await nodes["dc1"].save("x" * (1 << 20))
+            output_bytes.append(len(link._output))
+        assert trio.current_time() - began < TIMEOUT_S
+        assert max(output_bytes) < OUTPUT_BYTES + (2 << 20)
+        await until(lambda: nodes["dc1"].component == nodes["dc2"].component == {"dc1", "dc2"})
+        assert trio.current_time() - began < 2 * TIMEOUT_S
+        assert await nodes["dc2"].save("meanwhile") == 22
+        status = await nodes["dc1"].report.node_status()
+        assert [(peer.peer, peer.up, peer.error) for peer in status.links if peer.peer == "dc3"] == [
+            ("dc3", False, "no answer in time")
+        ]
+        for other in ("dc1", "dc2"):
+            nodes.network.road(other, "dc3").release()
+            nodes.network.road("dc3", other).release()
+        await nodes.linked()
+        await nodes.converged()
+        assert len(await nodes["dc3"].messages()) == 22
+
+
+async def test_a_disk_that_is_full_keeps_the_link_and_catches_up_when_there_is_room(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        store = nodes["dc3"].store
+        writer = store._connection
+        pages = writer.execute("PRAGMA page_count").fetchone()[0]
+        writer.execute(f"PRAGMA max_page_count = {pages}")
+        link = nodes["dc3"].coordinator.connections.link("dc1")
+        for number in range(20):
+            await nodes["dc1"].save(random.Random(number).randbytes(5000).hex())
+        await trio.sleep(2 * TIMEOUT_S)
+        assert nodes["dc3"].coordinator.connections.link("dc1") is link
+        assert len(await nodes["dc3"].messages()) < 21
+        writer.execute("PRAGMA max_page_count = 1000000")
+        await nodes.converged()
+        assert len(await nodes["dc3"].messages()) == 21
