@@ -24,7 +24,7 @@ from tests.imap_data.corpus import message_header
         (b"=?UTF-8?B?Z3LDvG4=?=", "grün"),
         (b"=?iso-8859-1?Q?gr=FCn_und?= =?iso-8859-1?Q?_rot?=", "grün und rot"),
         (b"=?utf-8?b?4oI=?= =?utf-8?b?rA==?=", "€"),  # one character in two words
-        (b"=?utf-8*en?q?a?=", "a"),
+        (b"=?windows-1252*en?q?=80?=", "€"),
         (b"=?utf-8?q?with blanks?=", "with blanks"),
         (b"=?x-unknown?q?gr=FCn?=", "grün"),
         (b"a =?utf-8?b?!?= b", "a  b"),

@@ -199,6 +199,7 @@ ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
         (keys.Or(TEXT, SEEN), {2, 4}, [1, 3]),
         (keys.Not(keys.And((TEXT, SEEN))), {1, 3}, [2, 4]),
         (keys.Not(keys.Or(TEXT, SEEN)), set(), [1, 3]),
+        (keys.And((TEXT, keys.Not(keys.Or(TEXT, SEEN)))), set(), [1, 3]),
         (keys.Or(keys.All(), TEXT), {1, 2, 3, 4}, []),
         (keys.And((keys.Not(keys.All()), TEXT)), set(), []),
     ],
