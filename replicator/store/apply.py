@@ -46,8 +46,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready)
     if ready:
         apply(tx, entry)
-        if tx.memory.waiting.get(entry.mailbox_id):
-            _apply_waiting(tx, entry.mailbox_id)
+        _apply_waiting(tx, entry.mailbox_id)
 
 
 def fits(tx: Transaction, entry: Entry) -> bool:
@@ -82,23 +81,28 @@ def apply(tx: Transaction, entry: Entry) -> None:
 
 def _apply_waiting(tx: Transaction, chain_id: bytes) -> None:
     """Apply the entries that waited for the chain's present head, and for those, and so on."""
-    waiting = [
-        (position, Entry.unpack(Dot(origin, seq), body))
-        for position, origin, seq, body in tx.connection.execute(
-            "SELECT position, origin, seq, body FROM log WHERE chain = ? AND applied = 0 ORDER BY position", (chain_id,)
-        )
-    ]
-    while True:
-        found = next((item for item in waiting if fits(tx, item[1])), None)
-        if found is None:
-            break
-        waiting.remove(found)
-        tx.connection.execute("UPDATE log SET applied = 1 WHERE position = ?", (found[0],))
-        apply(tx, found[1])
-    if waiting:
-        tx.memory.waiting[chain_id] = len(waiting)
-    else:
-        tx.memory.waiting.pop(chain_id, None)
+    while (found := _next_waiting(tx, chain_id)) is not None:
+        position, entry = found
+        tx.connection.execute("UPDATE log SET applied = 1 WHERE position = ?", (position,))
+        for dot in entry.predecessors:
+            tx.connection.execute(
+                "DELETE FROM waiting WHERE chain = ? AND origin = ? AND seq = ? AND position = ?",
+                (chain_id, *dot, position),
+            )
+        apply(tx, entry)
+
+
+def _next_waiting(tx: Transaction, chain_id: bytes) -> tuple[int, Entry] | None:
+    chain = tx.chain(chain_id)
+    assert chain is not None
+    assert chain.head is not None
+    cursor = tx.connection.execute(
+        "SELECT l.position, l.origin, l.seq, l.body FROM waiting w JOIN log l ON l.position = w.position"
+        " WHERE w.chain = ? AND w.origin = ? AND w.seq = ? ORDER BY w.position",
+        (chain_id, *chain.head),
+    )
+    waiting = ((position, Entry.unpack(Dot(origin, seq), body)) for position, origin, seq, body in cursor)
+    return next((item for item in waiting if fits(tx, item[1])), None)
 
 
 ROW_COLUMNS = (

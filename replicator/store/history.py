@@ -38,6 +38,7 @@ def check_form(entry: Entry, own_origin: str) -> None:
     for holds, what in (
         (entry.dot.origin != own_origin, "names this node's present run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
+        (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
         (0 < entry.time < NUMBER_MAX, "has a time out of range"),
         (0 < entry.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
         (0 <= entry.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),

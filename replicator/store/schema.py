@@ -27,7 +27,15 @@ CREATE TABLE log (
     body         BLOB NOT NULL,                     -- Entry.pack()
     UNIQUE (origin, seq)
 );
-CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
+CREATE INDEX log_waiting ON log (position) WHERE applied = 0;
+
+CREATE TABLE waiting (                              -- which entries wait for which predecessor
+    chain    BLOB NOT NULL,
+    origin   TEXT NOT NULL,                         -- with seq: the predecessor
+    seq      INTEGER NOT NULL,
+    position INTEGER NOT NULL,                      -- of the entry that waits
+    PRIMARY KEY (chain, origin, seq, position)
+) WITHOUT ROWID;
 
 CREATE TABLE origin (                               -- the context of the log as a whole
     name         TEXT PRIMARY KEY,

@@ -59,9 +59,6 @@ class Memory:
         self.chains: dict[bytes, Chain] = {}
         rows = connection.execute("SELECT name, seq, offset_bytes FROM origin")
         self.origins = {name: Origin(seq, offset) for name, seq, offset in rows}
-        self.waiting: dict[bytes, int] = dict(
-            connection.execute("SELECT chain, COUNT(*) FROM log WHERE applied = 0 GROUP BY chain").fetchall()
-        )
 
 
 class Transaction:
@@ -131,7 +128,10 @@ class Transaction:
         assert position is not None
         self._clock.observe(entry.time)
         if not applied:
-            self.memory.waiting[entry.mailbox_id] = self.memory.waiting.get(entry.mailbox_id, 0) + 1
+            self.connection.executemany(
+                "INSERT INTO waiting (chain, origin, seq, position) VALUES (?,?,?,?)",
+                [(entry.mailbox_id, *dot, position) for dot in entry.predecessors],
+            )
         self.commit.context[entry.dot.origin] = entry.dot.seq
         self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
 

@@ -64,8 +64,7 @@ class Writer:
         self._origin = origin
         self._run_in_thread = run_in_thread
         self._publish = publish
-        last: int | None = connection.execute("SELECT MAX(time) FROM log").fetchone()[0]
-        self._clock = HybridClock(clock_ms, last or 0)
+        self._clock = HybridClock(clock_ms, _last_time(connection))
         self._memory = Memory(connection)
         self._waiting: deque[_Job[object]] = deque()
         self._room = trio.Semaphore(MAX_WAITING)
@@ -133,6 +132,14 @@ class Writer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self._memory = Memory(self._connection)
+
+
+def _last_time(connection: sqlite3.Connection) -> int:
+    """The latest stamp in the log: each origin's last entry has its latest."""
+    last: int | None = connection.execute(
+        "SELECT MAX(l.time) FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq"
+    ).fetchone()[0]
+    return last or 0
 
 
 def _translated(error: Exception) -> Exception:

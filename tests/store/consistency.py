@@ -47,6 +47,7 @@ def check(connection: sqlite3.Connection) -> None:
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     log = _read_log(connection)
     _check_origins(connection, log)
+    _check_waiting(connection, log)
     _check_projections(connection, log)
     _check_heads(connection, log)
     _check_mailboxes(connection)
@@ -66,6 +67,11 @@ def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
     for item in log:
         assert (item.time, item.chain) == (item.entry.time, item.entry.mailbox_id)
     return log
+
+
+def _check_waiting(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    waiting = {(item.chain, *dot, item.position) for item in log if not item.applied for dot in item.entry.predecessors}
+    assert set(connection.execute("SELECT chain, origin, seq, position FROM waiting")) == waiting
 
 
 def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:

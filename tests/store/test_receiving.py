@@ -263,7 +263,10 @@ def test_a_waiting_entry_that_contradicts_its_head_does_not_hurt_the_one_it_wait
 
 MALFORMED: dict[str, Callable[[Entry], Entry]] = {
     "own origin": lambda entry: replace(entry, dot=Dot("dc1.a", entry.dot.seq)),
-    "three predecessors": lambda entry: replace(entry, predecessors=entry.predecessors * 3),
+    "three predecessors": lambda entry: replace(
+        entry, predecessors=(*entry.predecessors, Dot("x.a", 1), Dot("x.a", 2))
+    ),
+    "a predecessor twice": lambda entry: replace(entry, predecessors=entry.predecessors * 2),
     "time": lambda entry: replace(entry, time=BIG),
     "time zero": lambda entry: replace(entry, time=0),
     "modseq": lambda entry: replace(entry, modseq=BIG),

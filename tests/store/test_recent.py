@@ -1,0 +1,25 @@
+from replicator.store import recent
+from tests.store.harness import INBOX, WORK, guid, saving
+from tests.store.memory_node import MemoryNode
+
+
+def test_each_message_is_recent_in_one_session() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2, 3):
+        node.write(saving(b"text", guid(number)))
+    assert recent.count(node.connection, INBOX.mailbox_id) == 3
+    assert recent.claim(node.connection, INBOX.mailbox_id, 4) == 1
+    assert recent.count(node.connection, INBOX.mailbox_id) == 0
+    assert recent.claim(node.connection, INBOX.mailbox_id, 4) == 4
+    node.write(saving(b"text", guid(4)))
+    assert recent.count(node.connection, INBOX.mailbox_id) == 1
+    assert recent.count(node.connection, WORK.mailbox_id) == 0
+
+
+def test_a_session_that_saw_less_takes_nothing_back() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    assert recent.claim(node.connection, INBOX.mailbox_id, 3) == 1
+    assert recent.claim(node.connection, INBOX.mailbox_id, 2) == 3
+    assert recent.claim(node.connection, INBOX.mailbox_id, 3) == 3
