@@ -1,0 +1,82 @@
+"""Texts that are missing or damaged at one node come from another one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from replicator.errors import ContentUnavailableError
+from replicator.store.content import StoredText, replace_text
+from replicator.store.transaction import Transaction
+from tests.replication.cluster import Node, cluster
+
+TEXT = "the text " * 20
+OTHER = StoredText.of(b"another text")
+
+Damage = Callable[[Transaction, bytes], object]
+
+
+def lose(tx: Transaction, content_hash: bytes) -> None:
+    tx.connection.execute("DELETE FROM content WHERE hash = ?", (content_hash,))
+
+
+def garble(tx: Transaction, content_hash: bytes) -> None:
+    tx.connection.execute("UPDATE content SET body = x'28b52ffd00' WHERE hash = ?", (content_hash,))
+
+
+def exchange(tx: Transaction, content_hash: bytes) -> None:
+    replace_text(tx.connection, StoredText(content_hash, OTHER.text, OTHER.body))
+
+
+async def damage(node: Node, how: Damage) -> None:
+    (message,) = await node.messages()
+    await node.store.write(lambda tx: how(tx, message.content_hash))
+
+
+@pytest.mark.parametrize("how", [lose, garble, exchange])
+async def test_a_text_is_healed_from_another_node(tmp_path: Path, autojump_clock: MockClock, how: Damage) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(TEXT)
+        await nodes.converged()
+        for sid in ("dc1", "dc3"):
+            await damage(nodes[sid], how)
+        assert await nodes["dc3"].texts() == {1: TEXT}
+        await nodes.isolate("dc3")
+        assert await nodes["dc3"].texts() == {1: TEXT}  # kept: nobody can be asked now
+        assert await nodes["dc1"].texts() == {1: TEXT}
+
+
+async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(TEXT)
+        await nodes.converged()
+        for node in nodes.all():
+            await damage(node, garble)
+        (message,) = await nodes["dc1"].messages()
+        with pytest.raises(ContentUnavailableError, match="at no node that can be reached"):
+            await nodes["dc1"].mail.read_content(message)
+        assert await nodes["dc1"].save("readable") == 2
+        second = (await nodes["dc1"].messages())[1]
+        assert await nodes["dc1"].mail.read_content(second) == b"readable"
+        # Mended, so that the databases are whole when the nodes stop.
+        for node in nodes.all():
+            await node.store.write(lambda tx: replace_text(tx.connection, StoredText.of(TEXT.encode())))
+        assert (await nodes["dc1"].texts())[1] == TEXT
+
+
+async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(TEXT)
+        await nodes.converged()
+        await damage(nodes["dc3"], lose)
+        monkeypatch.setattr("replicator.replication.coordinator.read_text", wrong_at_first())
+        assert await nodes["dc3"].texts() == {1: TEXT}
+
+
+def wrong_at_first() -> Callable[[object, bytes], bytes]:
+    """What a node reads that does not look at what it reads."""
+    answers = [TEXT.encode(), b"wrong"]
+    return lambda _reader, _hash: answers.pop()

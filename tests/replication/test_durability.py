@@ -1,0 +1,231 @@
+"""OK means: on as many disks as are asked for."""
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from protocol.values import Dot
+from replicator.config import DurabilityConfig, WhenShort
+from replicator.errors import DurabilityError
+from replicator.replication.durability import Durability
+from tests.replication.cluster import TIMEOUT_S, Node, cluster
+
+
+class Saving:
+    """A message on its way; `uid` once OK came."""
+
+    def __init__(self, nursery: trio.Nursery, node: Node) -> None:
+        self.uid: int | None = None
+        self.error: DurabilityError | None = None
+        nursery.start_soon(self._run, node)
+
+    async def _run(self, node: Node) -> None:
+        try:
+            self.uid = await node.save("text")
+        except DurabilityError as error:
+            self.error = error
+
+
+async def test_ok_comes_after_the_peers_acknowledgement(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc2", "dc1").hold()  # dc2 gets and stores what comes; nobody hears of it
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert len(await nodes["dc1"].messages()) == 2
+        assert len(await nodes["dc2"].messages()) == 2
+        assert saving.uid is None
+        nodes.network.road("dc2", "dc1").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+
+
+async def test_ok_comes_after_the_peers_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc1", "dc2").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert saving.uid is None
+        nodes.network.road("dc1", "dc2").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+
+
+@pytest.mark.parametrize(("copies", "comes"), [(1, True), (2, True), (3, False)])
+async def test_a_peer_that_does_not_answer_counts_if_all_are_asked_for(
+    tmp_path: Path, autojump_clock: MockClock, copies: int, *, comes: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=copies) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc3", "dc1").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert (saving.uid is not None) == comes
+        await trio.sleep(TIMEOUT_S)  # by now dc3 is taken for dead, and two are all that can be reached
+        assert saving.uid == 2
+        nodes.network.road("dc3", "dc1").release()
+        await nodes.linked()
+
+
+async def test_one_copy_waits_for_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").hold()
+        with trio.fail_after(TIMEOUT_S / 2):
+            await nodes["dc1"].save("second")
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").release()
+        await nodes.converged()
+
+
+async def test_a_change_at_a_master_elsewhere_is_as_durable(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=3) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        await nodes["dc2"].save("second")
+        nodes.network.road("dc3", "dc1").hold()
+        saving = Saving(nursery, nodes["dc2"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert len(await nodes["dc2"].messages()) == 3
+        assert saving.uid is None
+        nodes.network.road("dc3", "dc1").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 3
+
+
+async def test_refuse_while_too_few_can_be_reached(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes.linked()
+        with pytest.raises(DurabilityError, match="1 of the 2 nodes"):
+            await nodes["dc1"].save("refused")
+        assert await nodes["dc1"].texts() == {1: "first"}
+        await nodes.start("dc2")
+        await nodes.linked()
+        assert await nodes["dc2"].save("second") == 2
+        await nodes.converged()
+
+
+async def test_a_master_elsewhere_refuses_as_well(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=3, when_short=WhenShort.REFUSE) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        with pytest.raises(DurabilityError, match="2 of the 3 nodes"):
+            await nodes["dc2"].save("refused")
+        assert await nodes["dc2"].texts() == {1: "first"}
+
+
+async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc2", "dc1").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(1)
+        assert saving.uid is None
+        await nodes.network.cut(("dc1", "dc2"))
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+        with trio.fail_after(2 * TIMEOUT_S):
+            assert await nodes["dc1"].save("alone") == 3
+        nodes.network.mend(("dc1", "dc2"))
+        nodes.network.road("dc2", "dc1").release()
+        await nodes.converged()
+
+
+# ---- counting --------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """`Durability` over acknowledgements that the test sets."""
+
+    def __init__(self, copies: int, when_short: WhenShort, *acknowledged: int) -> None:
+        self.acknowledged = list(acknowledged)
+        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.acknowledged)
+        self.woken: list[int] = []
+
+    async def wait(self, seq: int) -> None:
+        await self.durability.wait(Dot("dc1.a", seq))
+        self.woken.append(seq)
+
+    async def change(self, *acknowledged: int) -> list[int]:
+        """Who is woken when the peers have acknowledged so much."""
+        self.acknowledged = list(acknowledged)
+        self.woken = []
+        self.durability.changed()
+        await trio.testing.wait_all_tasks_blocked()
+        return sorted(self.woken)
+
+
+@pytest.mark.parametrize("when_short", list(WhenShort))
+async def test_the_third_copy_is_the_second_peers(when_short: WhenShort) -> None:
+    counting = Counting(3, when_short, 0, 0, 0)
+    async with trio.open_nursery() as nursery:
+        for seq in (1, 2, 3, 3, 5):
+            nursery.start_soon(counting.wait, seq)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await counting.change(9, 0, 0) == []
+        assert await counting.change(9, 0, 2) == [1, 2]
+        assert await counting.change(9, 1, 3) == [3, 3]
+        assert await counting.change(9, 9, 0) == [5]
+
+
+async def test_peers_that_go_are_not_waited_for_if_so_configured() -> None:
+    for when_short, woken in ((WhenShort.PROCEED, [1]), (WhenShort.REFUSE, [])):
+        counting = Counting(3, when_short, 0, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(counting.wait, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await counting.change(1) == woken
+            nursery.cancel_scope.cancel()
+
+
+async def test_waiting_for_what_is_durable_already_returns_at_once() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 4)
+    with trio.fail_after(5):
+        await counting.wait(4)
+    assert counting.woken == [4]
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_others_waiting() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(counting.wait, 1)
+        with trio.move_on_after(0.01) as scope:
+            await counting.wait(1)
+        assert scope.cancelled_caught
+        assert await counting.change(1) == [1]
+    assert not counting.durability._waiting
+
+
+async def test_a_waiter_that_comes_while_another_wakes_is_not_forgotten() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(counting.wait, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        counting.acknowledged = [1]
+        counting.durability.changed()
+        counting.acknowledged = [0]  # that peer has gone, and another one is there
+        nursery.start_soon(counting.wait, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert counting.woken == [1]
+        assert await counting.change(1) == [1]
+
+
+@pytest.mark.parametrize(("peers", "refused"), [(0, True), (1, True), (2, False), (3, False)])
+def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> None:
+    acknowledged = [0] * peers
+    Counting(3, WhenShort.PROCEED, *acknowledged).durability.check()
+    counting = Counting(3, WhenShort.REFUSE, *acknowledged)
+    if refused:
+        with pytest.raises(DurabilityError, match=f"{peers + 1} of the 3 nodes"):
+            counting.durability.check()
+    else:
+        counting.durability.check()
