@@ -81,10 +81,12 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
 
 def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
     """A mailbox's head and messages, as of one moment."""
+    shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
     connection.execute("BEGIN")
     try:
         head = chains.load(connection, mailbox_id)
-        return head, [message_of(row) for row in mailbox_rows(connection, mailbox_id)]
+        found = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
+        return head, [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in found]
     finally:
         connection.execute("COMMIT")
 
