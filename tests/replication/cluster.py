@@ -152,10 +152,10 @@ class Cluster:
         del self.network.accepting[sid]
         node.scope.cancel()
         await node.stopped.wait()
-        await self.network.end_connections(sid)
+        self.network.end_connections(sid)
 
-    async def isolate(self, sid: str) -> None:
-        await self.network.cut(*((sid, other) for other in self.sids if other != sid))
+    def isolate(self, sid: str) -> None:
+        self.network.cut(*((sid, other) for other in self.sids if other != sid))
 
     def rejoin(self, sid: str) -> None:
         self.network.mend(*((sid, other) for other in self.sids if other != sid))
@@ -163,7 +163,7 @@ class Cluster:
     async def make_line(self) -> None:
         """Only neighbours by number keep their link."""
         neighbours = set(zip(self.sids, self.sids[1:], strict=False))
-        await self.network.cut(*(pair for pair in combinations(self.sids, 2) if pair not in neighbours))
+        self.network.cut(*(pair for pair in combinations(self.sids, 2) if pair not in neighbours))
         await self.linked()
 
     async def linked(self, *groups: Sequence[str]) -> None:
@@ -235,11 +235,15 @@ async def cluster(
     *,
     copies: int = 2,
     when_short: WhenShort = WhenShort.PROCEED,
+    start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
-    """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads."""
+    """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
+
+    `start`: the nodes to start; all, if none is named.
+    """
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
-        await made.start()
+        await made.start(*start)
         await made.linked()
         yield made
         for sid in list(made.nodes):

@@ -54,14 +54,15 @@ class Pipe:
         self._road = road
         self._buffer = bytearray()
         self._sent = bytearray()
-        self.closed = False
+        self._finished = False  # by the sender: what is on the way still arrives
+        self._cut = False
         road.sent.append(self._sent)
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
         await trio.lowlevel.checkpoint()
         while rest:
-            if self.closed:
+            if self._finished or self._cut:
                 raise trio.BrokenResourceError("the connection was cut")
             part = rest[: CAPACITY_BYTES - len(self._buffer)]
             self._buffer += part
@@ -73,9 +74,9 @@ class Pipe:
 
     async def receive(self, max_bytes: int | None) -> bytes:
         await trio.lowlevel.checkpoint()
-        while (self._road.held or not self._buffer) and not self.closed:
+        while not self._cut and (self._road.held or not (self._buffer or self._finished)):
             await self._road.changed.wait()
-        if self.closed:
+        if self._cut:
             return b""
         data = bytes(self._buffer[:max_bytes])
         if self._road.bytes_per_s:
@@ -84,13 +85,17 @@ class Pipe:
         self._road.wake()
         return data
 
-    def close(self) -> None:
-        self.closed = True
+    def finish(self) -> None:
+        self._finished = True
+        self._road.wake()
+
+    def cut(self) -> None:
+        self._cut = True
         self._road.wake()
 
 
 class Connection(trio.abc.Stream):
-    """One end. Closing it, or cutting the link, ends both directions at once."""
+    """One end. Closing it lets what was sent arrive; cutting the link does not."""
 
     def __init__(self, inward: Pipe, outward: Pipe) -> None:
         self._inward = inward
@@ -106,9 +111,13 @@ class Connection(trio.abc.Stream):
         return await self._inward.receive(max_bytes)
 
     async def aclose(self) -> None:
-        self._inward.close()
-        self._outward.close()
+        self._inward.cut()
+        self._outward.finish()
         await trio.lowlevel.checkpoint()
+
+    def cut(self) -> None:
+        self._inward.cut()
+        self._outward.cut()
 
 
 class Network:
@@ -139,18 +148,18 @@ class Network:
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset({one, other}) in self._cut
 
-    async def cut(self, *pairs: tuple[str, str]) -> None:
+    def cut(self, *pairs: tuple[str, str]) -> None:
         """End these links, and let none be made."""
         for pair in map(frozenset, pairs):
             self._cut.add(pair)
             for connection in self._connections.pop(pair, []):
-                await connection.aclose()
+                connection.cut()
 
     def mend(self, *pairs: tuple[str, str]) -> None:
         self._cut.difference_update(map(frozenset, pairs))
 
-    async def end_connections(self, sid: str) -> None:
+    def end_connections(self, sid: str) -> None:
         """As if the node's machine had gone."""
         for pair in [pair for pair in self._connections if sid in pair]:
             for connection in self._connections.pop(pair):
-                await connection.aclose()
+                connection.cut()

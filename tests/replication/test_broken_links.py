@@ -47,7 +47,7 @@ async def test_saves_survive_links_that_break_while_they_are_under_way(
                 await trio.sleep(pause_s)
                 for road in (nodes.network.road(one, other), nodes.network.road(other, one)):
                     road.bytes_per_s = 20_000  # so that something is always under way
-                await nodes.network.cut((one, other))
+                nodes.network.cut((one, other))
                 nodes.network.mend((one, other))
 
         async with trio.open_nursery() as nursery:
@@ -79,7 +79,7 @@ async def test_a_save_whose_reply_was_lost_makes_one_mail(tmp_path: Path, autoju
             view = await nodes["dc1"].view()
             await until(lambda: 3 in view.messages)
             assert not uids
-            await nodes.network.cut(("dc1", "dc3"))
+            nodes.network.cut(("dc1", "dc3"))
             back.release()
         await nodes.converged()
         assert uids == [3]
@@ -103,7 +103,7 @@ async def test_a_copy_whose_reply_was_lost_is_not_made_twice(tmp_path: Path, aut
             nursery.start_soon(copy)
             view = await nodes["dc1"].view("Archive")
             await until(lambda: 2 in view.messages)
-            await nodes.network.cut(("dc1", "dc3"))
+            nodes.network.cut(("dc1", "dc3"))
             back.release()
         await nodes.converged()
         assert await node.texts("Archive") == {1: "first", 2: "first"}

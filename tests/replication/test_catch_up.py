@@ -180,7 +180,7 @@ async def test_a_link_that_comes_back_ships_what_is_missing_and_no_more(
         for number in range(10):
             await nodes["dc1"].save(f"before {number}")
         await nodes.converged()
-        await nodes.isolate("dc3")
+        nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
         for number in range(10):
             await nodes["dc1"].save(f"away {number}")

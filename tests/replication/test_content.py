@@ -42,7 +42,7 @@ async def test_a_text_is_healed_from_another_node(tmp_path: Path, autojump_clock
         for sid in ("dc1", "dc3"):
             await damage(nodes[sid], how)
         assert await nodes["dc3"].texts() == {1: TEXT}
-        await nodes.isolate("dc3")
+        nodes.isolate("dc3")
         assert await nodes["dc3"].texts() == {1: TEXT}  # kept: nobody can be asked now
         assert await nodes["dc1"].texts() == {1: TEXT}
 

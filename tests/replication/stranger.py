@@ -1,0 +1,114 @@
+"""A peer that is played by the test, byte for byte."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import trio
+
+from protocol.codec import Decoder, Encoder, Item, Request, Response
+from protocol.commands import PROTOCOL_VERSION, Command, Done, EntryCommand, EntryHeader, Hello, Log, Mbox, Ping, Reply
+from protocol.values import Dot
+from replicator.store.reading import MailboxKey
+from tests.replication.cluster import EPOCH_MS, Cluster
+
+T = TypeVar("T")
+
+ORIGIN = "dc1.stranger"
+INBOX = MailboxKey("alice", b"i" * 16, 1_700_000_000)
+
+
+class Stranger:
+    """Plays dc1 towards dc2."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.encoder = Encoder()
+        self._decoder = Decoder()
+        self._items: list[Item] = []
+
+    async def send(self, command: Command, tag: str | None = None) -> None:
+        await self.stream.send_all(self.encoder.request(tag, command))
+
+    async def reply(self, tag: str, reply: Reply) -> None:
+        await self.stream.send_all(self.encoder.response(tag, reply))
+
+    async def next(self) -> Item | None:
+        """What comes next, None at the end of the connection. Heartbeats and what the node lacks are answered."""
+        while True:
+            while not self._items:
+                data = await self.stream.receive_some()
+                if not data:
+                    return None
+                self._items = list(self._decoder.feed(bytes(data)))
+            match self._items.pop(0):
+                case Request(str(tag), Ping() | Log()):
+                    await self.reply(tag, Done())
+                case item:
+                    return item
+
+    async def next_command(self, kind: type[T]) -> T:
+        """The next command or reply of this kind; others are passed over."""
+        with trio.fail_after(60):
+            while (item := await self.next()) is not None:
+                found = (
+                    item.command if isinstance(item, Request) else item.reply if isinstance(item, Response) else None
+                )
+                if isinstance(found, kind):
+                    return found
+        raise AssertionError(f"the connection ended before a {kind.__name__}")
+
+    async def ended(self) -> bool:
+        """Read on until the node ends the connection; False: it did not."""
+        with trio.move_on_after(15):
+            try:
+                while await self.next() is not None:
+                    pass
+            except trio.BrokenResourceError:
+                pass
+            return True
+        return False
+
+    async def greet(self, **changes: object) -> Item | None:
+        """HELLO, and what comes for an answer."""
+        await self.send(replace(HELLO, **changes), "hello")  # type: ignore[arg-type]
+        return await self.next()
+
+    async def send_entry(self, seq: int, *commands: EntryCommand, after: int | None = None) -> None:
+        """An entry of these changes, each with its header; its mailbox is number 1."""
+        for at, command in enumerate(commands):
+            await self.send(replace(command, entry=header(seq, after, at, len(commands))))
+
+    async def number_mailbox(self) -> None:
+        await self.send(Mbox(1, *INBOX_FIELDS))
+
+
+HELLO = Hello(PROTOCOL_VERSION, "dc1", ORIGIN, "mail", (), EPOCH_MS)
+INBOX_FIELDS = (INBOX.user, "INBOX", INBOX.mailbox_id, INBOX.uidvalidity)
+
+
+def header(seq: int, after: int | None = None, change: int = 0, changes: int = 1) -> EntryHeader:
+    """Of the entry `seq` of the stranger; its predecessor is the one before it, or `after`; 0: none."""
+    before = seq - 1 if after is None else after
+    predecessors = (Dot(ORIGIN, before),) if before else ()
+    return EntryHeader(Dot(ORIGIN, seq), predecessors, (EPOCH_MS + seq) << 16, seq, change, changes)
+
+
+async def approach(nodes: Cluster) -> Stranger:
+    """A connection to dc2, before HELLO."""
+    return Stranger(await nodes.network.connect("dc1", "dc2"))
+
+
+@asynccontextmanager
+async def visit(nodes: Cluster) -> AsyncIterator[Stranger]:
+    """A link to dc2."""
+    stranger = await approach(nodes)
+    answer = await stranger.greet()
+    assert isinstance(answer, Response)
+    assert isinstance(answer.reply, Hello)
+    yield stranger
+    await trio.aclose_forcefully(stranger.stream)
+
+
+__all__ = ["HELLO", "INBOX", "ORIGIN", "Stranger", "approach", "header", "visit"]

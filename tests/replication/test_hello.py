@@ -1,0 +1,196 @@
+"""Who may be a peer: HELLO on either side, silence, garbage, second connections, compression."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.codec import Response
+from protocol.commands import Hello, RefusalCode, Refused
+from replicator.config import Address
+from replicator.replication.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
+from replicator.status import LinkStatus
+from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
+from tests.replication.stranger import HELLO, Stranger, approach, visit
+
+FIVE_MINUTES_MS = 5 * 60 * 1000
+
+
+@asynccontextmanager
+async def alone(tmp_path: Path, clock: MockClock, sid: str) -> AsyncIterator[Cluster]:
+    async with cluster(tmp_path, clock, 2, start=[sid]) as nodes:
+        yield nodes
+
+
+async def link_of(node: Node) -> LinkStatus:
+    (link,) = (await node.report.node_status()).links
+    return link
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"version": 2}, RefusalCode.VERSION, "protocol version 2; this node speaks 1"),
+        ({"cluster": "other"}, RefusalCode.CLUSTER, "cluster 'other'; this node is of 'mail'"),
+        ({"sid": "dc2", "origin": "dc2.x"}, RefusalCode.SAME_SID, "give each its own `node.id`"),
+        ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
+        ({"origin": "dc2.x"}, RefusalCode.UNKNOWN_SID, "the origin 'dc2.x' is none of node 'dc1'"),
+        ({"clock_ms": EPOCH_MS + FIVE_MINUTES_MS + 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
+        ({"clock_ms": EPOCH_MS - FIVE_MINUTES_MS - 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
+    ],
+)  # fmt: skip
+async def test_a_hello_is_refused_with_the_reason(
+    tmp_path: Path, autojump_clock: MockClock, changes: dict[str, object], code: str, text: str
+) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        stranger = await approach(nodes)
+        answer = await stranger.greet(**changes)
+        assert isinstance(answer, Response)
+        assert isinstance(answer.reply, Refused)
+        assert answer.reply.code == code
+        assert text in answer.reply.text
+        if code == RefusalCode.CLOCK:
+            assert f"dc1 has {changes['clock_ms']} ms" in answer.reply.text
+            assert f"dc2 {EPOCH_MS}" in answer.reply.text
+        assert await stranger.ended()
+        assert not (await link_of(nodes["dc2"])).up
+
+
+async def test_clocks_a_little_apart_do_no_harm(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        answer = await (await approach(nodes)).greet(clock_ms=EPOCH_MS + FIVE_MINUTES_MS - 2000)
+        assert isinstance(answer, Response)
+        assert isinstance(answer.reply, Hello)
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\0\xff\xfe" * 100, b"a PING\r\n", b"* PING\r\n", b"\r\n"]
+)
+async def test_garbage_instead_of_hello_ends_the_connection(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        caplog.set_level(logging.WARNING)
+        stranger = await approach(nodes)
+        await stranger.stream.send_all(data)
+        assert await stranger.ended()
+        assert [record.getMessage()[:40] for record in caplog.records] == ["a connection ended before its HELLO was "]
+        async with visit(nodes):
+            assert (await link_of(nodes["dc2"])).up
+
+
+async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        silent = [await approach(nodes) for _ in range(MAX_HANDSHAKES)]
+        began = trio.current_time()
+        # One more than may greet at once has to wait for those, and is then served.
+        async with visit(nodes):
+            assert HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < HANDSHAKE_TIMEOUT_S + 1
+            assert all([await stranger.ended() for stranger in silent])
+
+
+async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        connections = nodes["dc2"].coordinator.connections
+        async with visit(nodes) as first:
+            before = connections.link("dc1")
+            async with visit(nodes) as second:
+                assert await first.ended()
+                await until(lambda: connections.link("dc1") not in {None, before})
+                assert nodes["dc2"].coordinator.feeds.keys() == {"dc1"}
+                assert not await second.ended()
+        await until(lambda: connections.link("dc1") is None)
+        assert (await link_of(nodes["dc2"])).error == "the peer closed the connection"
+
+
+# ---- the side that dials ---------------------------------------------------------------------------------------
+
+
+async def dialled(nodes: Cluster) -> Stranger:
+    """Play dc2: the next connection that dc1 makes, its HELLO read."""
+    send, receive = trio.open_memory_channel[trio.abc.Stream](0)
+
+    async def accept(stream: trio.abc.Stream) -> None:
+        del nodes.network.accepting["dc2"]
+        await send.send(stream)
+
+    nodes.network.accepting["dc2"] = accept
+    stranger = Stranger(await receive.receive())
+    hello = await stranger.next_command(Hello)
+    assert (hello.sid, hello.cluster) == ("dc1", "mail")
+    return stranger
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Refused(RefusalCode.CLUSTER, "not of us"), "dc2 refuses the link: not of us"),
+        (replace(HELLO, sid="dc3", origin="dc3.x"), "node 'dc3' is not the [[peer]] that 'dc1' expects"),
+        (replace(HELLO, sid="dc1"), "both nodes have the id 'dc1'; give each its own `node.id`"),
+        (replace(HELLO, sid="dc2", origin="dc2.x", version=3), "protocol version 3; this node speaks 1"),
+    ],
+)
+async def test_what_keeps_a_link_down_is_in_the_status(
+    tmp_path: Path, autojump_clock: MockClock, answer: Hello | Refused, error: str
+) -> None:
+    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
+        stranger = await dialled(nodes)
+        await stranger.reply("hello", answer)
+        assert await stranger.ended()
+        await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == error)
+
+
+async def test_a_peer_that_says_nothing_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
+        await dialled(nodes)
+        await until(lambda: nodes["dc1"].coordinator.connections.peers["dc2"].error == "no answer in time")
+
+
+async def test_a_peer_that_starts_is_dialled_before_it_numbers_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc1") as nodes:
+        await trio.sleep(1000)  # after which dc1 does not try often any more
+        began = trio.current_time()
+        await nodes.start("dc2")
+        await nodes.linked()
+        assert trio.current_time() - began < TIMEOUT_S
+
+
+async def test_links_between_machines_are_compressed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    sizes: dict[str, int] = {}
+    text = "all work and no play makes Jack a dull boy\r\n" * 2000
+    for host in ("127.0.0.1", "192.0.2.1"):
+        directory = tmp_path / host
+        async with cluster(directory, autojump_clock, 2, start=["dc1"]) as nodes:
+            nodes.peer_address = Address(host, 1)
+            await nodes.stop("dc1")
+            await nodes.start()
+            await nodes.linked()
+            for number in range(3):
+                assert await nodes["dc2"].save(f"{number} {text}") == number + 1
+            await nodes["dc1"].flag(1, 2, 3)
+            await nodes.converged()
+            assert await nodes["dc1"].texts() == {uid: f"{uid - 1} {text}" for uid in (1, 2, 3)}
+            sizes[host] = sum(map(len, nodes.network.road("dc2", "dc1").sent))
+    assert sizes["192.0.2.1"] < sizes["127.0.0.1"] / 20
+
+
+async def test_a_damaged_compressed_stream_ends_the_link_and_another_one_comes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
+        nodes.peer_address = Address("192.0.2.1", 1)
+        await nodes.stop("dc1")
+        await nodes.start()
+        await nodes.linked()
+        before = nodes["dc1"].coordinator.connections.link("dc2")
+        assert before is not None
+        before._append(b"\0\0\0\0")
+        await until(lambda: nodes["dc1"].coordinator.connections.link("dc2") not in {None, before})
+        await nodes.linked()
+        await nodes["dc1"].save("text")
+        await nodes.converged()
