@@ -300,6 +300,33 @@ async def test_a_mailbox_deleted_under_a_session_ends_it() -> None:
         assert (await busy.run("NOOP"))[-2] == "* BYE [NONEXISTENT] Mailbox 'Short' was deleted"
 
 
+async def test_what_idle_has_begun_to_say_is_said_whole() -> None:
+    mail = await filled()
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    client = Client(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_imap, theirs, services(mail), address=LOOPBACK))
+        await client.line()
+        await client.log_in("alice", "INBOX")
+        await client.send("i IDLE\r\n")
+        assert await client.line() == "+ idling"
+        await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"new"))
+        client.received += await ours.receive_some(1)  # the rest waits in the server
+        await client.send("DONE\r\n")
+        assert await client.until("i") == ["* 2 EXISTS", "* 2 RECENT", "i OK No longer idle"]
+        await ours.aclose()
+
+
+async def test_an_expunge_removes_only_what_its_author_saw() -> None:
+    mail = await filled(1)
+    inbox = await mail.folder("alice", "INBOX")
+    async with connected(services(mail)) as client:
+        await client.log_in("alice", "INBOX")
+        await mail.save(inbox, NewMessage(b"unseen", frozenset({"\\Deleted"})))
+        assert "* 1 EXPUNGE" not in await client.run("EXPUNGE")
+    assert list((await mail.open_mailbox(inbox)).messages) == [1, 2]
+
+
 async def test_pipelined_commands_are_answered_in_order() -> None:
     served: ImapServices = services(await filled(3))
     async with connected(served) as client:
