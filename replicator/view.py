@@ -46,7 +46,6 @@ class ViewChange:
     uidnext: int
     changed: tuple[Message, ...] = ()
     expunged: tuple[int, ...] = ()
-    deleted: bool = False  # the folder itself is gone
 
 
 class Subscription:
@@ -75,6 +74,10 @@ class Subscription:
         self._changed.update(message.uid for message in change.changed)
         self._changed.difference_update(change.expunged)
         self._expunged.update(change.expunged)
+        self.wake()
+
+    def wake(self) -> None:
+        """Called by the view: there is something to look at."""
         self._wakeup.set()
 
     def take(self) -> tuple[set[int], set[int]]:
@@ -133,6 +136,12 @@ class MailboxView:
         """A new subscription, to be used as a context manager."""
         return Subscription(self)
 
+    def end(self) -> None:
+        """The folder is gone: whoever watches it is told, and nothing happens here any more."""
+        self.deleted = True
+        for subscriber in self.subscribers:
+            subscriber.wake()
+
     def apply(self, change: ViewChange) -> None:
         """Show what an entry did. Changes that the view already shows are ignored."""
         if change.modseq <= self.highestmodseq:
@@ -146,7 +155,6 @@ class MailboxView:
                 self.by_flag.setdefault(flag, SortedSet()).add(message.uid)
         self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq = change.modseq
-        self.deleted = change.deleted
         for subscriber in self.subscribers:
             subscriber.note(change)
 

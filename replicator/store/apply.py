@@ -230,6 +230,8 @@ def _apply_to_tree(
         case FolderDelete(mailbox_id):
             old = _folder(tx, mailbox_id)
             _write_folder(tx, chain, old, (*old[:4], 1, *stamp))
+            if (mailbox := tx.chain(mailbox_id)) is None or not mailbox.messages:
+                tx.commit.retired.append(mailbox_id)
         case FolderSubscribe(name, subscribed):
             key = (entry.user, name)
             before = tx.connection.execute(

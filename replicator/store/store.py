@@ -174,6 +174,8 @@ class Store:
         self.context.update(commit.context)
         for change in commit.changes:
             self.views.apply(change)
+        for mailbox_id in commit.retired:
+            self.views.retire(mailbox_id)
         self._waiting.update(item.entry.dot for item in commit.logged)
         for entry in commit.applied:
             self._waiting.discard(entry.dot)

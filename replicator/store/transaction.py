@@ -41,6 +41,7 @@ class Commit:
     logged: list[Logged] = field(default_factory=list)
     applied: list[Entry] = field(default_factory=list)
     changes: list[ViewChange] = field(default_factory=list)
+    retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
 
 

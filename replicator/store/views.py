@@ -49,6 +49,13 @@ class Views:
         if (view := self._views.get(change.mailbox_id)) is not None:
             view.apply(change)
 
+    def retire(self, mailbox_id: bytes) -> None:
+        """The folder is gone: sessions end."""
+        if (view := self._views.pop(mailbox_id, None)) is not None:
+            _, cost = self._recent.pop(mailbox_id, (view, 0))
+            self._cost -= cost
+            view.end()
+
     async def _read(self, key: MailboxKey) -> MailboxView:
         late = self._loading[key.mailbox_id] = []
         try:

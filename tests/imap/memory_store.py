@@ -89,7 +89,7 @@ class MemoryMailStore:
         await self._write()
         folder = await self.folder(user, name)
         del self._tree(user)[name]
-        self._change(self.views[folder.mailbox_id], deleted=True)
+        self.views[folder.mailbox_id].end()
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         await self._write()
@@ -206,8 +206,6 @@ class MemoryMailStore:
         view: MailboxView,
         changed: tuple[Message, ...] = (),
         expunged: tuple[int, ...] = (),
-        *,
-        deleted: bool = False,
     ) -> None:
         uidnext = max([view.uidnext, *(row.uid + 1 for row in changed)])
-        view.apply(ViewChange(view.mailbox_id, view.highestmodseq + 1, uidnext, changed, expunged, deleted))
+        view.apply(ViewChange(view.mailbox_id, view.highestmodseq + 1, uidnext, changed, expunged))

@@ -1,0 +1,16 @@
+from pathlib import Path
+
+from replicator.mailstore import NewMessage
+from tests.one_node import one_node
+
+
+async def test_who_watches_a_folder_hears_that_it_is_gone(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as mail:
+        folder = await mail.create_folder("alice", "Work")
+        await mail.save(folder, NewMessage(b"x"))
+        view = await mail.open_mailbox(folder)
+        with view.subscribe() as changes:
+            await mail.delete_folder("alice", "Work")
+            await changes.wait()
+            assert view.deleted
+            assert changes.take() == (set(), {1})
