@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.values import Dot, UidSet
 from replicator.imap import search_keys as keys
 from replicator.imap.message import MessageText
+from replicator.imap.mime import Part
 from replicator.imap.search import Search
 from replicator.imap.sequence_set import SequenceSet
 from replicator.view import MailboxView, Message
@@ -58,10 +59,10 @@ class Mailbox:
 
 @st.composite
 def mailboxes(draw: st.DrawFn) -> Mailbox:
-    uids = sorted(draw(st.sets(st.integers(1, 20), max_size=8)))
-    gone = draw(st.sets(st.sampled_from(uids))) if uids else set()
+    uids = sorted(draw(st.sets(st.integers(1, 20), max_size=10)))
+    gone = draw(st.sets(st.sampled_from(uids), max_size=2)) if uids else set()
     mails = [draw(mail(uid)) for uid in uids if uid not in gone]
-    announced = uids[: draw(st.integers(0, len(uids)))]
+    announced = uids[: len(uids) - draw(st.integers(0, 2))]
     return Mailbox(mails, announced, UidSet.of(uid for uid in uids if uid >= draw(st.integers(1, 20))))
 
 
@@ -206,6 +207,40 @@ ROWS = (row(1), row(2, "\\Seen"), row(3), row(4, "\\Seen"))
 )
 def test_texts_are_asked_for_only_where_they_decide(key: keys.SearchKey, found: set[int], undecided: list[int]) -> None:
     assert search_of(key, *ROWS).decide() == (found, undecided)
+
+
+class HeaderOnly(MessageText):
+    @property
+    def structure(self) -> Part:
+        raise AssertionError("the header decides")
+
+
+@pytest.mark.parametrize(
+    ("key", "matches"),
+    [
+        (keys.And((keys.BodyContains(b"x"), keys.HeaderContains("Subject", b"y"))), False),
+        (keys.Or(keys.BodyContains(b"x"), keys.HeaderContains("Subject", b"x")), True),
+        (keys.Not(keys.And((keys.And((keys.TextContains(b"y"),)), keys.HeaderContains("Subject", b"y")))), True),
+        (keys.TextContains(b"x"), True),
+    ],
+)
+def test_a_body_is_read_only_where_the_header_does_not_decide(key: keys.SearchKey, *, matches: bool) -> None:
+    assert search_of(key, row(1)).matches(1, HeaderOnly(b"Subject: x\r\n\r\n")) is matches
+
+
+@pytest.mark.parametrize(
+    ("relation", "days"),
+    [(keys.Relation.BEFORE, [27]), (keys.Relation.ON, [28]), (keys.Relation.SINCE, [28, 29])],
+)
+def test_dates_are_whole_days(relation: keys.Relation, days: list[int]) -> None:
+    day = dt.date(2024, 2, 28)
+    for each in DAYS:
+        start = (each - EPOCH).days * DAY_MS
+        for received_ms in (start, start + DAY_MS - 1):
+            received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
+            assert received.decide() == ({1} if each.day in days else set(), [])
+        text = MessageText(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode())
+        assert search_of(keys.Sent(relation, day), row(1)).matches(1, text) is (each.day in days)
 
 
 def test_a_message_that_has_gone_meanwhile_is_not_found() -> None:
