@@ -42,7 +42,7 @@ from protocol.commands import (
 from protocol.values import Dot
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import MailError, UnavailableError
+from replicator.errors import FolderNotFoundError, MailError, UnavailableError
 from replicator.replication.connections import Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.link import LinkDownError, PeerLink
@@ -175,6 +175,7 @@ class Coordinator:
             # In the writer's turn: what comes after the flush that ends a term is not numbered any more.
             if masters.term != term:
                 raise _TermEndedError
+            _check_mailbox(tx, operation.key)
             return operation.run(tx)
 
         with trio.move_on_after(SOURCE_TIMEOUT_S):
@@ -371,6 +372,13 @@ class Coordinator:
             await trio.sleep(heartbeat_s)
             for feed in self.feeds.values():
                 feed.receiver.tell()
+
+
+def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
+    """Raises FolderNotFoundError for a request to a mailbox that is another one by now."""
+    chain = tx.chain(key.mailbox_id)
+    if chain is not None and (chain.user, chain.uidvalidity) != (key.user, key.uidvalidity):
+        raise FolderNotFoundError("the folder is another one by now; open it again")
 
 
 def _joined(replies: list[Reply]) -> Reply:

@@ -15,6 +15,7 @@ import trio
 from protocol.codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.commands import Command, Done, Hello, Mbox, Ping, RefusalCode, Refused, Reply
 from replicator.store.reading import MailboxKey
+from resync.entry import tree_id
 
 RECEIVE_BYTES = 1 << 17
 OUTPUT_BYTES = 4 << 20  # posted and not yet sent; beyond it `room` waits
@@ -151,9 +152,7 @@ class PeerLink:
                 if (waiting := self._pending.pop(tag, None)) is not None:
                     waiting.send_nowait(reply)
             case Request(tag, Mbox() as command):
-                if command.number > MAX_NUMBERS:
-                    raise ProtocolError(f"mailbox number {command.number}: {MAX_NUMBERS} is the limit")
-                self._keys[command.number] = MailboxKey(command.user, command.mailbox_id, command.uidvalidity)
+                self._learn(command)
                 if tag is not None:
                     self._serve(handler, nursery, tag, command)
             case Request(None, command):
@@ -164,6 +163,13 @@ class PeerLink:
                 self._serve(handler, nursery, tag, command)
             case ContinuationNeeded():
                 self._append(self._encoder.continuation())
+
+    def _learn(self, mbox: Mbox) -> None:
+        if not 0 < mbox.number <= MAX_NUMBERS:
+            raise ProtocolError(f"mailbox number {mbox.number}: from 1 to {MAX_NUMBERS} they may be")
+        if mbox.uidvalidity == 0 and mbox.mailbox_id != tree_id(mbox.user):
+            raise ProtocolError(f"mailbox number {mbox.number} is a tree under another id than its user's")
+        self._keys[mbox.number] = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
         if self._answering >= MAX_REQUESTS:

@@ -31,6 +31,7 @@ from replicator.errors import MailError
 from replicator.replication.link import PeerLink
 from replicator.store import numbering
 from replicator.store.content import StoredText
+from replicator.store.history import NUMBER_MAX
 from replicator.store.numbering import CopySource
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
@@ -283,10 +284,14 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operat
         found = link.key_of(number)
         if found is None:
             raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+        if found.uidvalidity == 0:
+            raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
         return found
 
     match command:
         case Save():
+            if abs(command.received_ms) >= NUMBER_MAX:
+                raise ProtocolError(f"a SAVE was received {command.received_ms} ms from the epoch")
             stored = StoredText.of(command.message)
             return [
                 SaveOperation(key(number), command.guid, command.received_ms, command.flags, stored)

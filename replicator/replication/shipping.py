@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import trio
 
+from protocol.codec import ProtocolError
 from protocol.commands import Ack, Log
 from protocol.values import Dot, sid_of
 from replicator.replication.link import LinkDownError, PeerLink
@@ -20,6 +21,8 @@ from replicator.store import reading
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Logged
+
+MAX_ORIGINS = 10_000  # that a peer may say it has: as many as its LOG has room for
 
 Ships = Callable[[str, str], bool]
 """(origin's SID, neighbour) -> whether this node sends that origin's entries to that neighbour."""
@@ -46,7 +49,11 @@ class Shipper:
         self.start_again()
 
     def acked(self, ack: Ack) -> None:
-        """More is on the peer's disk."""
+        """More is on the peer's disk. Raises ProtocolError for what cannot be there."""
+        if ack.origin == self._store.origin and ack.seq > self._store.context.get(ack.origin, 0):
+            raise ProtocolError(f"ACK {ack.origin} {ack.seq}: this node has not numbered that yet")
+        if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
+            raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
         self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
 
     def start_again(self) -> None:

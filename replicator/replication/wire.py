@@ -155,8 +155,8 @@ class EntryAssembler:
     def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
         if self._header is not None:
             raise ProtocolError(f"entry {self._header.dot} was cut off by {header.dot}")
-        if header.changes > MAX_CHANGES:
-            raise ProtocolError(f"entry {header.dot}: {header.changes} changes; {MAX_CHANGES} is the limit")
+        if not 0 < header.changes <= MAX_CHANGES:
+            raise ProtocolError(f"entry {header.dot}: {header.changes} changes; from 1 to {MAX_CHANGES} it may have")
         self._header, self._key = header, key
         self._changes, self._texts, self._size_bytes = [], [], 0
 
@@ -164,8 +164,10 @@ class EntryAssembler:
         match command:
             case Create() | Rename() | Delete() | Subscribe():
                 return MailboxKey(command.user, tree_id(command.user), 0)
+            case Save(mailboxes=(number,)):
+                pass
             case Save():
-                number = command.mailboxes[0]
+                raise ProtocolError("a SAVE as an entry names one mailbox")
             case Copy():
                 number = command.destination
             case Expunge() | Store() | Merge():

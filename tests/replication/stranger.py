@@ -27,6 +27,7 @@ class Stranger:
         self.encoder = Encoder()
         self._decoder = Decoder()
         self._items: list[Item] = []
+        self.answers_log = True
 
     async def send(self, command: Command, tag: str | None = None) -> None:
         await self.stream.send_all(self.encoder.request(tag, command))
@@ -43,7 +44,9 @@ class Stranger:
                     return None
                 self._items = list(self._decoder.feed(bytes(data)))
             match self._items.pop(0):
-                case Request(str(tag), Ping() | Log()):
+                case Request(str(tag), Ping()):
+                    await self.reply(tag, Done())
+                case Request(str(tag), Log()) if self.answers_log:
                     await self.reply(tag, Done())
                 case item:
                     return item
@@ -58,6 +61,16 @@ class Stranger:
                 if isinstance(found, kind):
                     return found
         raise AssertionError(f"the connection ended before a {kind.__name__}")
+
+    async def next_log(self) -> Log:
+        """What the node asks for; the question is answered."""
+        with trio.fail_after(60):
+            while (item := await self.next()) is not None:
+                match item:
+                    case Request(str(tag), Log() as log):
+                        await self.reply(tag, Done())
+                        return log
+        raise AssertionError("the connection ended before a LOG")
 
     async def ended(self) -> bool:
         """Read on until the node ends the connection; False: it did not."""

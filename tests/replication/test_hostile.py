@@ -1,0 +1,382 @@
+"""What a peer may send after its HELLO and must not: it ends that link with one clear error, and nothing else."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from protocol.codec import Response
+from protocol.commands import (
+    Ack,
+    Command,
+    Content,
+    Copy,
+    Create,
+    Delete,
+    EntryCommand,
+    EntryHeader,
+    Expunge,
+    FetchGuid,
+    FetchHash,
+    FetchUid,
+    Log,
+    MasterMove,
+    Mbox,
+    Merge,
+    Ping,
+    RefusalCode,
+    Refused,
+    Rename,
+    Reply,
+    Save,
+    Saved,
+    Store,
+    Sync,
+)
+from protocol.values import UID_MAX, Dot, UidSet
+from replicator.replication.link import MAX_NUMBERS
+from replicator.replication.wire import MAX_CHANGES, Arrived
+from replicator.store.content import StoredText
+from resync.entry import tree_id
+from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
+from tests.replication.stranger import INBOX, ORIGIN, Stranger, header, visit
+
+GUID = b"g" * 16
+NEVER_GIVEN = "mailbox number 7 was not given by an MBOX before"
+
+
+def save(uid: int, guid: bytes = GUID, text: bytes = b"text") -> Save:
+    return Save((1,), EPOCH_MS, guid, (), text, uid)
+
+
+def of_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCommand:
+    return replace(command, entry=entry or header(1))
+
+
+MAIL = save(1)
+TWO = header(1, changes=2)
+THREE_PREDECESSORS = replace(header(1), predecessors=(Dot(ORIGIN, 7), Dot(ORIGIN, 8), Dot(ORIGIN, 9)))
+COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
+
+
+@pytest.mark.parametrize(
+    ("commands", "error"),
+    [
+        ([MAIL], "a SAVE without a tag must carry an entry"),
+        ([of_entry(replace(MAIL, uid=None))], "a SAVE as an entry lacks what a master gives"),
+        ([of_entry(replace(MAIL, mailboxes=(7,)))], NEVER_GIVEN),
+        ([of_entry(replace(MAIL, mailboxes=()))], "names one mailbox"),
+        ([of_entry(replace(MAIL, mailboxes=(1, 1)))], "names one mailbox"),
+        ([of_entry(replace(COPIED, guids=()))], "a COPY as an entry lacks what a master gives"),
+        ([of_entry(replace(COPIED, size=None))], "a COPY as an entry lacks what a master gives"),
+        ([of_entry(replace(COPIED, content_hash=None))], "a COPY as an entry lacks what a master gives"),
+        ([of_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE as an entry lacks what a master gives"),
+        ([Merge(1, header(1), b"")], "a MERGE as an entry lacks what a master gives"),
+        ([of_entry(MAIL, header(1, change=1, changes=2))], "change 1 came out of turn"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(1, change=2, changes=3))], "change 2 came out of turn"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2, change=1, changes=2))], "change 1 came out of turn"),
+        ([of_entry(MAIL, TWO), of_entry(MAIL, header(2))], "was cut off by"),
+        ([of_entry(MAIL, TWO), of_entry(Expunge(2, UidSet.of([1])), header(1, change=1, changes=2))], "of one mailbox"),
+        ([of_entry(MAIL, header(1, changes=MAX_CHANGES + 1))], "100001 changes; from 1 to 100000"),
+        ([of_entry(MAIL, header(1, changes=0))], "0 changes; from 1"),
+        ([of_entry(MAIL, THREE_PREDECESSORS)], "has more than 2 predecessors"),
+        ([of_entry(MAIL, replace(header(1), modseq=1 << 62))], "has a MODSEQ out of range"),
+        ([of_entry(MAIL, replace(header(1), time=0))], "has a time out of range"),
+        ([of_entry(replace(MAIL, uid=UID_MAX))], "has a change with a value out of range"),
+        ([of_entry(replace(MAIL, received_ms=1 << 62))], "has a change with a value out of range"),
+        ([of_entry(Expunge(1, UidSet()))], "has a change with a value out of range"),
+        ([of_entry(Create("alice", "x", b"x" * 16, 0))], "has a change with a value out of range"),
+        ([Ping()], "a PING needs a tag"),
+        ([Log(())], "a LOG needs a tag"),
+        ([Mbox(MAX_NUMBERS + 1, "alice", "", b"m" * 16, 1)], "from 1 to 10000"),
+        ([Mbox(0, "alice", "", b"m" * 16, 1)], "mailbox number 0"),
+        ([Mbox(1, "alice", "", b"m" * 16, 0)], "a tree under another id than its user's"),
+    ],
+)  # fmt: skip
+async def test_an_entry_that_cannot_be_ends_the_link(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    commands: list[Command],
+    error: str,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            await stranger.send(Mbox(2, "alice", "Work", b"w" * 16, 9))
+            for command in commands:
+                await stranger.send(command)
+            assert await stranger.ended()
+        await assert_unharmed(nodes)
+        assert_logged(caplog, error)
+
+
+async def assert_unharmed(nodes: Cluster) -> None:
+    """Nothing was taken, and the node serves."""
+    node = nodes["dc2"]
+    assert node.store.context == {}
+    assert await node.digests() == {}
+    assert await node.save("text") == 1
+    async with visit(nodes) as stranger:
+        assert isinstance(await ask(stranger, FetchGuid(GUID)), Refused)
+
+
+def assert_logged(caplog: pytest.LogCaptureFixture, error: str | None) -> None:
+    """This alone; None: nothing."""
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (error is not None)
+    assert all(error is not None and error in message for message in messages)
+
+
+async def ask(stranger: Stranger, command: Command) -> Reply:
+    await stranger.send(command, "ask")
+    with trio.fail_after(60):
+        while True:
+            match await stranger.next():
+                case Response("ask", reply):
+                    return reply
+                case None:
+                    raise AssertionError("the connection ended before the reply")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\0\r\n",
+        b"* HELLO\r\n",
+        b"* SAVE (1) 0 x {99999999999+}\r\n",
+        b"* PING " + b"(" * 1_000_000 + b"\r\n",
+        b"x" * 2_000_000,
+        b"* DONE\r\n",
+        b"a OK ENTRY x:\r\n",
+    ],
+)
+async def test_bytes_that_are_no_protocol_end_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stranger.stream.send_all(data)
+            assert await stranger.ended()
+        await assert_unharmed(nodes)
+        assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (save(1), None),
+        (replace(MAIL, uid=None, mailboxes=(7,)), NEVER_GIVEN),
+        (replace(MAIL, uid=None, mailboxes=(3,)), "mailbox number 3 is a folder tree"),
+        (replace(MAIL, uid=None, received_ms=1 << 62), "ms from the epoch"),
+        (Copy(1, 3, UidSet.of([1]), (GUID,), 0, ()), "mailbox number 3 is a folder tree"),
+        (Copy(3, 1, UidSet.of([1]), (GUID,), 0, ()), "mailbox number 3 is a folder tree"),
+        (Copy(1, 1, UidSet.of([1, 2]), (GUID,), 0, ()), "one GUID for each UID"),
+        (Expunge(7, UidSet.of([1])), NEVER_GIVEN),
+        (Store(7, UidSet.of([1]), (), ()), NEVER_GIVEN),
+        (FetchUid(7, 1), NEVER_GIVEN),
+    ],
+)  # fmt: skip
+async def test_a_request_that_cannot_be_ends_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, request_: Command, error: str | None
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            await stranger.send(Mbox(3, "alice", "", tree_id("alice"), 0))
+            await stranger.send(request_, "ask")
+            assert await stranger.ended() == (error is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert_logged(caplog, error)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (MasterMove(1), RefusalCode.UNSUPPORTED),
+        (Sync(1, 1, 1, 0, ()), RefusalCode.UNSUPPORTED),
+        (FetchHash(b"h" * 32), RefusalCode.NO_CONTENT),
+        (FetchGuid(GUID), RefusalCode.NO_CONTENT),
+        (FetchUid(1, 1), RefusalCode.NO_CONTENT),
+        (Mbox(2, "alice", "", b"m" * 16, 1, destination="dc9"), RefusalCode.UNAVAILABLE),
+        (Rename("alice", b"f" * 16, "x"), RefusalCode.NOT_FOUND),
+        (Delete("alice", b"f" * 16), RefusalCode.NOT_FOUND),
+    ],
+)
+async def test_a_request_that_cannot_be_done_is_refused(
+    tmp_path: Path, autojump_clock: MockClock, request_: Command, code: str
+) -> None:
+    async with playing_a_peer(tmp_path, autojump_clock) as (_, stranger):
+        reply = await ask(stranger, request_)
+        assert isinstance(reply, Refused)
+        assert reply.code == code
+
+
+@asynccontextmanager
+async def playing_a_peer(tmp_path: Path, clock: MockClock) -> AsyncIterator[tuple[Cluster, Stranger]]:
+    """dc2 has met dc1, and serves alone: the stranger takes no part in the election."""
+    async with cluster(tmp_path, clock, 2, copies=1, start=["dc2"]) as nodes:
+        await trio.sleep(TIMEOUT_S)
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            yield nodes, stranger
+
+
+async def test_requests_are_served_and_name_nothing_that_is_another_users(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
+        request = Save((1,), EPOCH_MS, GUID, (), b"text")
+        first = await ask(stranger, request)
+        assert isinstance(first, Saved)
+        assert first.uids == (1,)
+        assert await ask(stranger, request) == first
+        assert await ask(stranger, FetchGuid(GUID)) == Content(b"text")
+        assert await ask(stranger, FetchUid(1, 1)) == Content(b"text")
+        assert await ask(stranger, FetchHash(StoredText.of(b"text").content_hash)) == Content(b"text")
+        for user, uidvalidity in (("mallory", INBOX.uidvalidity), ("alice", 5)):
+            await stranger.send(Mbox(2, user, "", INBOX.mailbox_id, uidvalidity))
+            refused = await ask(stranger, replace(request, mailboxes=(2,), guid=b"h" * 16))
+            assert isinstance(refused, Refused)
+            assert refused.code == RefusalCode.NOT_FOUND
+        folder = await nodes["dc2"].mail.create_folder("alice", "Work")
+        await ask(stranger, Create("mallory", "Mine", folder.mailbox_id, 0))
+        assert (await nodes["dc2"].mail.folder("alice", "Work")).mailbox_id == folder.mailbox_id
+        assert not await stranger.ended()
+
+
+async def test_more_requests_than_can_be_served_at_once_are_refused(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.replication.link.MAX_REQUESTS", 3)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.number_mailbox()
+        for number in range(5):  # dc2 has just started and numbers nothing yet
+            await stranger.send(Save((1,), EPOCH_MS, bytes([number]) * 16, (), b"text"), f"s{number}")
+        refused = await stranger.next_command(Refused)
+        assert refused == Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")
+
+
+@pytest.mark.parametrize(
+    ("ack", "error"), [(Ack("dc2.x", 1), None), (Ack("OWN", 1), "this node has not numbered that yet")]
+)
+async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, ack: Ack, error: str | None
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        origin = nodes["dc2"].store.origin if ack.origin == "OWN" else ack.origin
+        await stranger.send(replace(ack, origin=origin))
+        assert await stranger.ended() == (error is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert_logged(caplog, error)
+
+
+async def test_acknowledgements_of_ever_new_origins_end_the_link(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.replication.shipping.MAX_ORIGINS", 3)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        for number in (1, 2, 3, 1, 2, 3):
+            await stranger.send(Ack(f"dc9.{number}", number))
+        assert not await stranger.ended()
+        await stranger.send(Ack("dc9.4", 1))
+        assert await stranger.ended()
+
+
+# ---- entries that are sound and do not fit -----------------------------------------------------------------------
+
+
+async def test_an_entry_that_leaves_a_gap_is_asked_for_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        store = nodes["dc2"].store
+        stranger.answers_log = False
+        asked = await stranger.next_log()
+        assert asked == Log(())
+        await stranger.number_mailbox()
+        await stranger.send_entry(2, save(2, b"2" * 16))
+        asked = await stranger.next_log()
+        assert asked == Log(())
+        await stranger.send_entry(1, save(1, b"1" * 16))
+        await stranger.send_entry(2, save(2, b"2" * 16))
+        assert await acknowledged(stranger, 2)
+        assert store.context == {ORIGIN: 2}
+        assert await nodes["dc2"].waiting() == 0
+
+
+async def test_an_entry_of_another_branch_waits_and_is_acknowledged(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.number_mailbox()
+        await stranger.send_entry(1, save(1))
+        await stranger.send_entry(2, save(1, b"2" * 16), after=0)
+        await stranger.send_entry(3, save(2, b"3" * 16), after=1)
+        assert await acknowledged(stranger, 3)
+        assert await nodes["dc2"].waiting() == 1
+        view = await nodes["dc2"].store.view(INBOX)
+        await until(lambda: list(view.messages) == [1, 2])
+        assert (await nodes["dc2"].report.node_status()).waiting_entries == 1
+
+
+async def acknowledged(stranger: Stranger, seq: int) -> bool:
+    while (await stranger.next_command(Ack)).seq < seq:
+        pass
+    return True
+
+
+async def test_an_entry_of_several_changes_is_taken_whole_or_not_at_all(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            await stranger.send(of_entry(save(1, b"1" * 16), TWO))
+        await trio.sleep(1)
+        assert nodes["dc2"].store.context == {}
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            await stranger.send_entry(1, save(1, b"1" * 16, b"one"), save(2, b"2" * 16, b"two"))
+            assert await acknowledged(stranger, 1)
+        assert list((await nodes["dc2"].store.view(INBOX)).messages) == [1, 2]
+
+
+async def test_reading_stops_while_too_much_waits_for_the_disk(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.replication.receiving.WAITING_BYTES", 100_000)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.number_mailbox()
+        receiver = nodes["dc2"].coordinator.feeds["dc1"].receiver
+        free = trio.Event()
+        write = receiver._write
+        most = 0
+
+        async def slow_write(batch: list[Arrived]) -> None:
+            nonlocal most
+            await free.wait()
+            most = max(most, sum(item.size_bytes for item in batch))
+            await write(batch)
+
+        monkeypatch.setattr(receiver, "_write", slow_write)
+
+        async def send_all() -> None:
+            for seq in range(1, 101):
+                await stranger.send_entry(seq, save(seq, seq.to_bytes(16), b"x" * 10_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_all)
+            await trio.sleep(1)
+            assert receiver._waiting_bytes < 120_000
+            free.set()
+        assert await acknowledged(stranger, 100)
+        assert most < 120_000
