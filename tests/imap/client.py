@@ -11,12 +11,14 @@ from functools import partial
 import trio
 import trio.testing
 
+from replicator.imap.parser import CommandParser
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.mailstore import MailStore
 from tests.imap.memory_store import MemoryMailStore
 
 LOOPBACK = "127.0.0.1"
+PARSER = CommandParser()  # compiled once for all tests
 PATIENCE_S = 30.0  # a test that hangs fails; in virtual time, less than any deadline of the server
 
 
@@ -69,7 +71,7 @@ class Client:
 
 
 def services(mail: MailStore | None = None) -> ImapServices:
-    return ImapServices(mail=mail or MemoryMailStore(), users=OneUser(), sid="dc1", version="1.0")
+    return ImapServices(mail=mail or MemoryMailStore(), users=OneUser(), sid="dc1", version="1.0", parser=PARSER)
 
 
 @asynccontextmanager
