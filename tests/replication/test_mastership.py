@@ -1,0 +1,285 @@
+"""Who numbers: given to who asks first, taken away when the component changes, and never before it has caught up."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Reply
+from protocol.values import Dot
+from replicator.config import MastershipConfig, Scope
+from replicator.errors import MailError
+from replicator.mailstore import INBOX
+from replicator.replication.shipping import Shipper
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Logged, Transaction
+from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
+
+
+async def key_of(node: Node, name: str = INBOX) -> MailboxKey:
+    folder = await node.mail.folder(USER, name)
+    return MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+
+
+async def master(nodes: Cluster, name: str = INBOX) -> str:
+    """Whom all nodes name that know one."""
+    known = {node.coordinator.mastership.known_master(await key_of(node, name)) for node in nodes.all()}
+    (sid,) = known - {None}
+    assert sid is not None
+    return sid
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_who_writes_first_is_the_master(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].inbox()
+        await nodes.converged()
+        await nodes[sid].save("first")
+        for node in nodes.all():
+            await node.save("more")
+        await nodes.converged()
+        assert await master(nodes) == sid
+        assert {dot.sid for dot in await dots(nodes["dc1"])} == {sid}
+        status = {node.sid: await node.report.node_status() for node in nodes.all()}
+        assert [status[other].root for other in nodes.sids] == ["dc1"] * 3
+        assert status[sid].mastered == 1
+        (shown,) = await nodes[sid].report.mailboxes(USER)
+        assert shown.master == sid
+
+
+async def dots(node: Node) -> list[Dot]:
+    return [message.dot for message in await node.messages()]
+
+
+async def test_a_scope_has_one_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc1"]) as nodes:
+        nodes.mastership = MastershipConfig(scope=Scope.USER)
+        await nodes.stop("dc1")
+        await nodes.start()
+        await nodes.linked()
+        await nodes["dc3"].mail.create_folder(USER, "Work")
+        await nodes.converged()
+        await nodes["dc1"].save("text", "Work")
+        assert await master(nodes, "Work") == "dc3"
+
+
+@pytest.mark.parametrize("gone", ["dc1", "dc2", "dc3"])
+async def test_another_node_numbers_when_the_master_is_gone(
+    tmp_path: Path, autojump_clock: MockClock, gone: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes[gone].save("first")
+        await nodes.converged()
+        await nodes.stop(gone)
+        rest = nodes.all()
+        with trio.fail_after(2 * TIMEOUT_S):
+            assert await rest[0].save("second") == 2
+            assert await rest[1].save("third") == 3
+        await nodes.start(gone)
+        await nodes.linked()
+        assert await nodes[gone].save("fourth") == 4
+        await nodes.converged()
+        assert [message.uid for message in await rest[0].messages()] == [1, 2, 3, 4]
+
+
+async def test_the_root_restarts_while_clients_write(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc2"].save("first")
+        await nodes.converged()
+        saved: list[int] = []
+
+        async def client(node: Node) -> None:
+            for number in range(30):
+                saved.append(await node.save(f"{node.sid} {number}"))
+                await trio.sleep(0.1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client, nodes["dc2"])
+            nursery.start_soon(client, nodes["dc3"])
+            for _ in range(2):
+                await trio.sleep(1)
+                await nodes.stop("dc1")
+                await trio.sleep(0.5)
+                await nodes.start("dc1")
+        await nodes.linked()
+        await nodes.converged()
+        assert sorted(saved) == list(range(2, 62))
+        assert [message.uid for message in await nodes["dc1"].messages()] == list(range(1, 62))
+
+
+async def test_changes_wait_while_a_term_settles(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("first")
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        # The root hears nothing from dc2, so the term that dc3's return begins does not settle.
+        nodes.network.road("dc2", "dc1").hold()
+        nodes.network.mend(("dc1", "dc3"))
+        await until(lambda: "dc1" in nodes["dc3"].component)
+        done = trio.Event()
+
+        async def save() -> None:
+            assert await nodes["dc3"].save("second") == 2
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save)
+            await trio.sleep(TIMEOUT_S / 4)
+            assert not done.is_set()
+            nodes.network.road("dc2", "dc1").release()
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+
+
+class Lagging:
+    """Keeps all nodes from shipping entries to one of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, sid: str) -> None:
+        self.released = trio.Event()
+        send = Shipper._send
+
+        async def send_late(shipper: Shipper, item: Logged) -> None:
+            if shipper._link.sid == sid:
+                await self.released.wait()
+            await send(shipper, item)
+
+        patch.setattr(Shipper, "_send", send_late)
+
+
+async def behind(nodes: Cluster) -> None:
+    """dc3 comes back and lacks what the others have; they are linked, and nothing is shipped to it yet."""
+    await nodes["dc3"].save("first")
+    await nodes.converged()
+    nodes.isolate("dc3")
+    await nodes.linked(["dc1", "dc2"], ["dc3"])
+    assert await nodes["dc1"].save("second") == 2
+    assert await nodes["dc2"].save("third") == 3
+    nodes.rejoin("dc3")
+    await nodes.linked()
+
+
+async def test_a_new_master_catches_up_before_it_numbers(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        lagging = Lagging(monkeypatch, "dc3")
+        lagging.released.set()
+        await nodes["dc3"].inbox()
+        await nodes.converged()
+        lagging.released = trio.Event()
+        await behind(nodes)
+        uids: list[int] = []
+
+        async def save() -> None:
+            uids.append(await nodes["dc3"].save("fourth"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save)
+            await trio.sleep(TIMEOUT_S / 2)
+            assert nodes["dc3"].coordinator.mastership.known_master(await key_of(nodes["dc3"])) == "dc3"
+            assert len(await nodes["dc3"].messages()) == 1
+            lagging.released.set()
+        assert uids == [4]
+        await nodes.converged()
+
+
+async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        lagging = Lagging(monkeypatch, "dc3")
+        lagging.released.set()
+        await nodes["dc3"].inbox()
+        await nodes.converged()
+        lagging.released = trio.Event()
+        await behind(nodes)
+        began = trio.current_time()
+        assert await nodes["dc3"].save("fork") == 2
+        assert trio.current_time() - began == pytest.approx(TIMEOUT_S, abs=0.2)
+        lagging.released.set()
+        # Two branches: each node goes on showing its own, and says how much waits.
+        await until_waiting(nodes)
+        assert list((await nodes["dc3"].texts()).values()) == ["first", "fork"]
+        assert list((await nodes["dc1"].texts()).values()) == ["first", "second", "third"]
+
+
+async def until_waiting(nodes: Cluster) -> None:
+    with trio.fail_after(60):
+        while [await node.waiting() for node in nodes.all()] != [1, 1, 2]:  # noqa: ASYNC110 - in virtual time
+            await trio.sleep(0.05)
+
+
+async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_next_master(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        store, mastership = nodes["dc1"].store, nodes["dc1"].coordinator.mastership
+        write = store.write
+        outcomes: list[str] = []
+
+        async def write_late(work: Callable[[Transaction], Reply]) -> Reply:
+            """The term ends between the decision to number and the writer's turn."""
+            if not outcomes:
+                mastership._do(mastership.election.component_changed())
+                await store.flush()
+            try:
+                reply = await write(work)
+            except MailError as error:
+                outcomes.append(type(error).__name__)
+                raise
+            outcomes.append(type(reply).__name__)
+            return reply
+
+        monkeypatch.setattr(store, "write", write_late)
+        assert await nodes["dc1"].save("second") == 2
+        assert outcomes == ["_TermEndedError", "Saved"]
+        await nodes.converged()
+
+
+async def test_a_node_that_starts_alone_waits_for_the_others_before_it_numbers(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
+        began = trio.current_time()
+        await nodes["dc1"].save("alone")
+        assert trio.current_time() - began == pytest.approx(TIMEOUT_S, abs=0.2)
+
+
+async def test_a_node_that_meets_all_others_waits_no_longer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes, trio.open_nursery() as nursery:
+        nursery.start_soon(nodes["dc1"].save, "text")
+        await trio.sleep(1)
+        assert nodes["dc1"].store.context == {}
+        await nodes.start("dc2")
+        await until(lambda: bool(nodes["dc1"].store.context))
+        assert trio.current_time() < TIMEOUT_S
+
+
+async def test_a_single_node_waits_for_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        with trio.fail_after(0.1):
+            assert await nodes["dc1"].save("text") == 1
+
+
+async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Both sides of a partition serve; as long as they change different mailboxes nothing has to be merged."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for sid in nodes.sids:
+            await nodes[sid].mail.create_folder(USER, sid)
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for sid in nodes.sids:
+            for number in range(3):
+                assert await nodes[sid].save(f"{number}", sid) == number + 1
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        for name in nodes.sids:
+            assert list(await nodes["dc2"].texts(name)) == [1, 2, 3]
