@@ -81,7 +81,7 @@ class Pipe:
         data = bytes(self._buffer[:max_bytes])
         if self._road.bytes_per_s:
             await trio.sleep(len(data) / self._road.bytes_per_s)
-        del self._buffer[:max_bytes]
+        del self._buffer[: len(data)]
         self._road.wake()
         return data
 

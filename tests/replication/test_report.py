@@ -1,0 +1,153 @@
+"""What a node says about itself."""
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.status import LinkStatus
+from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
+
+
+async def link_to(node: Node, peer: str) -> LinkStatus:
+    (link,) = [link for link in (await node.report.node_status()).links if link.peer == peer]
+    return link
+
+
+async def test_status_of_a_cluster_at_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc2"].save("text")
+        await nodes["dc2"].flag(1)
+        await nodes.converged()
+        await trio.sleep(2 * HEARTBEAT_S)
+        statuses = [await node.report.node_status() for node in nodes.all()]
+        assert len({status.digest for status in statuses}) == 1
+        assert len({status.term for status in statuses}) == 1
+        for node, status in zip(nodes.all(), statuses, strict=True):
+            assert (status.sid, status.origin, status.cluster) == (node.sid, node.store.origin, "mail")
+            assert status.component == ("dc1", "dc2", "dc3")
+            assert status.root == "dc1"
+            assert (status.mailboxes, status.log_entries, status.waiting_entries) == (1, 3, 0)
+            assert status.mastered == (node.sid == "dc2")
+            assert EPOCH_MS <= status.started_ms < EPOCH_MS + 1000
+            for link in status.links:
+                assert link.up
+                assert link.error is None
+                assert link.since_ms is not None
+                assert (link.lag_entries, link.lag_bytes, link.lag_s) == (0, 0, 0)
+
+
+async def test_what_a_peer_numbers_itself_is_no_lag_of_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc2"].save("text")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await link_to(nodes["dc1"], "dc2")).lag_entries == 0
+
+
+async def test_lag_of_a_peer_that_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        await trio.sleep(HEARTBEAT_S)
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await nodes["dc1"].save("x" * 1000)
+        await trio.sleep(100)
+        await nodes["dc2"].save("y" * 1000)
+        for sid in ("dc1", "dc2"):
+            link = await link_to(nodes[sid], "dc3")
+            assert not link.up
+            assert link.error == "connection refused"
+            assert link.lag_entries == 2
+            assert 2000 < link.lag_bytes < 2500
+            assert link.lag_s == pytest.approx(100, abs=1)
+        assert (await link_to(nodes["dc3"], "dc1")).lag_entries == 0
+        assert (await link_to(nodes["dc1"], "dc2")).lag_entries == 0
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert (await link_to(nodes["dc1"], "dc3")).lag_entries == 0
+
+
+async def test_round_trips_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        nodes.network.road("dc2", "dc1").bytes_per_s = 1000
+        await trio.sleep(3 * HEARTBEAT_S)
+        round_trip_us = (await link_to(nodes["dc1"], "dc2")).round_trip_us
+        assert round_trip_us is not None
+        assert 1_000 < round_trip_us < 500_000
+        nodes.network.road("dc2", "dc1").bytes_per_s = None
+        await trio.sleep(3 * HEARTBEAT_S)
+        assert (await link_to(nodes["dc1"], "dc2")).round_trip_us == 0
+
+
+async def test_mailboxes_by_user_and_name(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await node.mail.folder("bob", "INBOX")
+        for name in ("Work", "Archive", "Gone"):
+            await node.mail.create_folder(USER, name)
+        await node.mail.delete_folder(USER, "Gone")
+        await node.save("text", "Work")
+        await node.save("text", "Work")
+        await node.flag(1, name="Work")
+        shown = await node.report.mailboxes(None)
+        assert [(box.user, box.name) for box in shown] == [(USER, "Archive"), (USER, "Work"), ("bob", "INBOX")]
+        assert shown[1:2] == [box for box in await node.report.mailboxes(USER) if box.name == "Work"]
+        work, empty = shown[1], shown[0]
+        view = await node.view("Work")
+        assert (work.messages, work.unseen, work.size_bytes, work.uidnext) == (2, 1, 8, 3)
+        assert (work.highestmodseq, work.uidvalidity) == (view.highestmodseq, view.uidvalidity)
+        assert bytes.fromhex(work.mailbox_id) == view.mailbox_id
+        assert work.head == f"{node.store.origin} {node.store.context[node.store.origin]}"
+        assert work.master == "dc1"
+        assert (empty.messages, empty.uidnext, empty.head) == (0, 1, None)
+        await nodes.converged()
+        assert [box.digest for box in await nodes["dc2"].report.mailboxes(None)] == [box.digest for box in shown]
+
+
+async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        assert await nodes["dc1"].report.healthy() == []
+        report = nodes["dc1"].report
+    # Its database is closed.
+    (problem,) = await report.healthy()
+    assert "the database does not answer" in problem
+
+
+def value(registry: CollectorRegistry, name: str, peer: str | None = None) -> float | None:
+    return registry.get_sample_value(f"replicator_{name}", {"peer": peer} if peer else {})
+
+
+async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
+        for node in nodes.all():
+            nursery.start_soon(node.report.run, HEARTBEAT_S)
+        await nodes["dc1"].save("one")
+        await nodes["dc1"].save("two")
+        await nodes["dc1"].mail.store_flags(await nodes["dc1"].view(), UidSet.of([1]), added=frozenset({"\\Seen"}))
+        await trio.sleep(2 * HEARTBEAT_S)
+        for sid, peer in (("dc1", "dc2"), ("dc2", "dc1")):
+            registry = nodes[sid].registry
+            assert value(registry, "link_up", peer) == 1
+            assert value(registry, "lag_entries", peer) == 0
+            assert value(registry, "messages_added_total") == 2
+            assert value(registry, "log_entries_total") == 4
+            assert value(registry, "applied_entries_total") == 4
+            assert value(registry, "waiting_entries") == 0
+            assert (value(registry, "commits_total") or 0) >= 1
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        await nodes["dc1"].save("three")
+        await trio.sleep(10)
+        registry = nodes["dc1"].registry
+        assert value(registry, "link_up", "dc2") == 0
+        assert value(registry, "lag_entries", "dc2") == 1
+        assert (value(registry, "lag_bytes", "dc2") or 0) > 5
+        assert value(registry, "lag_seconds", "dc2") == pytest.approx(10, abs=1.1)
+        nursery.cancel_scope.cancel()

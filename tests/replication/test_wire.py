@@ -1,0 +1,167 @@
+"""Entries and errors on the wire and back."""
+
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.codec import Decoder, Encoder, Request
+from protocol.commands import Copy, EntryCommand, Mbox, RefusalCode, Refused, Save, Saved, Store
+from protocol.values import UID_MAX, Dot, UidSet
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+from replicator.replication.service import CHANGE_AT_ONCE, COPY_AT_ONCE
+from replicator.replication.wire import Arrived, EntryAssembler, entry_commands, error_of, refusal
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Logged
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+from tests.protocol.strategies import dates, dots, flags, hashes, ids, numbers, numbers_32, texts, uid_sets, uids
+
+T = TypeVar("T")
+
+some_flags = st.lists(flags, min_size=1, max_size=4).map(tuple)
+scattered = uid_sets.filter(bool)
+adds = st.builds(MailAdd, uids, ids, dates, st.lists(flags, max_size=4).map(tuple), numbers, hashes, st.booleans())
+mail_changes = st.one_of(
+    adds, st.builds(MailDel, scattered), st.builds(FlagAdd, scattered, some_flags),
+    st.builds(FlagDel, scattered, some_flags),
+)  # fmt: skip
+tree_changes = st.one_of(
+    st.builds(FolderCreate, ids, texts, numbers_32), st.builds(FolderRename, ids, texts),
+    st.builds(FolderDelete, ids), st.builds(FolderSubscribe, texts, st.booleans()),
+)  # fmt: skip
+predecessors = st.lists(dots, max_size=2).map(tuple)
+
+
+@st.composite
+def logged_entries(draw: st.DrawFn) -> Logged:
+    """Of a mailbox or of a tree; each added message's text is there, or it is a copy, or the text was lost."""
+    kind = draw(st.sampled_from(["mail", "tree"]))
+    user = draw(texts)
+    changes: list[Change] = []
+    known: dict[bytes, bytes] = {}
+    for change in draw(st.lists(mail_changes if kind == "mail" else tree_changes, min_size=1, max_size=5)):
+        if isinstance(change, MailAdd) and not change.copied:
+            stored = StoredText.of(draw(st.binary(max_size=100)))
+            known[stored.content_hash] = stored.text
+            changes.append(change._replace(size_bytes=len(stored.text), content_hash=stored.content_hash))
+        else:
+            changes.append(change)
+    mailbox_id, uidvalidity = (draw(ids), draw(st.integers(1, UID_MAX))) if kind == "mail" else (tree_id(user), 0)
+    entry = Entry(
+        draw(dots), draw(predecessors), draw(numbers), draw(numbers), user, mailbox_id, uidvalidity, tuple(changes)
+    )
+    return Logged(1, entry, 0, known)
+
+
+def over_the_wire(logged: Logged) -> list[Arrived]:
+    """Through an encoder, a decoder and an assembler, with the mailbox numbers of a link."""
+    numbered: dict[int, MailboxKey] = {}
+    encoder, decoder, assembler = Encoder(), Decoder(), EntryAssembler(numbered.get)
+
+    def number(key: MailboxKey) -> int:
+        numbered[7] = key
+        return 7
+
+    arrived = []
+    for command in entry_commands(logged, number):
+        (item,) = decoder.feed(encoder.request(None, command))
+        assert isinstance(item, Request)
+        assert isinstance(item.command, EntryCommand)
+        arrived.append(assembler.add(item.command))
+    assert arrived[:-1] == [None] * (len(arrived) - 1)
+    return [whole for whole in arrived if whole is not None]
+
+
+@settings(max_examples=150, deadline=None)
+@given(logged_entries())
+def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
+    (arrived,) = over_the_wire(logged)
+    assert arrived.entry == logged.entry
+    assert {text.content_hash: text.text for text in arrived.texts} == logged.texts
+    assert arrived.size_bytes == sum(len(text.text) for text in arrived.texts)
+
+
+def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
+    add = MailAdd(1, b"g" * 16, 0, ("\\Seen",), 4, b"h" * 32, copied=False)
+    entry = Entry(Dot("dc1.a", 1), (), 1, 1, "alice", b"m" * 16, 7, (add,))
+    (arrived,) = over_the_wire(Logged(1, entry, 0, {}))
+    assert arrived.entry.changes == (add._replace(copied=True),)
+    assert arrived.texts == []
+
+
+def test_two_entries_one_after_the_other() -> None:
+    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.get)
+    entries = [
+        Entry(
+            Dot("dc1.a", seq), (), 1, seq, "alice", b"m" * 16, 7, (MailDel(UidSet.of([seq])), MailDel(UidSet.of([9])))
+        )
+        for seq in (1, 2)
+    ]
+    arrived = [
+        assembler.add(command) for entry in entries for command in entry_commands(Logged(1, entry, 0, {}), lambda _: 7)
+    ]
+    assert [whole.entry for whole in arrived if whole is not None] == entries
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FolderNotFoundError, RefusalCode.NOT_FOUND),
+        (FolderExistsError, RefusalCode.EXISTS),
+        (InvalidNameError, RefusalCode.INVALID),
+        (UnavailableError, RefusalCode.UNAVAILABLE),
+        (DurabilityError, RefusalCode.DURABILITY),
+        (DiskFullError, RefusalCode.DISK_FULL),
+        (ContentUnavailableError, RefusalCode.NO_CONTENT),
+    ],
+)
+def test_errors_arrive_as_they_were_raised(error: type[MailError], code: str) -> None:
+    refused = refusal(error("the reason"))
+    assert refused == Refused(code, "the reason")
+    assert type(error_of(refused)) is error
+    assert str(error_of(refused)) == "the reason"
+
+
+def test_other_errors_arrive_as_unavailable() -> None:
+    assert refusal(MessageTooLargeError("too large")).code == RefusalCode.UNAVAILABLE
+    assert type(error_of(Refused("NEW-CODE", "text"))) is UnavailableError
+
+
+def test_the_largest_changes_have_room_on_the_wire() -> None:
+    every_second = UidSet.of(range(UID_MAX - 2 * CHANGE_AT_ONCE, UID_MAX, 2))
+    assert len(every_second.ranges) >= CHANGE_AT_ONCE
+    copied = UidSet.of(range(UID_MAX - 2 * COPY_AT_ONCE, UID_MAX - 2, 2))
+    dot = Dot("a-node-with-a-long-name.18bcfe56800405e", 10**12)
+    for command in (
+        Store(1, every_second, ("\\Seen",), (), seen_modseq=1),
+        Copy(1, 2, copied, (b"g" * 16,) * len(copied), 0, ()),
+        Save((1,), 0, b"g" * 16, (), b"x" * (1 << 20)),
+        Mbox(1, "u" * 1000, "n" * 1000, b"m" * 16, 1),
+    ):
+        (item,) = Decoder().feed(Encoder().request("t", command))
+        assert item == Request("t", command)
+    Encoder().response("t", Saved(tuple(copied), (dot,)))
