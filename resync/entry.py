@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgpack
 
 from protocol.values import Dot, Stamp, UidSet
+from resync.row import Row
+
+T = TypeVar("T")
 
 ID_BYTES = 16
 
@@ -57,6 +60,15 @@ class FlagDel(NamedTuple):
     flags: tuple[str, ...]
 
 
+class Merge(NamedTuple):
+    """Two branches become one: the absolute rows of all that the heads show differently, and what is gone."""
+
+    uidnext: int
+    context: tuple[Dot, ...]  # of both heads
+    rows: tuple[Row, ...]
+    removed: tuple[bytes, ...]  # GUIDs that one of the heads shows and the merge does not
+
+
 class FolderCreate(NamedTuple):
     """A folder appears in the tree."""
 
@@ -85,17 +97,52 @@ class FolderSubscribe(NamedTuple):
     subscribed: bool
 
 
-Change: TypeAlias = MailAdd | MailDel | FlagAdd | FlagDel | FolderCreate | FolderRename | FolderDelete | FolderSubscribe
+class FolderState(NamedTuple):
+    """A folder as a tree shows it. `time` and `sid` are the stamp of its last change."""
+
+    mailbox_id: bytes
+    user: str
+    name: str
+    uidvalidity: int
+    deleted: bool
+    time: int
+    sid: str
+
+
+class SubscriptionState(NamedTuple):
+    """A subscription, set or cleared, as a tree shows it."""
+
+    user: str
+    name: str
+    subscribed: bool
+    time: int
+    sid: str
+
+
+class TreeMerge(NamedTuple):
+    """Two branches of a folder tree become one: the absolute rows of all that the heads show differently."""
+
+    context: tuple[Dot, ...]  # of both heads
+    folders: tuple[FolderState, ...]
+    subscriptions: tuple[SubscriptionState, ...]
+
+
+Change: TypeAlias = (
+    MailAdd | MailDel | FlagAdd | FlagDel | Merge
+    | FolderCreate | FolderRename | FolderDelete | FolderSubscribe | TreeMerge
+)  # fmt: skip
 
 _CLASSES: dict[str, type[Change]] = {
     "MAIL_ADD": MailAdd,
     "MAIL_DEL": MailDel,
     "FLAG_ADD": FlagAdd,
     "FLAG_DEL": FlagDel,
+    "MERGE": Merge,
     "FOLDER_CREATE": FolderCreate,
     "FOLDER_RENAME": FolderRename,
     "FOLDER_DELETE": FolderDelete,
     "FOLDER_SUBSCRIBE": FolderSubscribe,
+    "FOLDER_MERGE": TreeMerge,
 }
 _KINDS = {change: kind for kind, change in _CLASSES.items()}
 
@@ -125,7 +172,7 @@ class Entry:
 
     def pack(self) -> bytes:
         """The entry without its dot, as MessagePack, for the log."""
-        changes = [(_KINDS[type(change)], *(_plain(value) for value in change)) for change in self.changes]
+        changes = [_packed(change) for change in self.changes]
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
         return cast("bytes", msgpack.packb(fields))
 
@@ -145,12 +192,58 @@ class Entry:
         )
 
 
-def _plain(value: object) -> object:
-    return value.ranges if isinstance(value, UidSet) else value
+def pack_change(change: Change) -> bytes:
+    """One change as MessagePack."""
+    return cast("bytes", msgpack.packb(_packed(change)))
+
+
+def unpack_change(packed: bytes) -> Change:
+    """The change that `pack_change` gave. Raises ValueError if it is none."""
+    try:
+        kind, *values = msgpack.unpackb(packed, use_list=False)
+        return _change(kind, values)
+    except (msgpack.UnpackException, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{len(packed)} bytes are not a change of an entry: {error!r}") from error
+
+
+def _packed(change: Change) -> tuple[object, ...]:
+    values = (value.ranges if isinstance(value, UidSet) else value for value in change)
+    return (_KINDS[type(change)], *values)
 
 
 def _change(kind: str, values: list[Any]) -> Change:
     change = _CLASSES[kind]
     if change in {MailDel, FlagAdd, FlagDel}:
         values[0] = UidSet(cast("tuple[tuple[int, int], ...]", values[0]))
+    elif change is Merge:
+        uidnext, context, rows, removed = values
+        _checked((uidnext, *removed), int, *(bytes for _ in removed))
+        return Merge(uidnext, _dots(context), tuple(map(_row, rows)), removed)
+    elif change is TreeMerge:
+        context, folders, subscriptions = values
+        return TreeMerge(
+            _dots(context),
+            tuple(_checked(FolderState(*folder), bytes, str, str, int, bool, int, str) for folder in folders),
+            tuple(_checked(SubscriptionState(*one), str, str, bool, int, str) for one in subscriptions),
+        )
     return change._make(values)
+
+
+def _dots(values: Any) -> tuple[Dot, ...]:
+    return tuple(_checked(Dot(origin, seq), str, int) for origin, seq in values)
+
+
+def _row(values: Any) -> Row:
+    uid, dot, change, guid, claim, modseq, flags, *rest = values
+    states = {flag: _checked(tuple(state), int, str, bool) for flag, state in flags.items()}
+    _checked(tuple(states), *(str for _ in states))
+    placement, claimed = _dots((dot, claim))
+    row = Row(uid, placement, change, guid, claimed, modseq, states, *rest)
+    return _checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes)
+
+
+def _checked(values: T, *types: type) -> T:
+    """The tuple, if its members have these types: it may come from another node. Raises TypeError."""
+    if not isinstance(values, tuple) or [type(value) for value in values] != list(types):
+        raise TypeError(f"{str(values)[:80]} is not of the types that it should be")
+    return values

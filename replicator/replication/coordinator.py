@@ -45,6 +45,7 @@ from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, MailError, UnavailableError
 from replicator.replication.connections import Connections, Dial
 from replicator.replication.durability import Durability
+from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
@@ -98,6 +99,7 @@ class Coordinator:
             timeout_s=config.mastership.timeout_s,
             routes_changed=self._routes_changed,
         )
+        self.healer = Healer(store, self.mastership, self.submit, environment.new_guid)
         self.feeds: dict[str, Feed] = {}
         self._new_id = environment.new_guid
         self._contexts: dict[str, dict[str, int]] = {}
@@ -112,6 +114,7 @@ class Coordinator:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self._beat, mastership.heartbeat_s)
+            nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self._complete.wait()
@@ -324,7 +327,7 @@ class Coordinator:
     # ---- becoming a master
 
     async def _catch_up(self, key: MailboxKey) -> None:
-        """Compare the heads of one mailbox with all nodes of the component, and take what they have more."""
+        """Compare the heads of one mailbox with all nodes of the component; take what they have more, or join it."""
         chain = await self.store.read(lambda reader: chains.load(reader, key.mailbox_id))
         chain = chain or chains.Chain(key.mailbox_id, key.user, key.uidvalidity)
         others = [sid for sid in self.mastership.table.component if sid != self.sid]
@@ -346,7 +349,11 @@ class Coordinator:
         except LinkDownError:
             return
         if isinstance(reply, Mismatch) and reply.head is not None and not chain.has_seen(reply.head):
-            await self.store.wait_applied(reply.head)
+            await self.store.wait_logged(reply.head)
+            while self.store.is_waiting(reply.head):
+                await self.healer.join_branches(key)
+                if self.store.is_waiting(reply.head):
+                    await self.store.tail.grown()
 
     # ---- upkeep
 
@@ -375,9 +382,12 @@ class Coordinator:
 
 
 def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
-    """Raises FolderNotFoundError for a request to a mailbox that is another one by now."""
+    """Raises FolderNotFoundError for UIDs of the past: the folder has another UIDVALIDITY now, or another owner."""
     chain = tx.chain(key.mailbox_id)
-    if chain is not None and (chain.user, chain.uidvalidity) != (key.user, key.uidvalidity):
+    if chain is None:
+        return
+    uidvalidity = reading.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
+    if chain.user != key.user or uidvalidity > key.uidvalidity:
         raise FolderNotFoundError("the folder is another one by now; open it again")
 
 

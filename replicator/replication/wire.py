@@ -36,6 +36,7 @@ from replicator.errors import (
 from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Logged
+from resync import entry as entries
 from resync.entry import (
     Change,
     Entry,
@@ -78,7 +79,8 @@ def error_of(refused: Refused) -> MailError:
 def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
     """An entry as one command for each change. `number` gives the mailbox's number on the link."""
     entry = logged.entry
-    mailbox = 0 if entry.is_tree else number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+    key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+    mailbox = 0 if entry.is_tree else number(key)
     for at, change in enumerate(entry.changes):
         header = EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, at, len(entry.changes))
         match change:
@@ -90,6 +92,8 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Store(mailbox, uids, flags, (), entry=header)
             case FlagDel(uids, flags):
                 yield Store(mailbox, uids, (), flags, entry=header)
+            case entries.Merge() | entries.TreeMerge():
+                yield Merge(mailbox or number(key), header, entries.pack_change(change))
             case FolderCreate(mailbox_id, name, uidvalidity):
                 yield Create(entry.user, name, mailbox_id, uidvalidity, header)
             case FolderRename(mailbox_id, name):
@@ -199,6 +203,8 @@ class EntryAssembler:
                 return FlagAdd(command.uids, added)
             case Store(added=(), removed=removed):
                 return FlagDel(command.uids, removed)
+            case Merge():
+                return _unpacked(command.rows)
             case Create():
                 return FolderCreate(command.mailbox_id, command.name, command.uidvalidity)
             case Rename():
@@ -209,3 +215,13 @@ class EntryAssembler:
                 return FolderSubscribe(command.name, command.subscribed)
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} as an entry lacks what a master gives")
+
+
+def _unpacked(packed: bytes) -> Change:
+    try:
+        change = entries.unpack_change(packed)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    if not isinstance(change, entries.Merge | entries.TreeMerge):
+        raise ProtocolError(f"a MERGE holds a {type(change).__name__}")
+    return change

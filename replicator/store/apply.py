@@ -13,6 +13,7 @@ import msgpack
 
 from protocol.values import Dot, UidSet
 from replicator.store import history
+from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText
 from replicator.store.transaction import Transaction
@@ -22,12 +23,9 @@ from resync.entry import (
     Entry,
     FlagAdd,
     FlagDel,
-    FolderCreate,
-    FolderDelete,
-    FolderRename,
-    FolderSubscribe,
     MailAdd,
     MailDel,
+    Merge,
 )
 from resync.row import Row
 
@@ -41,12 +39,21 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
     history.check_form(entry, tx.origin)
-    ready = fits(tx, entry)
+    chain = tx.chain(entry.mailbox_id)
+    absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge came here before the branch that it took in
+    ready = not absorbed and fits(tx, entry)
     named = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
-    tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready)
+    tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready or absorbed)
+    if absorbed:
+        tx.commit.absorbed.append(entry.dot)
     if ready:
-        apply(tx, entry)
-        _apply_waiting(tx, entry.mailbox_id)
+        apply_and_release(tx, entry)
+
+
+def apply_and_release(tx: Transaction, entry: Entry) -> None:
+    """Apply, and then all that waited for it."""
+    apply(tx, entry)
+    _apply_waiting(tx, entry.mailbox_id)
 
 
 def fits(tx: Transaction, entry: Entry) -> bool:
@@ -71,10 +78,14 @@ def apply(tx: Transaction, entry: Entry) -> None:
                 work.set_flags(change.uids, change.flags, value=True)
             case FlagDel():
                 work.set_flags(change.uids, change.flags, value=False)
+            case Merge():
+                work.merge(change)
             case _:
-                _apply_to_tree(tx, chain, entry, change)
+                apply_to_tree(tx, chain, entry, change)
     chain.advance(entry.dot, entry.modseq)
     tx.commit.applied.append(entry)
+    if len(entry.predecessors) > 1:
+        _absorb(tx, chain)
     if not entry.is_tree:
         tx.commit.changes.append(work.view_change())
 
@@ -83,13 +94,18 @@ def _apply_waiting(tx: Transaction, chain_id: bytes) -> None:
     """Apply the entries that waited for the chain's present head, and for those, and so on."""
     while (found := _next_waiting(tx, chain_id)) is not None:
         position, entry = found
-        tx.connection.execute("UPDATE log SET applied = 1 WHERE position = ?", (position,))
-        for dot in entry.predecessors:
-            tx.connection.execute(
-                "DELETE FROM waiting WHERE chain = ? AND origin = ? AND seq = ? AND position = ?",
-                (chain_id, *dot, position),
-            )
+        _release(tx, position, entry)
         apply(tx, entry)
+
+
+def _release(tx: Transaction, position: int, entry: Entry) -> None:
+    """The entry waits no longer."""
+    tx.connection.execute("UPDATE log SET applied = 1 WHERE position = ?", (position,))
+    for dot in entry.predecessors:
+        tx.connection.execute(
+            "DELETE FROM waiting WHERE chain = ? AND origin = ? AND seq = ? AND position = ?",
+            (entry.mailbox_id, *dot, position),
+        )
 
 
 def _next_waiting(tx: Transaction, chain_id: bytes) -> tuple[int, Entry] | None:
@@ -103,6 +119,18 @@ def _next_waiting(tx: Transaction, chain_id: bytes) -> tuple[int, Entry] | None:
     )
     waiting = ((position, Entry.unpack(Dot(origin, seq), body)) for position, origin, seq, body in cursor)
     return next((item for item in waiting if fits(tx, item[1])), None)
+
+
+def _absorb(tx: Transaction, chain: Chain) -> None:
+    """What a merge has taken in waits no longer."""
+    waiting = tx.connection.execute(
+        "SELECT position, origin, seq, body FROM log WHERE chain = ? AND applied = 0", (chain.id,)
+    ).fetchall()
+    for position, origin, seq, body in waiting:
+        dot = Dot(origin, seq)
+        if chain.has_seen(dot):
+            _release(tx, position, Entry.unpack(dot, body))
+            tx.commit.absorbed.append(dot)
 
 
 ROW_COLUMNS = (
@@ -141,38 +169,35 @@ class _Work:
         self._chain = chain
         self._entry = entry
         self._changed: dict[int, Message] = {}
-        self._expunged: list[int] = []
+        self._expunged: set[int] = set()
 
     def add(self, change: MailAdd, number: int) -> None:
-        entry, chain = self._entry, self._chain
+        entry = self._entry
         flags = rows.set_flags({}, change.flags, entry.stamp, value=True)
         row = Row(
             change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
             change.received_ms, change.size_bytes, change.content_hash,
         )  # fmt: skip
-        self._connection.execute(
-            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
-            (chain.id, row.uid, *row.dot, number, row.guid, *row.claim, row.modseq, msgpack.packb(flags), *row[7:]),
-        )
-        self._connection.execute(
-            "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
-            (row.guid, chain.id, row.uid, *row.dot, number),
-        )
-        chain.uidnext = max(chain.uidnext, change.uid + 1)
-        chain.messages += 1
-        chain.size_bytes += row.size_bytes
-        self._count(row, 1)
+        self._put(row)
 
     def expunge(self, uids: UidSet) -> None:
-        chain = self._chain
         for row in list(self._rows(uids)):
-            self._connection.execute("DELETE FROM by_uid WHERE mailbox = ? AND uid = ?", (chain.id, row.uid))
-            self._connection.execute("DELETE FROM by_guid WHERE guid = ? AND mailbox = ?", (row.guid, chain.id))
-            chain.messages -= 1
-            chain.size_bytes -= row.size_bytes
-            self._count(row, -1)
-            self._changed.pop(row.uid, None)
-            self._expunged.append(row.uid)
+            self._take(row)
+
+    def merge(self, merge: Merge) -> None:
+        """Step to a merge from either of its heads: what differs from here is replaced."""
+        chain = self._chain
+        wanted = {row.guid: row for row in merge.rows}
+        present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
+        differing = [guid for guid in (*wanted, *merge.removed) if present.get(guid) != wanted.get(guid)]
+        for guid in differing:
+            if guid in present:
+                self._take(present[guid])
+        for guid in differing:
+            if guid in wanted:
+                self._put(wanted[guid])
+        chain.uidnext = max(chain.uidnext, merge.uidnext)
+        chain.context = {dot.origin: dot.seq for dot in merge.context}
 
     def set_flags(self, uids: UidSet, flags: Sequence[str], *, value: bool) -> None:
         for row in list(self._rows(uids)):
@@ -188,8 +213,46 @@ class _Work:
     def view_change(self) -> ViewChange:
         chain = self._chain
         return ViewChange(
-            chain.id, chain.highestmodseq, chain.uidnext, tuple(self._changed.values()), tuple(self._expunged)
+            chain.id, chain.highestmodseq, chain.uidnext, tuple(self._changed.values()), tuple(sorted(self._expunged))
         )
+
+    def _put(self, row: Row) -> None:
+        chain = self._chain
+        self._connection.execute(
+            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+            (
+                chain.id, row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, msgpack.packb(row.flags),
+                *row[7:],
+            ),
+        )  # fmt: skip
+        self._connection.execute(
+            "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
+            (row.guid, chain.id, row.uid, *row.dot, row.change),
+        )
+        chain.uidnext = max(chain.uidnext, row.uid + 1)
+        chain.messages += 1
+        chain.size_bytes += row.size_bytes
+        self._expunged.discard(row.uid)
+        self._count(row, 1)
+
+    def _take(self, row: Row) -> None:
+        chain = self._chain
+        self._connection.execute("DELETE FROM by_uid WHERE mailbox = ? AND uid = ?", (chain.id, row.uid))
+        self._connection.execute("DELETE FROM by_guid WHERE guid = ? AND mailbox = ?", (row.guid, chain.id))
+        chain.messages -= 1
+        chain.size_bytes -= row.size_bytes
+        self._count(row, -1)
+        self._changed.pop(row.uid, None)
+        self._expunged.add(row.uid)
+
+    def _by_guid(self, guid: bytes) -> Row | None:
+        columns = ", ".join(f"u.{column}" for column in ROW_COLUMNS.split(", "))
+        found = self._connection.execute(
+            f"SELECT {columns} FROM by_guid g JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid"  # noqa: S608
+            " WHERE g.guid = ? AND g.mailbox = ?",
+            (guid, self._chain.id),
+        ).fetchone()
+        return None if found is None else row_from(found)
 
     def _count(self, row: Row, sign: int) -> None:
         """Carry a row that came or went into the chain's counters."""
@@ -208,55 +271,3 @@ class _Work:
                 (self._chain.id, low, high),
             )
             yield from map(row_from, cursor)
-
-
-FolderRow = tuple[bytes, str, str, int, int, int, str]
-"""The columns of `folder`, in order."""
-
-
-def _apply_to_tree(
-    tx: Transaction,
-    chain: Chain,
-    entry: Entry,
-    change: FolderCreate | FolderRename | FolderDelete | FolderSubscribe,
-) -> None:
-    stamp = entry.stamp
-    match change:
-        case FolderCreate(mailbox_id, name, uidvalidity):
-            _write_folder(tx, chain, None, (mailbox_id, entry.user, name, uidvalidity, 0, *stamp))
-        case FolderRename(mailbox_id, name):
-            old = _folder(tx, mailbox_id)
-            _write_folder(tx, chain, old, (*old[:2], name, old[3], old[4], *stamp))
-        case FolderDelete(mailbox_id):
-            old = _folder(tx, mailbox_id)
-            _write_folder(tx, chain, old, (*old[:4], 1, *stamp))
-            if (mailbox := tx.chain(mailbox_id)) is None or not mailbox.messages:
-                tx.commit.retired.append(mailbox_id)
-        case FolderSubscribe(name, subscribed):
-            key = (entry.user, name)
-            before = tx.connection.execute(
-                "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ? AND name = ?", key
-            ).fetchone()
-            after = (*key, int(subscribed), *stamp)
-            tx.connection.execute("INSERT OR REPLACE INTO subscription VALUES (?,?,?,?,?)", after)
-            _replace_in_tree(chain, before, after)
-
-
-def _folder(tx: Transaction, mailbox_id: bytes) -> FolderRow:
-    row: FolderRow | None = tx.connection.execute(
-        "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE mailbox_id = ?", (mailbox_id,)
-    ).fetchone()
-    assert row is not None, "numbering and `history` have looked"
-    return row
-
-
-def _write_folder(tx: Transaction, chain: Chain, before: FolderRow | None, after: FolderRow) -> None:
-    verb = "INSERT" if before is None else "REPLACE"
-    tx.connection.execute(f"{verb} INTO folder VALUES (?,?,?,?,?,?,?)", after)
-    _replace_in_tree(chain, before, after)
-
-
-def _replace_in_tree(chain: Chain, before: tuple[object, ...] | None, after: tuple[object, ...]) -> None:
-    if before is not None:
-        chain.fingerprint = rows.remove(chain.fingerprint, rows.fingerprint(before))
-    chain.fingerprint = rows.add(chain.fingerprint, rows.fingerprint(after))

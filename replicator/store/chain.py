@@ -14,7 +14,10 @@ from resync import row as rows
 
 @dataclass(slots=True)
 class Chain:
-    """What a node shows of one mailbox, but for its rows. A tree has UIDVALIDITY 0 and no messages."""
+    """What a node shows of one mailbox, but for its rows. A tree has UIDVALIDITY 0 and no messages.
+
+    `uidvalidity` is that of the first entry; the folder's own may have risen since.
+    """
 
     id: bytes
     user: str
@@ -31,8 +34,8 @@ class Chain:
     def digest(self) -> bytes:
         """16 bytes, equal at two nodes if and only if they show the same state."""
         values = (
-            self.uidvalidity, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()), self.messages,
-            rows.to_bytes(self.fingerprint),
+            self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
+            self.messages, rows.to_bytes(self.fingerprint),
         )  # fmt: skip
         return rows.to_bytes(rows.fingerprint(values))
 

@@ -23,6 +23,8 @@ from resync.entry import (
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Merge,
+    TreeMerge,
     tree_id,
 )
 
@@ -30,7 +32,7 @@ HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of times, MODSEQs and sizes: SQLite's integers end at 2**63, and counting must be able to go on
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
-_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe)
+_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
 def check_form(entry: Entry, own_origin: str) -> None:
@@ -47,6 +49,11 @@ def check_form(entry: Entry, own_origin: str) -> None:
         (not entry.is_tree or entry.mailbox_id == tree_id(entry.user), "changes a tree under another id than its own"),
         (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
         (all(map(_is_well_formed, entry.changes)), "has a change with a value out of range"),
+        (
+            (len(entry.predecessors) == PREDECESSORS_MAX)
+            == any(isinstance(c, (Merge, TreeMerge)) for c in entry.changes),
+            "joins branches without a merge, or merges one",
+        ),
     ):
         if not holds:
             raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {what}; its node needs to be looked at")
@@ -65,6 +72,14 @@ def _is_well_formed(change: Change) -> bool:
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
             in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
             return in_range and UidSet.of_ranges(uids.ranges) == uids
+        case Merge(uidnext, _, rows, removed):
+            return (
+                0 < uidnext <= UID_MAX
+                and all(0 < row.uid < uidnext and len(row.guid) == ID_BYTES for row in rows)
+                and all(len(guid) == ID_BYTES for guid in removed)
+            )
+        case TreeMerge(_, folders, _):
+            return all(len(folder.mailbox_id) == ID_BYTES and 0 < folder.uidvalidity <= UID_MAX for folder in folders)
         case FolderCreate():
             return len(change.mailbox_id) == ID_BYTES and 0 < change.uidvalidity <= UID_MAX
         case _:
@@ -74,8 +89,8 @@ def _is_well_formed(change: Change) -> bool:
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
     """Why the entry cannot be what it says on this head, or None. Its form is sound and it names the head."""
     chain = chain or Chain(entry.mailbox_id, entry.user, entry.uidvalidity)
-    if (entry.user, entry.uidvalidity) != (chain.user, chain.uidvalidity):
-        return "another user or UIDVALIDITY than its predecessor's"
+    if (entry.user, entry.is_tree) != (chain.user, chain.uidvalidity == 0):
+        return "another user than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
         return "a MODSEQ that was given out before"
     return _in_tree(tx, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
@@ -96,7 +111,30 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
             case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that is not there"
+            case Merge():
+                return _in_merge(tx, chain, change)
     return None
+
+
+def _in_merge(tx: Transaction, chain: Chain, merge: Merge) -> str | None:
+    if merge.uidnext < chain.uidnext:
+        return "a UIDNEXT below one that was shown"
+    seen = {dot.origin: dot.seq for dot in merge.context}
+    if any(seen.get(origin, 0) < seq for origin, seq in chain.context.items()):
+        return "a context that lacks what is here"
+    for row in merge.rows:
+        here = _placement_at(tx, chain.id, row.uid)
+        if here is None and row.uid < chain.uidnext:
+            return "a message at a UID below UIDNEXT"
+        if here is not None and here != (*row.dot, row.change):
+            return "another message's UID"
+    return None
+
+
+def _placement_at(tx: Transaction, mailbox_id: bytes, uid: int) -> tuple[str, int, int] | None:
+    query = "SELECT origin, seq, change FROM by_uid WHERE mailbox = ? AND uid = ?"
+    found: tuple[str, int, int] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
+    return found
 
 
 def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:
@@ -129,6 +167,17 @@ def _in_tree(tx: Transaction, entry: Entry) -> str | None:
                 gone[mailbox_id] = living.pop(mailbox_id)
             case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in gone:
                 return "a folder that is not there"
+            case TreeMerge(_, folders, subscriptions):
+                if any(one.user != entry.user for one in (*folders, *subscriptions)):
+                    return "another user's folder"
+                if any(
+                    folder.mailbox_id not in living
+                    and folder.mailbox_id not in gone
+                    and _is_folder(tx, folder.mailbox_id)
+                    for folder in folders
+                ):
+                    return "a mailbox id that is taken"
+                return None
     return "a folder name twice" if len(set(living.values())) != len(living) else None
 
 

@@ -14,8 +14,9 @@ from replicator.store.chain import Chain
 from replicator.store.content import read_text
 from replicator.store.transaction import Logged
 from replicator.view import Message
-from resync.entry import Entry, MailAdd
+from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
 from resync.row import Row
+from resync.tree import TreeState
 
 
 class MailboxKey(NamedTuple):
@@ -60,6 +61,12 @@ def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord
 def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:
     """The name of a folder, also of a deleted one."""
     row = connection.execute("SELECT name FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return row[0] if row else None
+
+
+def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
+    """A folder's UIDVALIDITY, if its tree is here."""
+    row = connection.execute("SELECT uidvalidity FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
     return row[0] if row else None
 
 
@@ -117,9 +124,32 @@ def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: 
     return row[0] if row else None
 
 
-def log_waiting(connection: sqlite3.Connection) -> set[Dot]:
-    """Entries that are in the log and not applied."""
-    return {Dot(*row) for row in connection.execute("SELECT origin, seq FROM log WHERE applied = 0")}
+def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
+    """One entry of the log."""
+    row = connection.execute("SELECT body FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+    return Entry.unpack(dot, row[0]) if row else None
+
+
+def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
+    """A user's folder tree whole, of which `chain` is the head."""
+    folders = connection.execute(
+        "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
+    )
+    subscriptions = connection.execute(
+        "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
+    )
+    return TreeState(
+        chain.highestmodseq,
+        dict(chain.context),
+        {row[0]: FolderState(*row)._replace(deleted=bool(row[4])) for row in folders},
+        {row[1]: SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions},
+    )
+
+
+def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:
+    """Entries that are in the log and not applied, and the chains that they are of."""
+    rows = connection.execute("SELECT origin, seq, chain FROM log WHERE applied = 0")
+    return {Dot(origin, seq): chain for origin, seq, chain in rows}
 
 
 def log_context(connection: sqlite3.Connection) -> dict[str, int]:

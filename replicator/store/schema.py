@@ -27,7 +27,7 @@ CREATE TABLE log (
     body         BLOB NOT NULL,                     -- Entry.pack()
     UNIQUE (origin, seq)
 );
-CREATE INDEX log_waiting ON log (position) WHERE applied = 0;
+CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
 
 CREATE TABLE waiting (                              -- which entries wait for which predecessor
     chain    BLOB NOT NULL,

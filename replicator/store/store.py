@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
@@ -87,7 +87,8 @@ class Store:
             )
             self.context = reading.log_context(self._connection)
             self.tail = Tail(reading.log_end(self._connection))
-            self._waiting = reading.log_waiting(self._connection)  # dots that are in the log and not applied
+            self._waiting = reading.log_waiting(self._connection)  # dot -> chain, of what is not applied
+            self._waiting_in = Counter(self._waiting.values())
             self._opened = opened.pop_all()
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
@@ -156,6 +157,19 @@ class Store:
         """The live view of a mailbox."""
         return await self.views.get(key)
 
+    def has_waiting(self, chain_id: bytes) -> bool:
+        """Whether entries of the mailbox or tree wait for what is not here, or stand on another branch."""
+        return bool(self._waiting_in[chain_id])
+
+    def is_waiting(self, dot: Dot) -> bool:
+        """Whether the entry is in the log and this node does not show what it did."""
+        return dot in self._waiting
+
+    async def wait_logged(self, dot: Dot) -> None:
+        """Return when the entry, and all of its origin before it, is on this disk."""
+        while self.context.get(dot.origin, 0) < dot.seq:
+            await self.tail.grown()
+
     async def wait_applied(self, dot: Dot) -> None:
         """Return when this node shows what the entry did."""
         if self.context.get(dot.origin, 0) >= dot.seq and dot not in self._waiting:
@@ -176,10 +190,12 @@ class Store:
             self.views.apply(change)
         for mailbox_id in commit.retired:
             self.views.retire(mailbox_id)
-        self._waiting.update(item.entry.dot for item in commit.logged)
-        for entry in commit.applied:
-            self._waiting.discard(entry.dot)
-            for event in self._awaited.pop(entry.dot, ()):
+        for item in commit.logged:
+            self._waiting[item.entry.dot] = item.entry.mailbox_id
+            self._waiting_in[item.entry.mailbox_id] += 1
+        for dot in (*(entry.dot for entry in commit.applied), *commit.absorbed):
+            self._waiting_in[self._waiting.pop(dot)] -= 1
+            for event in self._awaited.pop(dot, ()):
                 event.set()
         self.tail.extend(commit.logged)
         for listener in self.listeners:

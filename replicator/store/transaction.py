@@ -40,8 +40,9 @@ class Commit:
 
     logged: list[Logged] = field(default_factory=list)
     applied: list[Entry] = field(default_factory=list)
+    absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that a merge has taken in
     changes: list[ViewChange] = field(default_factory=list)
-    retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone
+    retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
 
 
@@ -93,7 +94,7 @@ class Transaction:
         """An entry of this node on top of the chain's head. Not yet in the log."""
         chain = self.chain(chain_id) or Chain(chain_id, user, uidvalidity)
         return Entry(
-            dot=Dot(self.origin, self.seen(self.origin) + 1),
+            dot=self.next_dot(),
             predecessors=(chain.head,) if chain.head else (),
             time=self._clock.tick(),
             modseq=chain.highestmodseq + 1,
@@ -102,6 +103,10 @@ class Transaction:
             uidvalidity=uidvalidity,
             changes=tuple(changes),
         )
+
+    def next_dot(self) -> Dot:
+        """The name of this node's next entry."""
+        return Dot(self.origin, self.seen(self.origin) + 1)
 
     def now_ms(self) -> int:
         """The time of the node's hybrid clock."""

@@ -50,7 +50,7 @@ class Views:
             view.apply(change)
 
     def retire(self, mailbox_id: bytes) -> None:
-        """The folder is gone: sessions end."""
+        """The mailbox has another UIDVALIDITY, or is gone: sessions end, and who asks again gets a new view."""
         if (view := self._views.pop(mailbox_id, None)) is not None:
             _, cost = self._recent.pop(mailbox_id, (view, 0))
             self._cost -= cost

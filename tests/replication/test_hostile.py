@@ -78,7 +78,7 @@ COPIED = Copy(0, 1, UidSet(), (GUID,), 0, (), 1, b"h" * 32, 4)
         ([of_entry(replace(COPIED, size=None))], "a COPY as an entry lacks what a master gives"),
         ([of_entry(replace(COPIED, content_hash=None))], "a COPY as an entry lacks what a master gives"),
         ([of_entry(Store(1, UidSet.of([1]), ("a",), ("b",)))], "a STORE as an entry lacks what a master gives"),
-        ([Merge(1, header(1), b"")], "a MERGE as an entry lacks what a master gives"),
+        ([Merge(1, header(1), b"")], "0 bytes are not a change of an entry"),
         ([of_entry(MAIL, header(1, change=1, changes=2))], "change 1 came out of turn"),
         ([of_entry(MAIL, TWO), of_entry(MAIL, header(1, change=2, changes=3))], "change 2 came out of turn"),
         ([of_entry(MAIL, TWO), of_entry(MAIL, header(2, change=1, changes=2))], "change 1 came out of turn"),

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,11 +11,18 @@ from resync.entry import (
     FolderCreate,
     FolderDelete,
     FolderRename,
+    FolderState,
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Merge,
+    SubscriptionState,
+    TreeMerge,
+    pack_change,
     tree_id,
+    unpack_change,
 )
+from resync.row import Row
 
 NUMBER = st.integers(0, 2**63 - 1)
 ID = st.binary(min_size=16, max_size=16)
@@ -63,3 +71,25 @@ def test_a_stamp_is_the_time_and_the_node_that_numbered() -> None:
 def test_a_tree_s_id_follows_from_the_user_alone() -> None:
     assert tree_id("alice") == tree_id("alice") != tree_id("bob")
     assert len(tree_id("Ünlike")) == 16
+
+
+def test_a_merge_is_the_same_after_packing_and_nothing_else_passes_for_one() -> None:
+    row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc2.y", 9), 7, {"\\Seen": (5, "dc1", True)}, 0, 4, b"h" * 32)
+    merge = Merge(9, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
+    folder = FolderState(b"m" * 16, "alice", "Work", 7, deleted=True, time=5, sid="dc1")
+    tree = TreeMerge((Dot("dc1.x", 4),), (folder,), (SubscriptionState("alice", "Work", True, 5, "dc1"),))  # noqa: FBT003
+    for change in (merge, tree):
+        assert unpack_change(pack_change(change)) == change
+    lies: list[Merge | TreeMerge] = [
+        merge._replace(uidnext="9"),  # type: ignore[arg-type]
+        merge._replace(rows=(row._replace(uid="3"),)),  # type: ignore[arg-type]
+        merge._replace(rows=(row._replace(flags={"\\Seen": (5, "dc1", 1)}),)),  # type: ignore[dict-item]
+        merge._replace(removed=("r",)),  # type: ignore[arg-type]
+        tree._replace(folders=(folder._replace(deleted=1),)),  # type: ignore[arg-type]
+    ]
+    for lie in lies:
+        with pytest.raises(ValueError, match="not a change"):
+            unpack_change(pack_change(lie))
+    for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", pack_change(merge)[:-1]):
+        with pytest.raises(ValueError, match="not a change"):
+            unpack_change(garbage)

@@ -115,7 +115,7 @@ def _check_heads(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     for chain_id, head in heads.items():
         chain = chains[chain_id]
         assert (chain.head, chain.highestmodseq) == (head.dot, head.modseq)
-        assert (chain.user, chain.uidvalidity) == (head.user, head.uidvalidity)
+        assert (chain.user, chain.uidvalidity == 0) == (head.user, head.is_tree)
         assert chain.context == contexts[chain_id]
 
 
