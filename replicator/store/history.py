@@ -168,7 +168,7 @@ def _in_tree(tx: Transaction, entry: Entry) -> str | None:
             case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in gone:
                 return "a folder that is not there"
             case TreeMerge(_, folders, subscriptions):
-                if any(one.user != entry.user for one in (*folders, *subscriptions)):
+                if ({folder.user for folder in folders} | {one.user for one in subscriptions}) - {entry.user}:
                     return "another user's folder"
                 if any(
                     folder.mailbox_id not in living
