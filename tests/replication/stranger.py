@@ -1,6 +1,7 @@
 """A peer that is played by the test, byte for byte."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -108,6 +109,12 @@ def header(seq: int, after: int | None = None, change: int = 0, changes: int = 1
     return EntryHeader(Dot(ORIGIN, seq), predecessors, (EPOCH_MS + seq) << 16, seq, change, changes)
 
 
+def reasons(records: Iterable[logging.LogRecord]) -> list[str]:
+    """What the node has logged about connections that ended."""
+    messages = [record.getMessage() for record in records]
+    return [message for message in messages if message.startswith(("link to dc1 is down", "a connection ended"))]
+
+
 async def approach(nodes: Cluster) -> Stranger:
     """A connection to dc2, before HELLO."""
     return Stranger(await nodes.network.connect("dc1", "dc2"))
@@ -124,4 +131,4 @@ async def visit(nodes: Cluster) -> AsyncIterator[Stranger]:
     await trio.aclose_forcefully(stranger.stream)
 
 
-__all__ = ["HELLO", "INBOX", "ORIGIN", "Stranger", "approach", "header", "visit"]
+__all__ = ["HELLO", "INBOX", "INBOX_FIELDS", "ORIGIN", "Stranger", "approach", "header", "reasons", "visit"]

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.codec import Response
+from protocol.codec import Request, Response
 from protocol.commands import (
     Ack,
     Command,
@@ -46,7 +46,7 @@ from replicator.replication.wire import MAX_CHANGES, Arrived
 from replicator.store.content import StoredText
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
-from tests.replication.stranger import INBOX, ORIGIN, Stranger, header, visit
+from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, header, reasons, visit
 
 GUID = b"g" * 16
 NEVER_GIVEN = "mailbox number 7 was not given by an MBOX before"
@@ -131,7 +131,7 @@ async def assert_unharmed(nodes: Cluster) -> None:
 
 def assert_logged(caplog: pytest.LogCaptureFixture, error: str | None) -> None:
     """This alone; None: nothing."""
-    messages = [record.getMessage() for record in caplog.records]
+    messages = reasons(caplog.records)
     assert len(messages) == (error is not None)
     assert all(error is not None and error in message for message in messages)
 
@@ -169,7 +169,7 @@ async def test_bytes_that_are_no_protocol_end_the_link(
                 await stranger.stream.send_all(data)
             assert await stranger.ended()
         await assert_unharmed(nodes)
-        assert len(caplog.records) == 1
+        assert len(reasons(caplog.records)) == 1
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ async def test_a_request_that_cannot_be_ends_the_link(
             await stranger.send(Mbox(3, "alice", "", tree_id("alice"), 0))
             await stranger.send(request_, "ask")
             assert await stranger.ended() == (error is not None)
-        await trio.testing.wait_all_tasks_blocked()
-        assert_logged(caplog, error)
+            await trio.testing.wait_all_tasks_blocked()
+            assert_logged(caplog, error)
 
 
 @pytest.mark.parametrize(
@@ -293,6 +293,55 @@ async def test_acknowledgements_of_ever_new_origins_end_the_link(
         assert not await stranger.ended()
         await stranger.send(Ack("dc9.4", 1))
         assert await stranger.ended()
+
+
+async def test_a_comparison_that_is_passed_on_over_a_link_that_breaks_is_refused(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes, visit(nodes) as stranger:
+        nodes.network.road("dc3", "dc2").hold()
+        await stranger.send(Mbox(1, *INBOX_FIELDS, destination="dc3"), "ask")
+        await trio.sleep(1)
+        nodes.network.cut(("dc2", "dc3"))
+        with trio.fail_after(1):
+            assert await stranger.next_command(Refused) == Refused(RefusalCode.UNAVAILABLE, "the link to dc3 broke")
+
+
+# ---- what a peer asks of the log ---------------------------------------------------------------------------------
+
+
+async def shipped(stranger: Stranger, context: dict[str, int]) -> list[Dot]:
+    """What comes for a LOG until nothing more does."""
+    found = []
+    await stranger.send(Log(tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))), "log")
+    with trio.move_on_after(0.5):
+        while (item := await stranger.next()) is not None:
+            command = item.command if isinstance(item, Request) else None
+            if isinstance(command, EntryCommand) and command.entry is not None:
+                found.append(command.entry.dot)
+    return found
+
+
+async def test_a_peer_gets_what_its_context_lacks_and_again_if_it_asks_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
+        for sid in ("dc2", "dc3"):
+            await nodes[sid].mail.create_folder(sid, sid)
+        for number in range(4):
+            for sid in ("dc2", "dc3"):
+                await nodes[sid].save(f"{number}", sid, sid)
+        await nodes.converged()
+        everything = dict(nodes["dc2"].store.context)
+        assert sorted(everything.values()) == [5, 5]
+        ours, other = (nodes[sid].store.origin for sid in ("dc2", "dc3"))
+        async with visit(nodes) as stranger:
+            assert await shipped(stranger, everything) == []
+            assert await shipped(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
+            assert await shipped(stranger, {ours: 5, other: 2}) == [Dot(other, seq) for seq in (3, 4, 5)]
+            assert sorted(await shipped(stranger, {ours: 1})) == sorted(
+                [*(Dot(ours, seq) for seq in range(2, 6)), *(Dot(other, seq) for seq in range(1, 6))]
+            )
 
 
 # ---- entries that are sound and do not fit -----------------------------------------------------------------------
