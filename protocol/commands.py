@@ -368,6 +368,7 @@ class RefusalCode:
     SAME_SID = "SAME-SID"
     VERSION = "VERSION"
     UNKNOWN_SID = "UNKNOWN-SID"
+    POLICY = "POLICY"
     CLOCK = "CLOCK"
     TOO_OLD = "TOO-OLD"
     NOT_FOUND = "NOT-FOUND"

@@ -29,6 +29,7 @@ from replicator.lmtp.services import LmtpServices
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.store import schema
 from replicator.store.store import Store
 from replicator.users import UserDirectory
 
@@ -49,6 +50,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     with _data_directory(config.node.data):
         origin = environment.new_origin(config.node.id)
         async with Store.open(config.node.data / DATABASE, origin, environment) as store:
+            await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             tls = _Tls(config.tls)
             coordinator = Coordinator(config, store, environment, tls.dial)
             mail = ClusterMail(store, coordinator, environment)

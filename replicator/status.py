@@ -55,4 +55,6 @@ class NodeStatus:
     log_entries: int
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     digest: str  # of all mailboxes and trees
+    copies: int  # `durability.copies`
+    copies_reachable: int  # nodes that can have a change on disk now, this one included
     links: tuple[LinkStatus, ...]

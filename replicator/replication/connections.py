@@ -70,6 +70,7 @@ class Connections:
         self._owner = owner
         self._dial = dial
         self._greeting = trio.CapacityLimiter(MAX_HANDSHAKES)
+        self._stranger = ""  # why the last connection of somebody unknown ended: said once
         self.peers = {peer.id: PeerState(peer) for peer in config.peers}
 
     @property
@@ -85,6 +86,7 @@ class Connections:
     async def run(self) -> None:
         """Dial those peers that it is ours to dial, for ever."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._expect_calls)
             for state in self.peers.values():
                 if self._config.node.id < state.config.id:
                     nursery.start_soon(self._keep_dialling, state)
@@ -158,6 +160,8 @@ class Connections:
             try:
                 self._check(hello, None)
             except LinkRefusedError as error:
+                if hello.sid in self.peers:
+                    self.peers[hello.sid].error = str(error)
                 await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
                 raise
             await stream.send_all(encoder.response(tag, self._hello()))
@@ -166,7 +170,8 @@ class Connections:
 
     def _hello(self) -> Hello:
         node = self._config.node
-        capabilities = () if self._is_local() else (ZSTD,)
+        policies = (f"SCOPE={self._config.mastership.scope}", f"CONFLICT={self._config.conflict.uid}")
+        capabilities = policies if self._is_local() else (*policies, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 
@@ -193,6 +198,11 @@ class Connections:
             raise _refused(RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} is none of node {hello.sid!r}")
         if hello.sid not in self.peers or (expected is not None and hello.sid != expected):
             raise _refused(RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects")
+        if theirs := _other_policies(hello.capabilities, ours.capabilities):
+            raise _refused(
+                RefusalCode.POLICY,
+                f"{hello.sid} has {theirs}; `mastership.scope` and `conflict.uid` must be the same at all nodes",
+            )
         if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
             raise _refused(
                 RefusalCode.CLOCK,
@@ -206,7 +216,7 @@ class Connections:
         state = self.peers[link.sid]
         if state.link is not None:
             state.link.scope.cancel()
-            self._forget(state, state.link, "the peer made another connection")
+            self._forget(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
         mastership = self._config.mastership
@@ -216,11 +226,12 @@ class Connections:
                 await link.run(self._owner, heartbeat_s=mastership.heartbeat_s, timeout_s=mastership.timeout_s)
                 nursery.cancel_scope.cancel()
         finally:
-            self._forget(state, link, "the peer closed the connection")
+            self._forget(state, link)
+        raise LinkRefusedError("the peer closed the connection")
 
-    def _forget(self, state: PeerState, link: PeerLink, reason: str) -> None:
+    def _forget(self, state: PeerState, link: PeerLink) -> None:
         if state.link is link:
-            state.link, state.error, state.since_ms = None, reason, self._environment.clock_ms()
+            state.link, state.since_ms = None, self._environment.clock_ms()
             self._owner.link_down(link)
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
@@ -229,10 +240,24 @@ class Connections:
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
         if state is None:
-            log.warning("a connection ended before its HELLO was accepted: %s", reason)
+            if reason != self._stranger:
+                self._stranger = reason
+                log.warning("a connection ended before its HELLO was accepted: %s", reason)
         elif state.link is None and state.error != reason:
             state.error = reason
-            log.warning("link to %s is down: %s", sid, reason)
+            was_never_up = state.since_ms is None
+            log.log(logging.INFO if was_never_up else logging.WARNING, "link to %s is down: %s", sid, reason)
+
+    async def _expect_calls(self) -> None:
+        """Say it, if those who are to dial have not done so in good time."""
+        await trio.sleep(self._config.mastership.timeout_s)
+        for sid, state in self.peers.items():
+            if state.since_ms is None and sid < self._config.node.id and state.error is None:
+                state.error = (
+                    "it has not called: of two nodes the one with the lower id dials;"
+                    f" is {sid} its id, and does its [[peer]] {self._config.node.id} have this node's address?"
+                )
+                log.warning("no link to %s: %s", sid, state.error)
 
 
 # What ends one link and nothing else: the connection, what the peer sends, a disk that does not take it.
@@ -254,6 +279,13 @@ def _refused(code: str, text: str) -> LinkRefusedError:
 
 def _code_of(error: LinkRefusedError) -> str:
     return error.code if isinstance(error, _CodedRefusalError) else RefusalCode.UNAVAILABLE
+
+
+def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
+    """Those of the peer's `NAME=value` capabilities whose value here is another one."""
+    known = dict(ability.split("=", 1) for ability in ours if "=" in ability)
+    named = dict(ability.split("=", 1) for ability in theirs if "=" in ability)
+    return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
 
 
 async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:

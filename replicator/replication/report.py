@@ -65,6 +65,8 @@ class Report:
             log_entries=counts.log_entries,
             waiting_entries=counts.waiting,
             digest=rows.to_bytes(counts.digest).hex(),
+            copies=coordinator.config.durability.copies,
+            copies_reachable=coordinator.durability.reachable,
             links=await self._links(),
         )
 

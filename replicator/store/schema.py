@@ -112,6 +112,11 @@ CREATE TABLE content (
     body BLOB NOT NULL                              -- zstd
 );
 
+CREATE TABLE identity (                             -- one row: whose database this is
+    sid     TEXT NOT NULL,
+    cluster TEXT NOT NULL
+);
+
 CREATE TABLE recent (                               -- this node's alone, not replicated
     mailbox BLOB PRIMARY KEY,
     uidnext INTEGER NOT NULL
@@ -170,3 +175,15 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection
+
+
+def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> None:
+    """Make sure that the database is this node's; a new one becomes so. Raises ConfigError."""
+    row = connection.execute("SELECT sid, cluster FROM identity").fetchone()
+    if row is None:
+        connection.execute("INSERT INTO identity (sid, cluster) VALUES (?, ?)", (sid, cluster))
+    elif row != (sid, cluster):
+        raise ConfigError(
+            f"the database in `node.data` is of node {row[0]!r} of cluster {row[1]!r}, not of {sid!r} of {cluster!r};"
+            " give each node a directory of its own"
+        )

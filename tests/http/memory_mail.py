@@ -141,6 +141,8 @@ class FixedReport:
             log_entries=9,
             waiting_entries=0,
             digest=self.digest,
+            copies=2,
+            copies_reachable=3,
             links=(up, down),
         )
 

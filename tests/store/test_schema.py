@@ -87,3 +87,12 @@ async def test_every_commit_is_synced_and_readers_cannot_write(tmp_path: Path) -
         assert settings == ["wal", 2]
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             await store.read(lambda reader: reader.execute("DELETE FROM log"))
+
+
+async def test_a_database_belongs_to_one_node_of_one_cluster(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for _ in range(2):
+            await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
+        for sid, cluster in (("dc2", "mail"), ("dc1", "post")):
+            with pytest.raises(ConfigError, match="is of node 'dc1' of cluster 'mail'"):
+                await store.write(lambda tx, sid=sid, cluster=cluster: schema.claim(tx.connection, sid, cluster))  # type: ignore[misc]
