@@ -191,14 +191,13 @@ async def test_a_request_that_cannot_be_ends_the_link(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, request_: Command, error: str | None
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
-        async with visit(nodes) as stranger:
-            await stranger.number_mailbox()
-            await stranger.send(Mbox(3, "alice", "", tree_id("alice"), 0))
-            await stranger.send(request_, "ask")
-            assert await stranger.ended() == (error is not None)
-            await trio.testing.wait_all_tasks_blocked()
-            assert_logged(caplog, error)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.number_mailbox()
+        await stranger.send(Mbox(3, "alice", "", tree_id("alice"), 0))
+        await stranger.send(request_, "ask")
+        assert await stranger.ended() == (error is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert_logged(caplog, error)
 
 
 @pytest.mark.parametrize(
