@@ -47,6 +47,7 @@ class NodeStatus:
     cluster: str
     version: str
     started_ms: int
+    clock_ms: int  # when this was so; ages are counted up to here, whatever the reader's clock says
     component: tuple[str, ...]  # SIDs that can be reached now, this one included
     root: str | None
     term: int

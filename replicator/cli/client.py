@@ -26,24 +26,32 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class UnreachableError(CommandError):
+class NodeError(CommandError):
+    """What went wrong with a node. `detail` is the message without the node's name."""
+
+    def __init__(self, url: NodeUrl, detail: str) -> None:
+        super().__init__(f"{url.name}: {detail}")
+        self.detail = detail
+
+
+class UnreachableError(NodeError):
     """The node does not answer."""
 
 
-class RefusedError(CommandError):
+class RefusedError(NodeError):
     """The node answered that it will not or cannot."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, url: NodeUrl, detail: str, status: int) -> None:
+        super().__init__(url, detail)
         self.status = status
 
 
 class NodeClient:
     """Asks one node. Every method raises UnreachableError and RefusedError."""
 
-    def __init__(self, url: NodeUrl) -> None:
+    def __init__(self, url: NodeUrl, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
-        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=TIMEOUT_S)
+        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -93,11 +101,12 @@ class NodeClient:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            raise UnreachableError(f"{self._url}: no answer ({reason}); is the node running?") from error
+            where = f" at {self._url}" if self._url.sid else ""
+            raise UnreachableError(self._url, f"no answer{where} ({reason}); is the node running?") from error
         document = self._parsed(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST:
             detail = document.get("detail") if isinstance(document, dict) else None
-            raise RefusedError(response.status, f"{self._url}: {detail or response.reason}")
+            raise RefusedError(self._url, str(detail or response.reason), response.status)
         return document
 
     def _parsed(self, parse: Callable[[S], T], document: S) -> T:
@@ -105,7 +114,7 @@ class NodeClient:
             return parse(document)
         except (KeyError, TypeError, ValueError) as error:
             advice = "is it another version, or no node at all?"
-            raise UnreachableError(f"{self._url}: the answer is not as expected ({error!r}); {advice}") from error
+            raise UnreachableError(self._url, f"the answer is not as expected ({error!r}); {advice}") from error
 
 
 def _segment(text: str) -> str:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 
-UNATTENDED_WIDTH = 200  # of a table that is not on a terminal: wide enough that no line is folded
+FOLDS = "…"
+UNATTENDED_WIDTH = 120  # characters of what does not go to a terminal, unless COLUMNS says otherwise
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; into a file or pipe, lines are not folded."""
+    """A console as wide as the terminal, or COLUMNS; into a file or pipe, UNATTENDED_WIDTH."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else UNATTENDED_WIDTH, highlight=False)
+    known = stream.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, width=None if known else UNATTENDED_WIDTH, highlight=False)
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table. Columns named `>so` are aligned right; only the one named `why` may be folded."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    """An empty table. A column named `>so` is aligned right; one named `so…` is folded where the width is too small."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        name = column.removeprefix(">")
-        made.add_column(name, justify="left" if name == column else "right", no_wrap=name != "why")
+        justify: JustifyMethod = "right" if column.startswith(">") else "left"
+        name = column.strip(">" + FOLDS)
+        made.add_column(name, justify=justify, no_wrap=name == column.strip(">"), overflow="fold", min_width=len(name))
     return made
+
+
+def echo(out: Console, *parts: RenderableType) -> None:
+    """Print, one after the other, without blanks at the end of lines."""
+    with out.capture() as captured:
+        for part in parts:
+            out.print(part)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
 
 
 def echo_json(document: object) -> None:
@@ -35,8 +47,15 @@ def echo_json(document: object) -> None:
 
 
 def ago(since_ms: int, now_ms: int) -> str:
-    """How long since, to the second: `1 day, 2:03:04`."""
-    return str(timedelta(seconds=max(0, now_ms - since_ms) // 1000))
+    """How long since, in the two largest units: `1d 2h`, `5m 3s`."""
+    minutes, seconds = divmod(max(0, now_ms - since_ms) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
 
 
 def utc(time_ms: int) -> str:

@@ -26,10 +26,16 @@ class ConfigurationError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class NodeUrl:
-    """Where a node's HTTP door is."""
+    """Where a node's HTTP door is, and its id if that is known from its configuration."""
 
     host: str
     port: int
+    sid: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call the node."""
+        return self.sid or str(self)
 
     def __str__(self) -> str:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
@@ -45,12 +51,13 @@ def config_argument(file: Path) -> Config:
 
 def url_of_config(file: Path) -> NodeUrl:
     """Where the node of this configuration listens. Raises ConfigurationError."""
-    http = config_argument(file).listen.http
+    config = config_argument(file)
+    http = config.listen.http
     if http is None:
         raise ConfigurationError(f'{file}: the node has no HTTP door; add http = "127.0.0.1:1080" to [listen]')
     if http.port == 0:
         raise ConfigurationError(f"{file}: [listen] http takes any port that is free; give it a number, or use --url")
-    return NodeUrl(http.host, http.port)
+    return NodeUrl(http.host, http.port, config.node.id)
 
 
 def parse_url(url: str) -> NodeUrl:

@@ -5,7 +5,7 @@ r"""The routes and their handlers.
 | `GET /healthz` | 200 while the node serves, else 503 with the reasons |
 | `GET /metrics` | Prometheus text |
 | `GET /api/v1/status` | `NodeStatus` |
-| `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox |
+| `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
@@ -63,8 +63,12 @@ async def get_status(services: HttpServices, _request: Request) -> Response:
 
 
 async def get_mailboxes(services: HttpServices, request: Request) -> Response:
-    """All mailboxes of the node, or one user's."""
-    mailboxes = await services.status.mailboxes(request.query.get("user"))
+    """All mailboxes of the node, or one user's. The mail of a user that was deleted is still shown."""
+    name = request.query.get("user")
+    user = None if name is None else services.users.find(name)
+    mailboxes = await services.status.mailboxes(user or name)
+    if name is not None and user is None and not mailboxes:
+        raise _no_such_user(name)
     return json_response([asdict(mailbox) for mailbox in mailboxes])
 
 
@@ -131,12 +135,15 @@ def _parse_flag(flag: str) -> str:
 
 
 def _known_user(services: HttpServices, request: Request) -> str:
-    user = request.path["user"]
-    if not services.users.exists(user):
-        raise ProblemError(
-            HTTPStatus.NOT_FOUND, f"there is no user {user!r}; `replicator user list` shows who there is"
-        )
+    name = request.path["user"]
+    user = services.users.find(name)
+    if user is None:
+        raise _no_such_user(name)
     return user
+
+
+def _no_such_user(name: str) -> ProblemError:
+    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no user {name!r}; `replicator user list` shows who there is")
 
 
 def _number(request: Request, name: str, maximum: int) -> int | None:

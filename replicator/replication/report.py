@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -35,14 +35,21 @@ class _Counts:
 
 
 class Report:
-    """See `NodeReport`. `run` keeps the metrics in `registry` fresh."""
+    """See `NodeReport`. `run` keeps the metrics in `registry` fresh; `problems` are what else makes the node unfit."""
 
     def __init__(
-        self, coordinator: Coordinator, store: Store, environment: Environment, registry: CollectorRegistry
+        self,
+        coordinator: Coordinator,
+        store: Store,
+        environment: Environment,
+        registry: CollectorRegistry,
+        *,
+        problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._environment = environment
+        self._problems = problems
         self._started_ms = environment.clock_ms()
         self._metrics = _Metrics(registry)
         store.listeners.append(self._metrics.committed)
@@ -57,6 +64,7 @@ class Report:
             cluster=coordinator.config.node.cluster,
             version=version("mail-replicator"),
             started_ms=self._started_ms,
+            clock_ms=self._environment.clock_ms(),
             component=mastership.table.component,
             root=mastership.election.root,
             term=mastership.election.term,
@@ -76,12 +84,13 @@ class Report:
         return [self._mailbox(chain, name) for name, chain in found]
 
     async def healthy(self) -> Sequence[str]:
-        """See `NodeReport`: the database answers."""
+        """See `NodeReport`: the database answers, and nothing else is wrong."""
+        problems = list(self._problems())
         try:
             await self._store.read(reading.log_end)
         except sqlite3.Error as error:
-            return [f"the database does not answer: {error}"]
-        return []
+            problems.append(f"the database does not answer: {error}")
+        return problems
 
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,48 +21,147 @@ def write_config(directory: Path, listen: ListenConfig) -> Path:
     return file
 
 
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
 def test_status_shows_node_and_links(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", served.port)))
     result = invoke("status", "--config", config)
     assert (result.exit_code, result.stderr) == (0, "")
-    text = " ".join(result.stdout.replace("│", " ").split())
-    assert "dc1 (3)" in text
-    assert "dc1 dc3 down never up - 7 2 KiB 1.5 127.0.0.1:4422: connection refused" in text
-    assert "0.25 ms" in text
+    text = words(result.stdout)
+    assert "dc1 1m 30s dc2 dc1 3 1 of 2 9 0 d1d1d1d1" in text
+    assert "dc1 dc2 up 1m 30s 0.25 ms 0 0 B 0.0" in text
+    assert "dc1 dc3 never up - 7 2 KiB 1.5" in text
+    assert "dc1 has no link to dc3 (127.0.0.1:4422): connection refused" in text
     assert "same state" not in text
+
+
+@pytest.fixture
+def other() -> Iterator[ServedNode]:
+    with served_node() as node:
+        node.report.sid = "dc2"
+        yield node
 
 
 @pytest.mark.parametrize(("digest", "agree"), [("d1" * 16, True), ("ee" * 16, False)])
 def test_nodes_side_by_side_and_whether_they_agree(
     served: ServedNode,
+    other: ServedNode,
     invoke: Invoke,
     digest: str,
     agree: bool,  # noqa: FBT001  a parameter of the test
 ) -> None:
-    with served_node() as other:
-        other.report.sid, other.report.digest = "dc2", digest
-        urls = ("--url", served.url, "--url", other.url)
-        shown = invoke("status", *urls)
-        document = json.loads(invoke("status", *urls, "--json").stdout)
-    assert ("show the same state" in shown.stdout, "states differ" in shown.stdout) == (agree, not agree)
-    assert document["agree"] is agree
+    other.report.digest = digest
+    urls = ("--url", served.url, "--url", other.url)
+    shown = invoke("status", *urls)
+    document = json.loads(invoke("status", *urls, "--json").stdout)
+    assert ("The 2 nodes show the same state" in shown.stdout, "states differ" in shown.stdout) == (agree, not agree)
+    assert (document["agree"], document["parted"]) == (agree, [])
     assert [node["status"]["sid"] for node in document["nodes"]] == ["dc1", "dc2"]
 
 
-def test_node_that_does_not_answer_is_said_and_the_others_are_shown(served: ServedNode, invoke: Invoke) -> None:
-    result = invoke("status", "--url", served.url, "--url", "http://127.0.0.1:1")
+def test_nodes_that_do_not_reach_each_other_never_show_the_same(
+    served: ServedNode, other: ServedNode, invoke: Invoke
+) -> None:
+    served.report.component = ("dc1",)
+    urls = ("--url", served.url, "--url", other.url)
+    shown = invoke("status", *urls)
+    document = json.loads(invoke("status", *urls, "--json").stdout)
+    assert "do not reach each other: dc1 and dc2." in shown.stdout
+    assert "same state" not in shown.stdout
+    assert (document["agree"], document["parted"]) == (False, [["dc1", "dc2"]])
+
+
+def test_node_that_does_not_answer_is_said_and_the_others_are_shown(
+    served: ServedNode, other: ServedNode, invoke: Invoke
+) -> None:
+    result = invoke("status", "--url", served.url, "--url", "http://127.0.0.1:1", "--url", other.url)
     assert result.exit_code == 1
-    assert "dc1 (3)" in result.stdout
+    assert "dc1 1m 30s" in words(result.stdout)
+    assert "The 2 nodes that answered show the same state." in result.stdout
     assert result.stderr == "Error: http://127.0.0.1:1: no answer (Connection refused); is the node running?\n"
 
 
-def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(served: ServedNode, invoke: Invoke) -> None:
-    with served_node() as other:
-        other.report.sid, other.report.digest = "dc2", "ee" * 16
-        result = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob")
-    assert "INBOX dc1 4 1 4 KiB dc1: d1d1d1d1, dc2: eeeeeeee" in " ".join(result.stdout.split())
+def test_node_is_called_by_its_id_if_its_configuration_is_given(invoke: Invoke, tmp_path: Path) -> None:
+    config = write_config(tmp_path, ListenConfig(http=Address("127.0.0.1", 1)))
+    result = invoke("status", "--config", config)
+    assert "dc1 silent" in words(result.stdout)
+    assert result.stderr == "Error: dc1: no answer at http://127.0.0.1:1 (Connection refused); is the node running?\n"
+
+
+def test_nodes_are_asked_at_once(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        urls = [f"--url=http://127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+        asking = threading.Thread(target=invoke, args=("status", *urls))
+        asking.start()
+        first, _ = one.accept()
+        second, _ = two.accept()
+        with first, second:
+            assert [each.recv(4) for each in (first, second)] == [b"GET ", b"GET "]
+            assert b"\r\n\r\n" in first.recv(1 << 16)
+            with pytest.raises(BlockingIOError):  # no end of the stream: it was not given up before the other was asked
+                first.recv(1, socket.MSG_DONTWAIT)
+        asking.join()
+
+
+def test_silent_node_is_not_waited_for_long(
+    served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.cli.status.ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        result = invoke("status", "--url", url, "--url", served.url)
+    assert result.stderr == f"Error: {url}: no answer (timed out); is the node running?\n"
+    assert "dc1 1m 30s" in words(result.stdout)
+
+
+def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(
+    served: ServedNode, other: ServedNode, invoke: Invoke
+) -> None:
+    served.report.master, other.report.master, other.report.digest = None, "dc3", "ee" * 16
+    result = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob")
+    assert "INBOX dc3 4 1 4 KiB dc1: d1d1d1d1, dc2: eeeeeeee" in words(result.stdout)
     document = json.loads(invoke("status", "--url", served.url, "--user", "bob", "--json").stdout)
     assert [box["user"] for box in document["nodes"][0]["mailboxes"]] == ["bob"]
+
+
+def test_user_that_there_is_not_is_said_once(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
+    result = invoke("status", "--url", served.url, "--url", other.url, "--user", "nobody")
+    assert result.exit_code == 1
+    assert "dc1 1m 30s" in words(result.stdout)
+    assert result.stderr.startswith(f"Error: {served.url}, {other.url}: there is no user 'nobody'; ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [80, None])
+def test_tables_fit_and_lines_end_where_their_text_ends(
+    served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: int | None
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    served.report.component = tuple(f"dc{number}" for number in range(1, 9))
+    served.report.mailboxes_total, served.report.log_entries = 1_234_567, 123_456_789
+    served.report.error = "[Errno 111] " + "the clocks are far apart " * 8
+    lines = invoke("status", "--url", served.url, "--url", "http://127.0.0.1:1", "--user", "bob").stdout.splitlines()
+    assert max(map(len, lines)) <= (columns or 120)
+    assert [line for line in lines if line != line.rstrip()] == []
+    shown = " ".join(lines)
+    assert "…" not in shown
+    for text in ("123456789", "1234567", "[Errno 111]", "d1d1d1d1", "INBOX", "seconds"):
+        assert text in shown
+
+
+def test_every_column_is_explained(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
+    other.report.digest = "ee" * 16
+    shown = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob").stdout
+    heads = [line.strip() for line in shown.splitlines() if re.match(" *(node|from|mailbox) ", line)]
+    columns = {column for line in heads for column in re.split(r"\s{2,}", line)} - {"from", "to", "mailbox"}
+    help_text = invoke("status", "--help").stdout
+    explained = [column for column in columns if re.search(rf"^ +(.*, )?{column}\b", help_text, re.MULTILINE)]
+    assert len(explained) > 12
+    assert columns - set(explained) == {"messages", "unseen"}
 
 
 def test_configuration_without_http_door(invoke: Invoke, tmp_path: Path) -> None:
@@ -82,6 +185,6 @@ def test_status_of_nothing_is_wrong_usage(invoke: Invoke) -> None:
 
 def test_numbers_that_people_read() -> None:
     assert [size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5 MiB", "3.0 TiB"]
-    assert ago(0, 90_061_999) == "1 day, 1:01:01"
-    assert ago(5_000, 0) == "0:00:00"
+    assert [ago(0, seconds * 1000) for seconds in (59, 125, 7_199, 90_061)] == ["59s", "2m 5s", "1h 59m", "1d 1h"]
+    assert ago(5_000, 0) == "0s"
     assert utc(784_111_777_000) == "1994-11-06 08:49:37Z"

@@ -55,11 +55,16 @@ async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
     assert [(link["peer"], link["up"], link["lag_bytes"]) for link in links] == [("dc2", True, 0), ("dc3", False, 2048)]
 
 
-@pytest.mark.parametrize(("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=eve", [])])
+@pytest.mark.parametrize(("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=ann%40example.org", [])])
 async def test_mailboxes_of_all_or_of_one(client: Conversation, query: str, users: list[str]) -> None:
     rows: object = (await get(client, f"/api/v1/mailboxes{query}")).json
     assert isinstance(rows, list)
     assert [row["user"] for row in rows] == users
+
+
+async def test_mailboxes_of_a_user_that_there_is_not(client: Conversation) -> None:
+    answer = await get(client, "/api/v1/mailboxes?user=eve")
+    assert (answer.status, "there is no user 'eve'" in str(answer.json["detail"])) == (404, True)
 
 
 async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conversation, mail: MemoryMail) -> None:

@@ -1,0 +1,180 @@
+"""What people read of `replicator status`: tables, and below them in words what is wrong.
+
+Ages are counted to the moment of each node's own answer, so that neither a reader's clock nor one slow node bends
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from replicator.cli.output import ago, echo, size, table
+from replicator.cli.target import NodeUrl
+from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+
+DIGEST_SHOWN = 8  # hexadecimal digits: enough to tell states apart by eye
+UNKNOWN = "-"
+
+# \b: click is to keep the lines.
+LEGEND = """
+\b
+Nodes
+  node        its id
+  up for      time since its start
+  reaches     the nodes that it reaches now, be it over others
+  root        the node that knows who masters what
+  term        rises with every node or link that comes or goes: masters are
+              chosen anew
+  masters     how many of its mailboxes it numbers the changes of
+  log         entries in its log: one for each change
+  waiting     entries of the log that it does not show yet: one before them
+              is missing, or they are of a branch still to be joined
+  state       start of a digest of all that it shows; equal means same mail
+
+\b
+Links: what one node has sent another
+  link        up or down and for how long, or never up since the node began
+  round trip  of the last heartbeat
+  entries, size, seconds
+              what "from" has and "to" has not confirmed to have on disk:
+              log entries, bytes, and age of the oldest
+
+\b
+Mailboxes, with --user
+  master      the node that numbers its changes, if any node asked knows
+  state       as above; by node, where nodes differ
+
+\b
+  -           none, or not known
+"""
+
+
+@dataclass(slots=True)
+class NodeAnswer:
+    """What a node said of itself, and why it said no more."""
+
+    url: NodeUrl
+    status: NodeStatus | None = None
+    mailboxes: tuple[MailboxStatus, ...] = ()
+    error: str | None = None
+
+
+def agreement(answers: Sequence[NodeAnswer]) -> bool | None:
+    """Whether the nodes that answered show the same state and reach each other; None for fewer than two."""
+    digests = [answer.status.digest for answer in answers if answer.status]
+    if len(digests) < 2:
+        return None
+    return len(set(digests)) == 1 and not parted(answers)
+
+
+def parted(answers: Sequence[NodeAnswer]) -> list[tuple[str, str]]:
+    """Pairs of nodes that answered, and of which one at least does not reach the other."""
+    known = [answer.status for answer in answers if answer.status]
+    return [
+        (one.sid, other.sid)
+        for one, other in combinations(known, 2)
+        if one.sid not in other.component or other.sid not in one.component
+    ]
+
+
+def show(out: Console, answers: Sequence[NodeAnswer]) -> None:
+    """Print it all."""
+    known = [answer.status for answer in answers if answer.status]
+    parts: list[RenderableType] = [_node_table(answers)]
+    if any(node.links for node in known):
+        parts += [_link_table(known), *_links_down(known)]
+    if any(answer.mailboxes for answer in answers):
+        parts.append(_mailbox_table(answers))
+    echo(out, *parts, *_verdict(answers, known))
+
+
+def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iterator[str]:
+    if pairs := parted(answers):
+        named = escape("; ".join(f"{one} and {other}" for one, other in pairs))
+        yield f"[red]They do not reach each other: {named}.[/] Until a link is back, neither gets what the other takes."
+    elif agreement(answers):
+        which = "" if len(known) == len(answers) else " that answered"
+        yield f"[green]The {len(known)} nodes{which} show the same state.[/]"
+    elif len(known) > 1:
+        yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
+
+
+def _node_table(answers: Sequence[NodeAnswer]) -> Table:
+    columns = ("node…", "up for", "reaches…", "root…", ">term", ">masters…", ">log", ">waiting", "state")
+    rows = table("Nodes", *columns)
+    for answer in answers:
+        node = answer.status
+        if node is None:
+            rows.add_row(f"[red]{escape(answer.url.name)}[/]", "[red]silent[/]")
+            continue
+        rows.add_row(
+            escape(node.sid),
+            ago(node.started_ms, node.clock_ms),
+            escape(", ".join(sid for sid in node.component if sid != node.sid) or UNKNOWN),
+            escape(node.root or UNKNOWN),
+            str(node.term),
+            f"{node.mastered} of {node.mailboxes}",
+            str(node.log_entries),
+            str(node.waiting_entries),
+            escape(node.digest[:DIGEST_SHOWN]),
+        )
+    return rows
+
+
+def _link_table(nodes: Sequence[NodeStatus]) -> Table:
+    title = "Links, and how far the peer is behind"
+    rows = table(title, "from…", "to…", "link", ">round trip", ">entries", ">size", ">seconds")
+    for node in nodes:
+        for link in node.links:
+            rows.add_row(
+                escape(node.sid),
+                escape(link.peer),
+                _state(link, node.clock_ms),
+                UNKNOWN if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2f} ms",
+                str(link.lag_entries),
+                size(link.lag_bytes),
+                f"{link.lag_s:.1f}",
+            )
+    return rows
+
+
+def _state(link: LinkStatus, now_ms: int) -> str:
+    if link.since_ms is None:
+        return "[red]never up[/]"
+    return f"{'[green]up[/]' if link.up else '[red]down[/]'} {ago(link.since_ms, now_ms)}"
+
+
+def _links_down(nodes: Sequence[NodeStatus]) -> Iterator[str]:
+    """A line for each link that is down, and an empty one."""
+    down = [(node.sid, link) for node in nodes for link in node.links if not link.up]
+    for sid, link in down:
+        reason = escape(link.error or "not tried yet")
+        yield f"{escape(sid)} has no link to {escape(link.peer)} ({escape(link.address)}): {reason}"
+    if down:
+        yield ""
+
+
+def _mailbox_table(answers: Sequence[NodeAnswer]) -> Table:
+    """A mailbox a row, with its master, the first node's counts, and whether all nodes show the same."""
+    rows = table("Mailboxes", "mailbox…", "master…", ">messages", ">unseen", ">size", "state…")
+    nodes = {answer.status.sid: {box.name: box for box in answer.mailboxes} for answer in answers if answer.status}
+    for name in sorted({name for boxes in nodes.values() for name in boxes}):
+        at = {sid: boxes[name] for sid, boxes in nodes.items() if name in boxes}
+        first = next(iter(at.values()))
+        masters = ", ".join(sorted({box.master for box in at.values() if box.master})) or UNKNOWN
+        counts = (str(first.messages), str(first.unseen), size(first.size_bytes))
+        digests = {sid: at[sid].digest[:DIGEST_SHOWN] if sid in at else "none" for sid in nodes}
+        rows.add_row(escape(name), escape(masters), *counts, _compared(digests))
+    return rows
+
+
+def _compared(digests: Mapping[str, str]) -> str:
+    if len(set(digests.values())) == 1:
+        return escape(next(iter(digests.values())))
+    return f"[yellow]{escape(', '.join(f'{sid}: {digest}' for sid, digest in digests.items()))}[/]"
