@@ -39,6 +39,10 @@ class UnavailableError(MailError):
     """The change could not be finished in time. It may or may not have happened; trying again is safe."""
 
 
+class UsersUnavailableError(MailError):
+    """Who has mail here cannot be known: the passwd-file has not been readable since the node started."""
+
+
 class DiskFullError(MailError):
     """The disk is full. Nothing was stored; reading goes on."""
 

@@ -26,6 +26,7 @@ from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
+from replicator.lmtp.trace import host_name
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
@@ -55,8 +56,10 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             coordinator = Coordinator(config, store, environment, tls.dial)
             mail = ClusterMail(store, coordinator, environment)
             registry = CollectorRegistry()
-            report = Report(coordinator, store, environment, registry)
-            handlers = _doors(config, tls, coordinator, mail=mail, report=report, registry=registry)
+            users = UserDirectory(config.users.passwd_file)
+            users.refresh()  # a file that is not there is warned of now, not when the first mail comes
+            report = Report(coordinator, store, environment, registry, problems=users.unreadable)
+            handlers = _doors(config, tls, coordinator, mail=mail, users=users, report=report, registry=registry)
             async with trio.open_nursery() as nursery:
                 listeners = [(await _listen(address), handler) for address, handler in handlers]
                 nursery.start_soon(coordinator.run)
@@ -73,14 +76,14 @@ def _doors(
     coordinator: Coordinator,
     *,
     mail: ClusterMail,
+    users: UserDirectory,
     report: Report,
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
     """What listens where."""
     listen, sid = config.listen, config.node.id
-    users = UserDirectory(config.users.passwd_file)
     imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients)
-    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=sid))
+    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host_name(sid, config.node.cluster)))
     http = HttpServer(HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry))
     if listen.peer:
         yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
@@ -139,13 +142,23 @@ class _Tls:
         self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
 
     async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
-        """Connect to a peer."""
-        stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+        """Connect to a peer. Raises OSError that says why not."""
+        try:
+            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+        except OSError as error:
+            raise OSError(_reason(error)) from error
         return trio.SSLStream(stream, self._dialling) if self._dialling else stream
 
     def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
         """A peer's connection."""
         return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
+
+
+def _reason(error: OSError) -> str:
+    """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
+    cause = error.__cause__
+    attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
+    return "; ".join(dict.fromkeys(getattr(attempt, "strerror", None) or str(attempt) for attempt in attempts))
 
 
 def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:

@@ -21,6 +21,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     UnavailableError,
+    UsersUnavailableError,
 )
 
 JSON_TYPE = "application/json"
@@ -84,6 +85,7 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
     ContentUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DurabilityError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    UsersUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
 }
 

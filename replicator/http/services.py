@@ -32,8 +32,8 @@ class NodeReport(Protocol):
 class UserNames(Protocol):
     """Who has mail here."""
 
-    def exists(self, user: str) -> bool:
-        """Whether the user is known."""
+    def find(self, name: str) -> str | None:
+        """The user whom the name means; None: nobody. Raises UsersUnavailableError while nobody can know."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import logging
 from base64 import b64decode
 from functools import partial
 
@@ -10,6 +11,9 @@ from replicator.imap import commands as c
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import continuation, quoted_or_literal, status_line, untagged
 from replicator.imap.session import Completion, Session
+from replicator.log_fields import LogFields
+
+_log = logging.getLogger(__name__)
 
 MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and shows in the log
 
@@ -81,8 +85,11 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:
         name = secret = ""  # nobody's; goes the same way as any wrong password
-    if await session.services.users.verify(name, secret, address=session.connection.address):
-        return session.log_in(name)
+    login = await session.services.users.verify(name, secret, address=session.connection.address)
+    who = LogFields({"user": login.user if login else name, "client": session.connection.address})
+    _log.info("login %s %s", "ok" if login else "failed", who)
+    if login is not None:
+        return session.log_in(login)
     session.failed_logins += 1
     if session.failed_logins >= MAX_FAILED_LOGINS:
         session.ended = True

@@ -116,7 +116,8 @@ async def _serve_next(session: Session) -> bool:
     except CommandSyntaxError as error:
         await session.write([tagged(error.tag or "*", "BAD", str(error))])
         return False
-    return await _run(session, command)
+    session.check_login()
+    return await _run(session, command, verb_of(event.text).decode("ascii"))
 
 
 async def _refuse_frame(session: Session, error: FramingError) -> None:
@@ -131,11 +132,11 @@ async def _refuse_frame(session: Session, error: FramingError) -> None:
         await session.write([status_line("BYE", str(error))])
 
 
-async def _run(session: Session, command: c.Tagged) -> bool:
+async def _run(session: Session, command: c.Tagged, verb: str) -> bool:
     """Run one command and answer it; False if it was illegal."""
     condition, text, code, after = "OK", "", None, None
     try:
-        completion = await _run_if_legal(session, command.command)
+        completion = await _run_if_legal(session, command.command, verb)
         text, code, after = completion.text, completion.code, completion.after
     except CommandFailedError as error:
         condition, text, code = error.condition, str(error), error.code
@@ -151,12 +152,19 @@ async def _run(session: Session, command: c.Tagged) -> bool:
     return condition != "BAD"
 
 
-async def _run_if_legal(session: Session, command: c.Command) -> Completion:
+async def _run_if_legal(session: Session, command: c.Command, verb: str) -> Completion:
     rule = RULES[type(command)]
     if session.state not in rule.states:
-        legal = " or ".join(sorted(state.value for state in rule.states))
-        raise CommandFailedError(f"Legal when {legal}; now {session.state.value}", condition="BAD")
+        raise CommandFailedError(f"{verb} {_what_it_needs(session, rule)}", condition="BAD")
     return await rule.run(session, command)
+
+
+def _what_it_needs(session: Session, rule: Rule) -> str:
+    if rule.states == _STRANGER:
+        return "is for connections that have not logged in"
+    if session.state is State.NOT_AUTHENTICATED:
+        return "is for users; log in first"
+    return "is about messages of a mailbox; SELECT one first"
 
 
 def _may_renumber(command: c.Command) -> bool:

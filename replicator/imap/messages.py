@@ -16,6 +16,8 @@ from replicator.imap.session import Completion, Session
 
 _DELETED = "\\Deleted"
 
+LOGIN_CHECK_S = 30.0  # how long a client in IDLE may stay without having a right to
+
 
 async def store(session: Session, command: c.Store) -> Completion:
     """STORE and UID STORE; `.SILENT` is silent only about what the client itself changed."""
@@ -118,6 +120,7 @@ async def idle(session: Session, _command: c.Idle) -> Completion:
     await session.connection.flush()
     telling = trio.Lock()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_check_login, session, telling)
         if session.selection_or_none is not None:
             nursery.start_soon(_tell_changes, session, telling)
         frame = await session.connection.next_frame()
@@ -131,11 +134,19 @@ async def idle(session: Session, _command: c.Idle) -> Completion:
 async def _tell_changes(session: Session, telling: trio.Lock) -> None:
     while True:
         async with telling:
+            session.check_login()
             await session.write(session.selection.announce(expunges=True))
             await session.connection.flush()
             await session.write(await session.selection.claim_recent())
             await session.connection.flush()
         await session.selection.wait()
+
+
+async def _check_login(session: Session, telling: trio.Lock) -> None:
+    while True:
+        await trio.sleep(LOGIN_CHECK_S)
+        async with telling:
+            session.check_login()
 
 
 def _writable(session: Session) -> Selection:

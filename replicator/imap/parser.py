@@ -80,7 +80,7 @@ class CommandParser:
         try:
             command = self._lark.parse(frame.text.decode("latin-1"))
         except (UnexpectedCharacters, UnexpectedEOF, UnexpectedToken) as error:
-            raise CommandSyntaxError(_explain(error), tag_of(frame.text)) from error
+            raise CommandSyntaxError(_explain(error, frame.text), tag_of(frame.text)) from error
         except MeaninglessError as error:
             raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
         finally:
@@ -101,7 +101,7 @@ def verb_of(text: bytes) -> bytes:
     return words[1].upper() if len(words) > 1 else b""
 
 
-def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken) -> str:
+def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text: bytes) -> str:
     where = f"at column {error.column}"
     if isinstance(error, UnexpectedCharacters):
         expected = set(error.allowed or ())
@@ -109,6 +109,8 @@ def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken) -> s
         expected = set(error.expected)
         if isinstance(error, UnexpectedEOF) or error.token.type == "$END":
             where = "at the end"
+            if expected == {"_SP"}:  # whoever forgot it forgot what comes after it
+                return f"Expected {'an argument' if b' ' in text else 'the name of a command'} {where}"
     for terminal, words in _ALTERNATIVES.items():
         if terminal in expected:
             return f"Expected {words} {where}"

@@ -15,6 +15,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     UnavailableError,
+    UsersUnavailableError,
 )
 from replicator.imap.search_keys import CHARSETS, BadCharsetError
 
@@ -26,6 +27,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (ContentUnavailableError, "UNAVAILABLE"),
     (DurabilityError, "UNAVAILABLE"),
     (UnavailableError, "UNAVAILABLE"),
+    (UsersUnavailableError, "UNAVAILABLE"),
     (DiskFullError, "OVERQUOTA"),
     (BadCharsetError, f"BADCHARSET ({' '.join(CHARSETS)})"),
 )

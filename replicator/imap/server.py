@@ -13,7 +13,7 @@ from replicator.imap.dispatch import converse
 from replicator.imap.responses import status_line
 from replicator.imap.selection import MailboxGoneError
 from replicator.imap.services import ImapServices
-from replicator.imap.session import Session
+from replicator.imap.session import LoginRevokedError, Session
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
         await _say_bye(connection, "You said nothing for too long; connect again")
     except* MailboxGoneError as gone:
         await _say_bye(connection, str(gone.exceptions[0]), "NONEXISTENT")
+    except* LoginRevokedError as revoked:
+        await _say_bye(connection, str(revoked.exceptions[0]))
     except* Exception:  # noqa: BLE001 (a defect in serving one client must not end the others' connections)
         _log.exception("IMAP connection from %s failed", address)
         await _say_bye(connection, f"Failed; the log of {services.sid} says why", "SERVERBUG")

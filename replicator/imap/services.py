@@ -12,13 +12,21 @@ from typing import Protocol
 from protocol.framing import MIB
 from replicator.imap.parser import CommandParser
 from replicator.mailstore import MailStore
+from replicator.users import Login
 
 
 class Users(Protocol):
     """Who may log in."""
 
-    async def verify(self, user: str, password: str, *, address: str | None = None) -> bool:
-        """Whether that is the user's password. Takes as long for an unknown user; slows guessing down by address."""
+    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        """Who is meant, if that is the user's password. Slows guessing down by user and by address.
+
+        Raises UsersUnavailableError while nobody can know.
+        """
+        ...
+
+    def holds(self, login: Login) -> bool:
+        """Whether the user is still there, with the same password."""
         ...
 
 

@@ -14,6 +14,7 @@ from replicator.imap.refusals import CommandFailedError
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder, MailStore
+from replicator.users import Login
 
 _ALWAYS = ("IMAP4rev1", "LITERAL+", "SASL-IR", "ID")
 _LOGGED_IN = (
@@ -27,6 +28,10 @@ _LOGGED_IN = (
     "OBJECTID",
     "STATUS=SIZE",
 )
+
+
+class LoginRevokedError(Exception):
+    """The user is gone, or has another password now."""
 
 
 class State(Enum):
@@ -55,7 +60,7 @@ class Session:
         self.connection = connection
         self.ended = False
         self.failed_logins = 0
-        self._user: str | None = None
+        self._login: Login | None = None
         self._selection: Selection | None = None
 
     @property
@@ -63,7 +68,7 @@ class Session:
         """RFC 3501 section 3."""
         if self.ended:
             return State.LOGOUT
-        if self._user is None:
+        if self._login is None:
             return State.NOT_AUTHENTICATED
         return State.AUTHENTICATED if self._selection is None else State.SELECTED
 
@@ -75,8 +80,8 @@ class Session:
     @property
     def user(self) -> str:
         """Who is logged in; asked only where the state says that somebody is."""
-        assert self._user is not None
-        return self._user
+        assert self._login is not None
+        return self._login.user
 
     @property
     def selection(self) -> Selection:
@@ -91,20 +96,25 @@ class Session:
 
     def capabilities(self) -> str:
         """What CAPABILITY says now (RFC 3501 section 6.1.1)."""
-        if self._user is not None:
+        if self._login is not None:
             return " ".join((*_ALWAYS, *_LOGGED_IN))
         starttls = ("STARTTLS",) if self.services.tls is not None and not self.connection.secure else ()
         login = ("AUTH=PLAIN",) if self.connection.private else ("LOGINDISABLED",)
         return " ".join((*_ALWAYS, *starttls, *login))
 
-    def log_in(self, user: str) -> Completion:
-        """The client is `user` from here on. Raises CommandFailedError if the user has too many connections."""
-        if not self.services.connections.log_in(user):
+    def log_in(self, login: Login) -> Completion:
+        """The client is this user from here on. Raises CommandFailedError if the user has too many connections."""
+        if not self.services.connections.log_in(login.user):
             limit = self.services.connections.limit_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
-        self._user = user
+        self._login = login
         self.connection.welcome(self.services.max_message_bytes)
         return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
+
+    def check_login(self) -> None:
+        """Whoever has logged in may still do so. Raises LoginRevokedError."""
+        if self._login is not None and not self.services.users.holds(self._login):
+            raise LoginRevokedError("Your password has changed, or you are no user here any more; log in again")
 
     def select(self, selection: Selection | None) -> None:
         """Close the selected mailbox and go on with this one, if any."""
@@ -115,9 +125,9 @@ class Session:
     def close(self) -> None:
         """End the session, however it ends."""
         self.select(None)
-        if self._user is not None:
-            self.services.connections.log_out(self._user)
-            self._user = None
+        if self._login is not None:
+            self.services.connections.log_out(self._login.user)
+            self._login = None
         self.ended = True
 
     async def folder(self, name: str) -> Folder:

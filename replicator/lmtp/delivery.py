@@ -1,23 +1,26 @@
-"""From a received message to the mail store, and back to replies."""
+"""From a received message to the mail store, and back to replies and the log."""
 
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
-from email.utils import format_datetime
 
 import trio
 
 from replicator.errors import MailError
-from replicator.lmtp.machine import Envelope, ReceivedMessage
-from replicator.lmtp.replies import DELIVERED, Reply, reply_for
+from replicator.lmtp import replies
+from replicator.lmtp.machine import ReceivedMessage
+from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
-from replicator.mailstore import INBOX, NewMessage
+from replicator.lmtp.trace import message_id, traced
+from replicator.log_fields import LogFields
+from replicator.mailstore import INBOX, NewMessage, SavedMessage
 
 log = logging.getLogger(__name__)
 
 SAVES_AT_ONCE = 16
 """Of one message: enough to share group commits, not enough to crowd out other connections."""
+
+Outcome = SavedMessage | MailError
 
 
 async def deliver(services: LmtpServices, message: ReceivedMessage, client_ip: str | None) -> list[Reply]:
@@ -25,25 +28,21 @@ async def deliver(services: LmtpServices, message: ReceivedMessage, client_ip: s
 
     Cancelled, it may have stored some: none has been reported then, and the sender tries again.
     """
-    envelope = message.envelope
-    now_ms = services.clock_ms()
-    headers = trace_headers(envelope, node_name=services.node_name, client_ip=client_ip, now_ms=now_ms)
+    now_ms, trace_id = services.clock_ms(), services.new_id()
     # Nothing in it depends on the recipient: the text is the same for all, and is stored as one.
-    new = NewMessage(headers + message.text, received_ms=now_ms)
-    users = tuple(dict.fromkeys(envelope.users))
+    text = traced(message, host=services.node_name, client_ip=client_ip, trace_id=trace_id, now_ms=now_ms)
+    new = NewMessage(text, received_ms=now_ms)
+    users = tuple(dict.fromkeys(message.envelope.users))
     outcomes = await _save_all(services, users, new)
-    for user in users:
-        outcome = outcomes[user]
-        log.info(
-            "from <%s> to %r, %d bytes: %d %s", envelope.sender or "", user, len(new.text), outcome.code, outcome.text
-        )
-    return [outcomes[user] for user in envelope.users]
+    if log.isEnabledFor(logging.INFO):
+        _log(message, outcomes, {"size": len(text), "client": client_ip, "id": trace_id})
+    return [_reply(user, outcomes[user]) for user in message.envelope.users]
 
 
-async def _save_all(services: LmtpServices, users: tuple[str, ...], new: NewMessage) -> dict[str, Reply]:
+async def _save_all(services: LmtpServices, users: tuple[str, ...], new: NewMessage) -> dict[str, Outcome]:
     if len(users) == 1:  # nearly always, and then a nursery is what costs most
         return {users[0]: await _save(services, users[0], new)}
-    outcomes: dict[str, Reply] = {}
+    outcomes: dict[str, Outcome] = {}
     limiter = trio.CapacityLimiter(SAVES_AT_ONCE)
 
     async def save(user: str) -> None:
@@ -56,28 +55,25 @@ async def _save_all(services: LmtpServices, users: tuple[str, ...], new: NewMess
     return outcomes
 
 
-async def _save(services: LmtpServices, user: str, new: NewMessage) -> Reply:
+async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:
     try:
         folder = await services.mail.folder(user, INBOX)
-        await services.mail.save(folder, new)
+        return await services.mail.save(folder, new)
     except MailError as error:
-        return reply_for(error)
-    return DELIVERED
+        return error
 
 
-def trace_headers(envelope: Envelope, *, node_name: str, client_ip: str | None, now_ms: int) -> bytes:
-    """`Return-Path:` and `Received:` (RFC 5321 section 4.4; the protocol's name: RFC 3848, RFC 6531 section 4.3)."""
-    client = f"{envelope.client} ({_literal(client_ip)})" if client_ip else envelope.client
-    protocol = "UTF8LMTP" if envelope.utf8 else "LMTP"
-    date = format_datetime(datetime.fromtimestamp(now_ms / 1000, UTC))
-    return (
-        f"Return-Path: <{envelope.sender or ''}>\r\n"
-        f"Received: from {client}\r\n"
-        f"\tby {node_name} with {protocol};\r\n"
-        f"\t{date}\r\n"
-    ).encode()
+def _reply(user: str, outcome: Outcome) -> Reply:
+    return reply_for(outcome) if isinstance(outcome, MailError) else replies.delivered(user, outcome.uid)
 
 
-def _literal(ip: str) -> str:
-    """RFC 5321 section 4.1.3."""
-    return f"[IPv6:{ip}]" if ":" in ip else f"[{ip}]"
+def _log(message: ReceivedMessage, outcomes: dict[str, Outcome], common: dict[str, object]) -> None:
+    """One line for each user."""
+    heard = {"mid": message_id(message.text), "from": f"<{message.envelope.sender or ''}>"}
+    for user, outcome in outcomes.items():
+        if isinstance(outcome, MailError):
+            reply = reply_for(outcome)
+            told = {"code": reply.code, "reason": reply.text}
+            log.info("refused %s", LogFields({**heard, "to": user, **told, **common}))
+        else:
+            log.info("delivered %s", LogFields({**heard, "to": user, "uid": outcome.uid, **common}))

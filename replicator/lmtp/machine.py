@@ -11,11 +11,12 @@ might see can smuggle a second message in (RFC 5321 section 4.1.1.4).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from replicator.errors import MailError
 from replicator.lmtp import replies
-from replicator.lmtp.replies import Reply
+from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
 
 LINE_BYTES_MAX = 4096
@@ -62,13 +63,35 @@ LEGAL: dict[str, frozenset[State]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Recipient:
+    """Of an accepted RCPT: the address, and whose it is."""
+
+    address: Address
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
-    """A transaction: who sends to whom. `users` are in the order of the accepted RCPTs, repeats included."""
+    """A transaction: who sends to whom. Recipients are in the order of the accepted RCPTs, repeats included."""
 
     client: str
     sender: Address | None = None
-    users: tuple[str, ...] = ()
+    recipients: tuple[Recipient, ...] = ()
     utf8: bool = False
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The recipients' users, in the same order."""
+        return tuple(recipient.user for recipient in self.recipients)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A RCPT that was refused, for the log. `argument` is what the client wrote."""
+
+    sender: Address | None
+    argument: str
+    reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +103,9 @@ class ReceivedMessage:
 
 
 class LmtpMachine:
-    """One connection. `find_user` says whose mailbox an address means; None: nobody's."""
+    """One connection. `find_user` says whom an address (`Address.name`) means, None: nobody; it may raise MailError."""
 
-    def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[Address], str | None]) -> None:
+    def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None]) -> None:
         self._host = host
         self._max_message_bytes = max_message_bytes
         # Stuffing makes a message longer by a third at most: CRLF, dot, and the dot before it.
@@ -95,6 +118,7 @@ class LmtpMachine:
         self._searched = 0  # no end of data begins before this
         self._discarded = 0
         self._message: ReceivedMessage | None = None
+        self._rejections: list[Rejection] = []
         self._output: list[bytes] = []
         self._answer(Reply(220, None, f"{host} LMTP ready"))
 
@@ -118,6 +142,11 @@ class LmtpMachine:
         self._output.clear()
         return output
 
+    def take_rejections(self) -> list[Rejection]:
+        """The RCPTs that were refused, and forget them. There are no more than fit into what was received."""
+        rejections, self._rejections = self._rejections, []
+        return rejections
+
     def advance(self) -> ReceivedMessage | None:
         """Do what the bytes so far say. None: there is no more to do until more of them come."""
         while self._step():
@@ -128,7 +157,7 @@ class LmtpMachine:
     def delivered(self, outcomes: Sequence[Reply]) -> None:
         """Answer the message that `advance` returned: a reply for each recipient, in order (RFC 2033 section 4.2)."""
         assert self._state is State.DELIVERING
-        assert len(outcomes) == len(self._envelope.users)
+        assert len(outcomes) == len(self._envelope.recipients)
         for outcome in outcomes:
             self._answer(outcome)
         self._reset()
@@ -197,7 +226,7 @@ class LmtpMachine:
 
     def _refuse_size(self) -> None:
         self._state = State.DELIVERING
-        self.delivered([replies.too_large(self._max_message_bytes)] * len(self._envelope.users))
+        self.delivered([replies.too_large(self._max_message_bytes)] * len(self._envelope.recipients))
 
     # ---- commands ----------------------------------------------------------------------------------------------
 
@@ -283,6 +312,12 @@ class LmtpMachine:
         return None
 
     def _rcpt(self, argument: str) -> Reply:
+        reply = self._recipient(argument)
+        if reply != replies.RECIPIENT_OK:
+            self._rejections.append(Rejection(self._envelope.sender, argument, reply))
+        return reply
+
+    def _recipient(self, argument: str) -> Reply:
         path = parse_to(argument)
         if path is None or path.address is None:
             return replies.BAD_RECIPIENT
@@ -290,13 +325,16 @@ class LmtpMachine:
             return replies.UNKNOWN_PARAMETER
         if not self._envelope.utf8 and not str(path.address).isascii():
             return replies.NEEDS_SMTPUTF8
-        if len(self._envelope.users) >= RECIPIENTS_MAX:
+        if len(self._envelope.recipients) >= RECIPIENTS_MAX:
             return replies.TOO_MANY_RECIPIENTS
-        user = self._find_user(path.address)
+        try:
+            user = self._find_user(path.address.name)
+        except MailError as error:
+            return reply_for(error)
         if user is None:
             return replies.UNKNOWN_USER
-        was = self._envelope
-        self._envelope = Envelope(was.client, was.sender, (*was.users, user), was.utf8)
+        recipients = (*self._envelope.recipients, Recipient(path.address, user))
+        self._envelope = replace(self._envelope, recipients=recipients)
         self._state = State.RECIPIENTS
         return replies.RECIPIENT_OK
 

@@ -11,6 +11,7 @@ from replicator.errors import (
     MailError,
     MessageTooLargeError,
     UnavailableError,
+    UsersUnavailableError,
 )
 
 TEXT_MAX = 480
@@ -36,7 +37,6 @@ class Reply:
 OK = Reply(250, "2.0.0", "OK")
 SENDER_OK = Reply(250, "2.1.0", "sender OK")
 RECIPIENT_OK = Reply(250, "2.1.5", "recipient OK")
-DELIVERED = Reply(250, "2.0.0", "stored")
 SEND_MESSAGE = Reply(354, None, "send the message, end with <CRLF>.<CRLF>")
 BYE = Reply(221, "2.0.0", "bye")
 CANNOT_VERIFY = Reply(252, "2.0.0", "send some mail, I will try")
@@ -64,6 +64,11 @@ IDLE_TOO_LONG = Reply(421, "4.4.2", "nothing heard for too long; closing")
 TOO_MANY_CONNECTIONS = Reply(421, "4.3.2", "too many connections; come back later")
 
 
+def delivered(user: str, uid: int) -> Reply:
+    """With what finds the message here: senders write the reply to their own logs."""
+    return Reply(250, "2.0.0", f"<{user}> INBOX uid {uid} stored")
+
+
 def too_large(max_message_bytes: int) -> Reply:
     """RFC 1870 section 6."""
     return Reply(552, "5.3.4", f"the message is larger than {max_message_bytes} bytes")
@@ -74,7 +79,7 @@ def reply_for(error: MailError) -> Reply:
     match error:
         case DiskFullError():
             return Reply(452, "4.3.1", str(error))
-        case DurabilityError():
+        case DurabilityError() | UsersUnavailableError():
             return Reply(451, "4.3.0", str(error))
         case UnavailableError():
             return Reply(451, "4.4.1", str(error))

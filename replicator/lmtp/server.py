@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import deliver
 from replicator.lmtp.machine import LmtpMachine
-from replicator.lmtp.recipients import find_user
 from replicator.lmtp.services import LmtpServices
+from replicator.log_fields import LogFields
+
+log = logging.getLogger(__name__)
 
 IDLE_S = 300.0
 """RFC 5321 section 4.5.3.2.7: a server waits at least five minutes for the client."""
@@ -62,10 +66,7 @@ class _Connection:
         self._large = large
         self._holds_large = False
         self._client_ip = _client_ip(stream)
-        exists = services.users.exists
-        self._machine = LmtpMachine(
-            services.node_name, services.max_message_bytes, lambda address: find_user(address, exists)
-        )
+        self._machine = LmtpMachine(services.node_name, services.max_message_bytes, services.users.find)
 
     async def refuse(self) -> None:
         """Say that there are too many connections instead of a greeting."""
@@ -84,6 +85,7 @@ class _Connection:
         while (message := self._machine.advance()) is not None:
             self._machine.delivered(await deliver(self._services, message, self._client_ip))
             del message  # it may be large, and the next one may take long to come
+        self._log_rejections()
         await self._flush()
         if self._machine.closed:
             return False
@@ -95,6 +97,17 @@ class _Connection:
         self._machine.close(replies.IDLE_TOO_LONG)
         await self._flush()
         return False
+
+    def _log_rejections(self) -> None:
+        for rejection in self._machine.take_rejections():
+            fields = {
+                "code": rejection.reply.code,
+                "from": f"<{rejection.sender or ''}>",
+                "rcpt": rejection.argument,
+                "client": self._client_ip,
+                "reason": rejection.reply.text,
+            }
+            log.info("rejected %s", LogFields(fields))
 
     async def _flush(self) -> None:
         output = self._machine.take_output()

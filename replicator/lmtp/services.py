@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +12,15 @@ from replicator.mailstore import Folder, NewMessage, SavedMessage
 
 MESSAGE_BYTES_MAX = 50 * 1024 * 1024
 """What large mail providers accept; a message is held in memory while it arrives."""
+
+
+TRACE_ID_BYTES = 8
+"""As many as let nobody meet the same id twice in a log."""
+
+
+def new_trace_id() -> str:
+    """A name for one message's delivery, an atom of RFC 5321 section 4.4: in its header and in the log."""
+    return secrets.token_hex(TRACE_ID_BYTES)
 
 
 class Inboxes(Protocol):
@@ -28,17 +38,21 @@ class Inboxes(Protocol):
 class UserNames(Protocol):
     """Who has mail here."""
 
-    def exists(self, user: str) -> bool:
-        """Whether the user is known. Never waits."""
+    def find(self, name: str) -> str | None:
+        """The user whom an address means; None: nobody. Never waits.
+
+        Raises UsersUnavailableError while nobody can know.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LmtpServices:
-    """What a connection may use. `node_name` stands in the greeting and in `Received:` headers."""
+    """What a connection may use. `node_name` stands in the greeting and in `Received:` headers (`trace.host_name`)."""
 
     mail: Inboxes
     users: UserNames
     node_name: str
     max_message_bytes: int = MESSAGE_BYTES_MAX
     clock_ms: Callable[[], int] = wall_clock_ms
+    new_id: Callable[[], str] = new_trace_id

@@ -43,8 +43,9 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The local part without its quotes."""
-        return QUOTED_PAIR.sub(r"\1", self.local[1:-1]) if self.local.startswith('"') else self.local
+        """The address without quotes: how a user may be called."""
+        local = QUOTED_PAIR.sub(r"\1", self.local[1:-1]) if self.local.startswith('"') else self.local
+        return f"{local}@{self.domain}" if self.domain else local
 
     def __str__(self) -> str:
         return f"{self.local}@{self.domain}" if self.domain else self.local

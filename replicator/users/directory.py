@@ -1,4 +1,4 @@
-"""The users as the doors see them: who is there, and whether a password is theirs.
+"""The users as the doors see them: who is meant, whether a password is theirs, and whether it still is.
 
 Belongs to the event loop: only hashing runs in threads. The file is looked at on every question and read again when
 it has changed; that is a `stat`, and now and then the reading of a small file.
@@ -18,6 +18,9 @@ from pathlib import Path
 import trio
 
 from replicator.environment import ThreadRunner, run_in_thread
+from replicator.errors import UsersUnavailableError
+from replicator.log_fields import LogFields
+from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
 from replicator.users.throttle import DELAY_MAX_S, FailureTable
@@ -41,9 +44,18 @@ FileVersion = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """Who has given the right password, and which password that was: `UserDirectory.holds` compares it later."""
+
+    user: str
+    password: PasswordHash
+
+
+@dataclass(frozen=True, slots=True)
 class _Remembered:
     """A password that was right, as a digest under this process's own key."""
 
+    login: Login
     digest: bytes
     until_s: float
 
@@ -55,7 +67,7 @@ class UserDirectory:
         self._path = path
         self._run_in_thread = run_in_thread
         self._version: FileVersion | None = None
-        self._table = UserTable()
+        self._table: UserTable | None = None  # None: no file could be read since the process started
         self._unreadable: str | None = None
         self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
@@ -64,54 +76,77 @@ class UserDirectory:
         self._user_failures = FailureTable(FREE_FAILURES_USER)
         self._address_failures = FailureTable(FREE_FAILURES_ADDRESS)
 
-    def exists(self, user: str) -> bool:
-        """Whether the user is in the file, even with a hash that cannot be used."""
-        self._refresh()
-        return user in self._table.users
+    def find(self, name: str) -> str | None:
+        """The user whom an address or a login name means (see `names`), even one whose hash cannot be used.
+
+        Raises UsersUnavailableError while nobody can know: the file could not be read even once.
+        """
+        users = self._known().users
+        return next((user for user in candidates(name) if user in users), None)
 
     def users(self) -> list[str]:
         """All users, in the order of the file."""
-        self._refresh()
-        return list(self._table.users)
+        self.refresh()
+        return list(self._table.users) if self._table else []
+
+    def unreadable(self) -> list[str]:
+        """Why the file cannot be read now; empty: it can."""
+        self.refresh()
+        return [self._unreadable] if self._unreadable else []
 
     def problems(self) -> list[str]:
-        """What is wrong with the file now, as `file:line: what`."""
-        self._refresh()
-        return [*([self._unreadable] if self._unreadable else []), *self._table.problems]
+        """All that is wrong with the file now, single lines of it too, as `file:line: what`."""
+        return [*self.unreadable(), *(self._table.problems if self._table else ())]
 
-    async def verify(self, user: str, password: str, *, address: str | None = None) -> bool:
-        """Whether this is the user's password. Takes as long for a user who does not exist.
+    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        """The user whom the name means, if this is that user's password. Takes as long for one who does not exist.
 
-        After failures of this user, or from this `address` (an IP address), it waits first, up to 8 seconds.
+        After failures of this user, or from this `address` (an IP address), it waits first, up to 8 seconds. Raises
+        UsersUnavailableError as `find`.
         """
-        self._refresh()
+        # Who fails is counted as the user who is meant: one account has many names, by its details.
+        user = self.find(name) or folded(name)
         secret = password.encode("utf-8", "surrogateescape")
-        if self._is_remembered(user, secret):
-            return True
+        if (login := self._remembered_login(user, secret)) is not None:
+            return login
         network = _network(address)
         await trio.sleep_until(self._ready_at(user, network))
         async with self._hashing:
             # While this one waited, another connection of the same client may have been let in.
-            right = self._is_remembered(user, secret) or await self._check(user, secret)
-        self._note(user, network, right=right)
-        return right
+            login = self._remembered_login(user, secret) or await self._check(user, secret)
+        self._note(user, network, right=login is not None)
+        return login
 
-    async def _check(self, user: str, secret: bytes) -> bool:
-        table = self._table
+    def holds(self, login: Login) -> bool:
+        """Whether the user is still there with the same password. Never waits."""
+        self.refresh()
+        return self._table is not None and self._table.users.get(login.user) == login.password
+
+    def _known(self) -> UserTable:
+        self.refresh()
+        if self._table is None:
+            raise UsersUnavailableError("the list of users cannot be read now; try again later")
+        return self._table
+
+    async def _check(self, user: str, secret: bytes) -> Login | None:
+        table = self._known()
         stored = table.users.get(user)
-        usable = stored is not None and 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
+        usable = 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
         against = stored or self._decoy
-        matches = await self._run_in_thread(lambda: against.check(secret if usable else b"-"))
+        matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
+        if stored is None or not usable or not matches:
+            return None
+        login = Login(user, stored)
         # A file that has changed meanwhile decides next time; what it said at the beginning is not remembered.
-        if usable and matches and table is self._table:
-            self._remembered[user] = _Remembered(self._digest(user, secret), trio.current_time() + REMEMBER_S)
-        return usable and matches
+        if table is self._table:
+            self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
+        return login
 
-    def _is_remembered(self, user: str, secret: bytes) -> bool:
+    def _remembered_login(self, user: str, secret: bytes) -> Login | None:
         known = self._remembered.get(user)
         if known is None or known.until_s <= trio.current_time():
-            return False
-        return hmac.compare_digest(known.digest, self._digest(user, secret))
+            return None
+        return known.login if hmac.compare_digest(known.digest, self._digest(user, secret)) else None
 
     def _digest(self, user: str, secret: bytes) -> bytes:
         return hmac.digest(self._key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
@@ -127,13 +162,12 @@ class UserDirectory:
             # The address is not forgiven: one account of one's own must not buy guesses at others'.
             self._user_failures.forget(user)
             return
-        log.info("password refused: user %r from %s", user, network or "this machine")
         self._user_failures.failed(user, trio.current_time())
         if network is not None:
             self._address_failures.failed(network, trio.current_time())
 
-    def _refresh(self) -> None:
-        """Read the file again if it is another one. While it cannot be read, what it said last holds."""
+    def refresh(self) -> None:
+        """Read the file again if it is another one; log what is new. While it cannot be read, what it said holds."""
         version = self._file_version()
         if version is None or version == self._version:
             return
@@ -146,6 +180,7 @@ class UserDirectory:
         self._unreadable = None
         self._remembered.clear()
         self._decoy = _decoy(self._table)
+        log.info("users read %s", LogFields({"users": len(self._table.users), "file": self._path}))
         for problem in self._table.problems:
             log.warning("%s", problem)
 
@@ -159,7 +194,14 @@ class UserDirectory:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
     def _note_unreadable(self, error: OSError | PasswdFileError) -> None:
-        text = f"{self._path}: cannot be read, users stay as they were known before: {error}"
+        reason = error.strerror if isinstance(error, OSError) else error
+        if self._table is not None:
+            consequence = "users stay as they were known before"
+        elif isinstance(error, FileNotFoundError):
+            consequence = "no mail is taken and nobody can log in until `replicator user add` makes it"
+        else:
+            consequence = "no mail is taken and nobody can log in until it can"
+        text = f"{self._path}: cannot be read, {consequence}: {reason}"
         if text != self._unreadable:
             log.warning("%s", text)
         self._unreadable = text

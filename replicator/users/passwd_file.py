@@ -1,8 +1,8 @@
 """The passwd-file: read it whole, change one line of it.
 
 A line that is wrong costs one user the password, nobody else anything: the user still has mail, and the problem is
-reported. Edits keep every other byte of the file, are atomic (temporary file, fsync, rename), and exclude each
-other by a lock on the directory, so that nothing is left over if one dies.
+reported. Names that differ in case alone are one user. Edits keep every other byte of the file, are atomic (temporary
+file, fsync, rename), and exclude each other by a lock on the directory, so that nothing is left over if one dies.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
@@ -38,7 +39,7 @@ class UserUnknownError(PasswdFileError):
 
 @dataclass(frozen=True, slots=True)
 class UserTable:
-    """What the file says. A user whose hash cannot be used is there with None; `problems` name file and line."""
+    """What the file says, by folded name. A user whose hash cannot be used has None; `problems` name file and line."""
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -47,13 +48,15 @@ class UserTable:
 def read_users(path: Path) -> UserTable:
     """Parse the file. Blank lines and lines that begin with `#` say nothing. Raises OSError, PasswdFileError."""
     users: dict[str, PasswordHash | None] = {}
+    first_lines: dict[str, int] = {}
     problems: list[str] = []
     for number, line in enumerate(_read_lines(path), 1):
         if not _is_entry(line):
             continue
         try:
-            user, password = _fields(line)
-            _check_first(user, users)
+            name, password = _fields(line)
+            user = folded(name)
+            _check_first(name, number, first_lines.setdefault(user, number))
             users[user] = None
             users[user] = parse_hash(password)
         except ValueError as error:
@@ -62,7 +65,7 @@ def read_users(path: Path) -> UserTable:
 
 
 def list_users(path: Path) -> list[str]:
-    """The users' names, in the order of the file. Raises PasswdFileError."""
+    """The users' folded names, in the order of the file. Raises PasswdFileError."""
     try:
         return list(read_users(path).users)
     except OSError as error:
@@ -70,12 +73,12 @@ def list_users(path: Path) -> list[str]:
 
 
 def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
-    """Add a line; the file is created if need be, readable by its owner only. Blocks.
+    """Add a line, the name folded; the file is created if need be, readable by its owner only. Blocks.
 
     Raises UserExistsError, and PasswdFileError for a name or password that cannot be and for a file that cannot be
     written; so do the functions below.
     """
-    line = _new_line(path, user, password, scheme)
+    line = _new_line(path, folded(user), password, scheme)
 
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
@@ -88,15 +91,15 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
 
 
 def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
-    """Replace the user's hash; further fields of the line stay. Blocks. Raises UserUnknownError."""
-    line = _new_line(path, user, password, scheme)
+    """Replace the user's hash; the rest of the line stays. Blocks. Raises UserUnknownError."""
+    _, _, hashed = _new_line(path, user, password, scheme).partition(b":")
 
     def replace(lines: list[bytes]) -> list[bytes]:
         position = _known_position(path, lines, user)
         old = lines[position]
         end = old[len(old.rstrip(b"\r\n")) :]
-        further = old.rstrip(b"\r\n").split(b":", 2)[2:]
-        lines[position] = b":".join([line, *further]) + end
+        name, *fields = old.rstrip(b"\r\n").split(b":", 2)
+        lines[position] = b":".join([name, hashed, *fields[1:]]) + end
         return lines
 
     _edit(path, replace)
@@ -149,16 +152,20 @@ def _fields(line: bytes) -> tuple[str, str]:
     return user, rest.partition(":")[0]
 
 
-def _check_first(user: str, users: Container[str]) -> None:
-    if user in users:
-        raise ValueError(f"user {user!r} is already above; the first line counts")
+def _check_first(name: str, number: int, first: int) -> None:
+    if number != first:
+        raise ValueError(f"user {name!r} is already in line {first}, which counts; remove one of them")
 
 
 def _position(lines: list[bytes], user: str) -> int | None:
     """The user's first line: the one that counts."""
-    start = f"{user}:".encode()
-    whole = start[:-1]
-    return next((n for n, line in enumerate(lines) if line.startswith(start) or line.rstrip(b"\r\n") == whole), None)
+    return next((number for number, line in enumerate(lines) if _is_of(line, user)), None)
+
+
+def _is_of(line: bytes, user: str) -> bool:
+    name = line.rstrip(b"\r\n").partition(b":")[0]
+    # What is not UTF-8 is nobody's, and differs from every name that can be asked for.
+    return _is_entry(line) and folded(name.decode("utf-8", "surrogateescape")) == folded(user)
 
 
 def _known_position(path: Path, lines: list[bytes], user: str) -> int:

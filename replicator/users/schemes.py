@@ -41,10 +41,11 @@ Checker = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """One hash, parsed. `check` blocks; it takes the password as UTF-8."""
+    """One hash, parsed. `check` blocks; it takes the password as UTF-8. Equal are hashes of the same text."""
 
     scheme: str
-    check: Checker = field(repr=False)
+    text: str = field(repr=False)
+    check: Checker = field(repr=False, compare=False)
 
 
 def parse_hash(text: str) -> PasswordHash:
@@ -61,7 +62,7 @@ def parse_hash(text: str) -> PasswordHash:
     if parser is None:
         raise ValueError(f"unknown password scheme {{{scheme}}}; use one of {', '.join(PARSERS)}")
     try:
-        return PasswordHash(scheme, parser(value, encoding))
+        return PasswordHash(scheme, text, parser(value, encoding))
     except ValueError as error:
         raise ValueError(f"broken {{{scheme}}} hash: {error}; set the password again") from error
 

@@ -15,10 +15,13 @@ from replicator.imap.parser import CommandParser
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.mailstore import MailStore
+from replicator.users import Login
+from replicator.users.schemes import parse_hash
 from tests.imap.memory_store import MemoryMailStore
 
 LOOPBACK = "127.0.0.1"
 PARSER = CommandParser()  # compiled once for all tests
+PASSWORD = parse_hash("{PLAIN}anything")
 PATIENCE_S = 30.0  # a test that hangs fails; in virtual time, less than any deadline of the server
 
 
@@ -28,10 +31,13 @@ class OneUser:
 
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
-    async def verify(self, user: str, password: str, *, address: str | None = None) -> bool:
-        self.asked.append((user, address))
+    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+        self.asked.append((name, address))
         await trio.lowlevel.checkpoint()
-        return bool(user) and password == user[::-1]
+        return Login(name, PASSWORD) if name and password == name[::-1] else None
+
+    def holds(self, login: Login) -> bool:
+        return bool(login.user)
 
 
 @dataclass

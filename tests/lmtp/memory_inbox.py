@@ -4,6 +4,7 @@ import trio
 
 from replicator.errors import MailError
 from replicator.mailstore import Folder, NewMessage, SavedMessage
+from replicator.users.names import candidates
 
 
 @dataclass
@@ -36,7 +37,7 @@ class MemoryInboxes:
         return SavedMessage(1, len(box))
 
     def bodies(self, user: str) -> list[bytes]:
-        """The messages without our trace headers."""
+        """The messages without our trace headers, with those of several recipients."""
         return [message.text.split(b"\r\n", 4)[4] for message in self.messages.get(user, [])]
 
 
@@ -44,5 +45,5 @@ class MemoryInboxes:
 class Names:
     users: frozenset[str]
 
-    def exists(self, user: str) -> bool:
-        return user in self.users
+    def find(self, name: str) -> str | None:
+        return next((user for user in candidates(name) if user in self.users), None)

@@ -1,5 +1,6 @@
 # ruff: noqa: ARG001 - a clock fixture does its work by being asked for
 import email
+import logging
 import smtplib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,10 +15,13 @@ import trio.testing
 from replicator.errors import DiskFullError, DurabilityError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
+from replicator.lmtp.trace import host_name
+from replicator.users import UserDirectory, add_user
 from tests.lmtp.memory_inbox import MemoryInboxes, Names
 from tests.one_node import one_node
 
 NOW_MS = 1_700_000_000_000
+TRACE_ID = "5eed"
 USERS = Names(frozenset({"alice", "bob", "carol@example.org"}) | {f"user{n}" for n in range(60)})
 
 
@@ -28,7 +32,11 @@ def inboxes() -> MemoryInboxes:
 
 @pytest.fixture
 def services(inboxes: MemoryInboxes) -> LmtpServices:
-    return LmtpServices(inboxes, USERS, "dc1", clock_ms=lambda: NOW_MS)
+    return LmtpServices(inboxes, USERS, "dc1.mail", clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
+
+
+def stored(user: str, uid: int = 1) -> bytes:
+    return f"250 2.0.0 <{user}> INBOX uid {uid} stored\r\n".encode()
 
 
 @pytest.fixture
@@ -51,7 +59,10 @@ async def test_a_real_client_delivers(port: int, inboxes: MemoryInboxes) -> None
             assert client.esmtp_features["size"] == "52428800"
             to = ["alice@example.net", "nobody@example.net", "carol@example.org"]
             refused = client.send_message(message, "sender@example.com", to)
-            assert client.getreply() == (250, b"2.0.0 stored")  # of the second recipient: smtplib reads one only
+            assert client.getreply() == (
+                250,
+                b"2.0.0 <carol@example.org> INBOX uid 1 stored",
+            )  # of the second recipient: smtplib reads one only
             return refused
 
     refused = await trio.to_thread.run_sync(deliver)
@@ -61,7 +72,7 @@ async def test_a_real_client_delivers(port: int, inboxes: MemoryInboxes) -> None
     assert to_alice.text.startswith(
         b"Return-Path: <sender@example.com>\r\n"
         b"Received: from mx.example ([127.0.0.1])\r\n"
-        b"\tby dc1 with LMTP;\r\n"
+        b"\tby dc1.mail with LMTP id 5eed;\r\n"
         b"\tTue, 14 Nov 2023 22:13:20 +0000\r\n"
     )
     assert inboxes.bodies("alice") == inboxes.bodies("carol@example.org")
@@ -81,10 +92,10 @@ async def test_each_recipient_has_a_reply_of_its_own(port: int, inboxes: MemoryI
             return [client.data(b"x\r\n"), client.getreply(), client.getreply(), client.getreply()]
 
     assert await trio.to_thread.run_sync(deliver) == [
-        (250, b"2.0.0 stored"),
+        (250, b"2.0.0 <alice> INBOX uid 1 stored"),
         (452, b"4.3.1 the disk is full"),
         (451, b"4.3.0 1 of 2 nodes"),
-        (250, b"2.0.0 stored"),
+        (250, b"2.0.0 <user2> INBOX uid 1 stored"),
     ]
     assert sorted(inboxes.messages) == ["alice", "user2"]
 
@@ -107,7 +118,7 @@ async def connect(server: LmtpServer, nursery: trio.Nursery) -> Client:
     near, far = trio.testing.memory_stream_pair()
     nursery.start_soon(server.serve, far)
     client = Client(near)
-    assert (await client.answer()).startswith(b"220 dc1 ")
+    assert (await client.answer()).startswith(b"220 dc1.mail ")
     return client
 
 
@@ -120,7 +131,7 @@ async def test_replies_come_in_the_order_of_the_recipients(
     await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n" + recipients + b"DATA\r\n")
     answer = await client.ask(b"x\r\n.\r\n")
     assert answer.split(b"\r\n")[:-1] == [
-        b"452 4.3.1 no room for %d" % n if n % 2 else b"250 2.0.0 stored" for n in range(60)
+        b"452 4.3.1 no room for %d" % n if n % 2 else stored(f"user{n}").rstrip() for n in range(60)
     ]
     assert 1 < inboxes.saving_at_once <= 16
 
@@ -130,7 +141,7 @@ async def test_two_addresses_of_one_user_make_one_message_and_two_replies(
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<alice+a@x>\r\nDATA\r\n")
-    assert await client.ask(b"x\r\n.\r\n") == b"250 2.0.0 stored\r\n" * 2
+    assert await client.ask(b"x\r\n.\r\n") == stored("alice") * 2
     assert len(inboxes.messages["alice"]) == 1
 
 
@@ -143,9 +154,85 @@ async def test_trace_headers_of_other_senders(
     await client.ask("MAIL FROM:<é@ü.org> SMTPUTF8\r\nRCPT TO:<alice>\r\nDATA\r\n".encode())
     await client.ask(b".\r\n")
     first, second = (message.text.decode() for message in inboxes.messages["alice"])
-    assert first.startswith("Return-Path: <>\r\nReceived: from [IPv6:::1]\r\n\tby dc1 with LMTP;\r\n")
+    assert first.startswith("Return-Path: <>\r\nReceived: from [IPv6:::1]\r\n\tby dc1.mail with LMTP id 5eed;\r\n")
     assert second.startswith("Return-Path: <é@ü.org>\r\n")
-    assert "with UTF8LMTP;" in second
+    assert "with UTF8LMTP id" in second
+
+
+async def test_one_recipient_is_named_and_several_are_not(
+    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+) -> None:
+    client = await connect(LmtpServer(services), nursery)
+    for recipients in (["Alice+x@Example.org"], ["alice"], ["alice@x", "bob@x"], ["alice@x", "alice+y@x"]):
+        await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"".join(b"RCPT TO:<%b>\r\n" % r.encode() for r in recipients))
+        await client.ask(b"DATA\r\n")
+        await client.ask(b".\r\n")
+    first, *others = (message.text for message in inboxes.messages["alice"])
+    assert b"\tby dc1.mail with LMTP id 5eed\r\n\tfor <Alice+x@Example.org>;\r\n" in first
+    assert not any(b"for <" in text for text in others)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b"Return-Path: <old@x>\r\nSubject: x\r\n", b"Subject: x\r\n"),
+        (b"RETURN-path :\r\n\t<old@x>\r\nreturn-path: <older@x>\r\n\r\nbody\r\n", b"\r\nbody\r\n"),
+        (b"Return-Path: <x>\r\n", b""),
+        (b"Subject: x\r\nReturn-Path: <x>\r\n", b"Subject: x\r\nReturn-Path: <x>\r\n"),
+        (b"Return-Path: a\nb\r\n", b"Return-Path: a\nb\r\n"),
+        (b"Return-Path-2: x\r\n", b"Return-Path-2: x\r\n"),
+    ],
+)
+async def test_a_return_path_that_was_there_is_replaced(
+    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery, sent: bytes, kept: bytes
+) -> None:
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(b"LHLO x\r\nMAIL FROM:<new@x>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+    await client.ask(sent + b".\r\n")
+    assert inboxes.messages["alice"][0].text.startswith(b"Return-Path: <new@x>\r\nReceived: ")
+    assert inboxes.bodies("alice") == [kept]
+
+
+@pytest.mark.parametrize(
+    ("sid", "cluster", "name"),
+    [("dc1", "mail", "dc1.mail"), ("a-", "Other_1.", "a.Other-1"), ("a", "b..c", "a.b.c"), ("a", "b-_", "a.b")],
+)
+def test_a_host_name_is_a_domain(sid: str, cluster: str, name: str) -> None:
+    assert host_name(sid, cluster) == name
+
+
+async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, inboxes: MemoryInboxes) -> None:
+    path = tmp_path / "users.passwd"
+    services = LmtpServices(inboxes, UserDirectory(path), "dc1.mail")
+    async with trio.open_nursery() as nursery:
+        client = await connect(LmtpServer(services), nursery)
+        await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n")
+        assert (await client.ask(b"RCPT TO:<alice>\r\n")).startswith(b"451 4.3.0 the list of users cannot be read")
+        add_user(path, "ALICE", "secret", scheme="PLAIN")
+        assert (await client.ask(b"RCPT TO:<bob>\r\n")).startswith(b"550 5.1.1 ")
+        assert (await client.ask(b"RCPT TO:<Alice@Example.org>\r\n")).startswith(b"250 ")
+        path.unlink()
+        assert (await client.ask(b"RCPT TO:<alice>\r\n")).startswith(b"250 ")
+        assert (await client.ask(b"RCPT TO:<bob>\r\n")).startswith(b"550 ")
+        nursery.cancel_scope.cancel()
+
+
+async def test_every_message_and_every_refusal_is_an_event_of_the_log(
+    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    inboxes.failures = {"bob": DiskFullError("the disk is full")}
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(b"LHLO x\r\nMAIL FROM:<s@x>\r\nRCPT TO:<nobody uid=1>\r\nRCPT TO:<nobody>\r\n")
+    await client.ask(b"RCPT TO:<alice@x>\r\nRCPT TO:<bob>\r\nDATA\r\n")
+    await client.ask(b"Subject: x\r\nMessage-Id:\r\n <1@x>\r\n\r\nMessage-ID: <2@x>\r\n.\r\n")
+    size = len(inboxes.messages["alice"][0].text)
+    assert [record.getMessage() for record in caplog.records] == [
+        'rejected code=501 from=<s@x> rcpt="TO:<nobody uid=1>" reason="write RCPT TO:<address>"',
+        'rejected code=550 from=<s@x> rcpt=TO:<nobody> reason="no such user here"',
+        f"delivered mid=<1@x> from=<s@x> to=alice uid=1 size={size} id=5eed",
+        f'refused mid=<1@x> from=<s@x> to=bob code=452 reason="the disk is full" size={size} id=5eed',
+    ]
 
 
 async def test_an_idle_client_is_told_so(
@@ -204,9 +291,9 @@ async def test_large_messages_take_turns_and_small_ones_pass(
         await client.stream.send_all(b"\r\n.\r\n")
     small = await connect(server, nursery)
     await small.ask(start)
-    assert await small.ask(b"small\r\n.\r\n") == b"250 2.0.0 stored\r\n"
+    assert (await small.ask(b"small\r\n.\r\n")).startswith(b"250 ")
     for client in large:
-        assert await client.answer() == b"250 2.0.0 stored\r\n"
+        assert (await client.answer()).startswith(b"250 ")
     assert len(inboxes.messages["alice"]) == LARGE_AT_ONCE + 2
 
 
@@ -225,7 +312,7 @@ async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
     await client.ask(start)
     await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
     await trio.testing.wait_all_tasks_blocked()
-    assert await client.ask(b"\r\n.\r\n") == b"250 2.0.0 stored\r\n"
+    assert await client.ask(b"\r\n.\r\n") == stored("alice")
 
 
 async def test_the_ninth_large_message_waits(
@@ -244,7 +331,7 @@ async def test_the_ninth_large_message_waits(
     assert inboxes.saving == LARGE_AT_ONCE
     inboxes.gate.set()
     for client in clients:
-        assert await client.answer() == b"250 2.0.0 stored\r\n"
+        assert (await client.answer()).startswith(b"250 ")
 
 
 async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nursery: trio.Nursery) -> None:
@@ -257,10 +344,11 @@ async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nur
 async def test_into_a_real_mail_store(tmp_path: Path) -> None:
     body = b"Subject: x\r\n\r\n.one\r\n\0\xff\r\n"
     async with one_node(tmp_path) as mail, trio.open_nursery() as nursery:
-        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1", clock_ms=lambda: NOW_MS)), nursery)
-        for _ in range(2):
+        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1.mail", clock_ms=lambda: NOW_MS)), nursery)
+        for uid in (1, 2):
             await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")
-            assert await client.ask(body.replace(b"\r\n.", b"\r\n..") + b".\r\n") == b"250 2.0.0 stored\r\n" * 2
+            answer = await client.ask(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
+            assert answer == stored("alice", uid) + stored("bob", uid)
         for user in ("alice", "bob"):
             view = await mail.open_mailbox(await mail.folder(user, "INBOX"))
             assert [message.received_ms for message in view.messages.values()] == [NOW_MS, NOW_MS]

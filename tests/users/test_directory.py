@@ -50,9 +50,9 @@ def directory(path: Path, runner: CountingRunner) -> UserDirectory:
 
 def test_who_is_there_needs_no_event_loop(directory: UserDirectory, path: Path) -> None:
     assert directory.users() == ["alice", "bob", "broken"]
-    assert directory.exists("alice")
-    assert directory.exists("broken")
-    assert not directory.exists("Alice")
+    assert directory.find("alice") == "alice"
+    assert directory.find("broken") == "broken"
+    assert directory.find("carol") is None
     assert directory.problems() == [f"{path}:3: unknown password scheme {{X}}; use one of " + PARSER_NAMES]
 
 
@@ -116,7 +116,7 @@ async def test_a_changed_file_counts_at_once(
     assert not await directory.verify("alice", "secret")
     assert await directory.verify("alice", "new")
     delete_user(path, "alice")
-    assert not directory.exists("alice")
+    assert not directory.find("alice")
     assert not await directory.verify("alice", "new")
 
 
@@ -130,7 +130,7 @@ def test_a_file_changed_in_place_is_noticed(directory: UserDirectory, path: Path
 async def test_a_file_that_changes_while_it_is_checked_is_not_remembered(path: Path) -> None:
     async def change_and_run(work: Callable[[], T]) -> T:
         set_password(path, "alice", "new", scheme="PLAIN")
-        watching.exists("alice")
+        watching.find("alice")
         return work()
 
     watching = UserDirectory(path, run_in_thread=change_and_run)
@@ -139,15 +139,15 @@ async def test_a_file_that_changes_while_it_is_checked_is_not_remembered(path: P
 
 
 def test_while_the_file_cannot_be_read_its_users_stay(directory: UserDirectory, path: Path) -> None:
-    assert directory.exists("alice")
+    assert directory.find("alice")
     away = path.rename(path.with_name("away"))
-    assert directory.exists("alice")
+    assert directory.find("alice")
     assert "users.passwd: cannot be read, users stay as they were known before" in directory.problems()[0]
     away.rename(path)
     assert len(directory.problems()) == 1
     path.unlink()
     path.mkdir()
-    assert directory.exists("alice")
+    assert directory.find("alice")
     assert "Is a directory" in directory.problems()[0]
 
 

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
     table = read_users(file)
-    assert list(table.users) == ["alice", "bob@Example.org", "dave", "nobody"]
+    assert list(table.users) == ["alice", "bob@example.org", "dave", "nobody"]
     alice = table.users["alice"]
     assert alice is not None
     assert alice.check(b"a")
@@ -49,7 +49,7 @@ def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
     assert [problem.partition(": ")[0] for problem in table.problems] == [f"{file}:{n}" for n in (6, 7, 8, 9, 10)]
     assert "{ROT13}" in table.problems[0]
     assert "there is no password" in table.problems[1]
-    assert "already above" in table.problems[4]
+    assert "user 'alice' is already in line 2, which counts" in table.problems[4]
 
 
 def test_lines_that_are_not_text(tmp_path: Path) -> None:
