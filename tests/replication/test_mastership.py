@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from protocol.commands import Reply
@@ -14,7 +15,7 @@ from replicator.errors import MailError
 from replicator.mailstore import INBOX
 from replicator.replication.shipping import Shipper
 from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Logged, Transaction
+from replicator.store.transaction import Commit, Logged, Transaction
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 
 
@@ -279,3 +280,57 @@ async def test_a_minority_numbers_too_and_others_mailboxes_go_on(tmp_path: Path,
         await nodes.converged()
         for name in nodes.sids:
             assert list(await nodes["dc2"].texts(name)) == [1, 2, 3]
+
+
+async def test_a_term_ends_when_what_was_numbered_in_it_is_on_disk(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc2"].save("first")
+        await nodes.converged()
+        node = nodes["dc2"]
+        writer, election = node.store._writer, node.coordinator.mastership.election
+        run_in_thread, disk = writer._run_in_thread, trio.Event()
+
+        async def run_late(work: Callable[[], list[Commit]]) -> list[Commit]:
+            await disk.wait()
+            return await run_in_thread(work)
+
+        monkeypatch.setattr(writer, "_run_in_thread", run_late)
+        nursery.start_soon(node.save, "second")
+        await trio.sleep(0.1)
+        nodes.isolate("dc3")
+        await until(lambda: node.component == {"dc1", "dc2"})
+        await trio.sleep(TIMEOUT_S / 4)
+        settled_too_early = election.settled
+        disk.set()
+        assert not settled_too_early
+        await until(lambda: election.settled)
+        assert Dot(node.store.origin, 2) in election.contexts["dc2"]
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+
+
+async def test_what_was_compared_in_one_term_counts_in_no_other(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
+        mastership, key = nodes["dc1"].coordinator.mastership, await key_of(nodes["dc1"])
+        compared = trio.Event()
+
+        async def compare(_key: MailboxKey) -> None:
+            await compared.wait()
+
+        monkeypatch.setattr(mastership, "_catch_up", compare)
+        assert await mastership.find(key) == "dc1"
+        nursery.start_soon(mastership.get_ready, key)
+        await trio.testing.wait_all_tasks_blocked()
+        mastership._do(mastership.election.component_changed())
+        compared.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await mastership.find(key) == "dc1"
+        assert not mastership.may_number(key)
+        await mastership.get_ready(key)
+        assert mastership.may_number(key)
+        await nodes.linked()

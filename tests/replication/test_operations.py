@@ -1,7 +1,9 @@
 """Every change, asked for at every node, wherever its master is: the same everywhere, and shown at once where asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from sqlite3 import Connection
+from typing import TypeVar
 
 import pytest
 import trio
@@ -11,7 +13,13 @@ from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages
 from replicator.replication.coordinator import SOURCE_TIMEOUT_S
+from replicator.replication.operations import CopyOperation, NotHereYetError
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Commit
 from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.store.harness import guid, saving
+
+T = TypeVar("T")
 
 SIDS = ["dc1", "dc2", "dc3"]
 
@@ -241,6 +249,68 @@ async def test_a_folder_that_was_renamed_elsewhere_is_not_found_by_its_old_name(
         for node in nodes.all():
             with pytest.raises(FolderNotFoundError):
                 await node.mail.folder(USER, "Work")
+
+
+async def test_a_folder_that_is_renamed_while_it_is_looked_up_is_not_remembered(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        mail, store = nodes["dc1"].mail, nodes["dc1"].store
+        created = await mail.create_folder(USER, "Work")
+        read = store.read
+
+        async def read_while_renaming(query: Callable[[Connection], T]) -> T:
+            monkeypatch.setattr(store, "read", read)
+            found = await read(query)
+            await mail.rename_folder(USER, "Work", "Job")
+            return found
+
+        monkeypatch.setattr(store, "read", read_while_renaming)
+        assert await mail.folder(USER, "Work") == created  # as it was when it was asked for
+        with pytest.raises(FolderNotFoundError):
+            await mail.folder(USER, "Work")
+
+
+async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        store, inbox = nodes["dc1"].store, await nodes["dc1"].inbox()
+        key = MailboxKey(USER, inbox.mailbox_id, inbox.uidvalidity)
+        commits: list[Commit] = []
+        store.listeners.append(commits.append)
+
+        async def copy_in_vain() -> None:
+            with pytest.raises(NotHereYetError):
+                await store.write(CopyOperation(key, key, UidSet.of([7]), (b"g" * 16,), lambda: b"n" * 16).run)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.write, saving(b"one", guid(1), key))
+            nursery.start_soon(copy_in_vain)
+            nursery.start_soon(store.write, saving(b"two", guid(2), key))
+        assert sum(len(commit.logged) for commit in commits) == 2
+        assert len(commits) == 1
+
+
+async def test_changes_of_very_many_messages_are_made_in_parts(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.replication.service.CHANGE_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.service.COPY_AT_ONCE", 2)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await mastered_by(nodes, "dc2", INBOX)
+        await mastered_by(nodes, "dc1", "Archive")
+        for number in range(4):
+            await nodes["dc1"].save(f"more {number}")
+        view = await nodes["dc1"].view()
+        since = view.highestmodseq
+        await nodes["dc2"].flag(1, 3, 7)
+        every = UidSet(((1, 7),))
+        done = await nodes["dc1"].mail.store_flags(view, every, added=frozenset({"$A"}), unchanged_since=since)
+        assert done.refused == UidSet.of([1, 3, 7])
+        copied = await copy(nodes["dc1"], range(1, 8), INBOX, "Archive")
+        assert copied.uids == tuple((uid, uid + 3) for uid in range(1, 8))
+        await nodes["dc1"].expunge(*range(1, 7))
+        assert list(view.messages) == [7]
+        await nodes.converged()
 
 
 async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
