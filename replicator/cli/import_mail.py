@@ -1,6 +1,7 @@
 """`replicator import`: mail from a Maildir or an mbox into a user's folders, through a running node.
 
-What a folder holds already, by content, is left out, so an import that was interrupted is simply run again.
+What a folder holds already, by content, is left out, so an import that was interrupted is simply run again. UIDs
+follow the order of the source: within a folder one message goes in after the other; folders go in side by side.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
@@ -24,7 +25,7 @@ from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_
 from replicator.cli.target import NodeUrl, one_node
 from replicator.mailstore import INBOX
 
-IN_FLIGHT = 8  # as many messages as a node takes by HTTP at once; they share its fsyncs
+FOLDERS_AT_ONCE = 8  # as many messages as a node takes by HTTP at once; they share its fsyncs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Failure:
 
 @dataclass(slots=True)
 class ImportResult:
-    """Counts of messages. `stopped`: why the import ended before its end."""
+    """Counts of messages. `empty`: of no bytes, left out. `stopped`: why the import ended before its end."""
 
     imported: int = 0
     present: int = 0
+    empty: int = 0
     failures: list[Failure] = field(default_factory=list)
     stopped: str | None = None
 
@@ -57,8 +59,9 @@ def import_mail(
 ) -> None:
     """Import the Maildir or mbox at PATH into USER's mailbox.
 
-    Subfolders of a Maildir become folders; flags and dates are kept. Mail that is there already is left out, so an
-    import can be repeated. Exit code 1 if any message could not be imported.
+    Subfolders of a Maildir become folders; flags, dates and order are kept (a Maildir's is by date). Mail that is
+    there already is left out, so an import can be repeated; so are messages without a byte. Exit code 1 if any
+    message could not be imported.
     """
     node = one_node(config_file, url)
     try:
@@ -83,46 +86,48 @@ def run_import(node: NodeUrl, user: str, source: MailSource) -> ImportResult:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Importing", total=len(source.messages))
-        importer = _Importer(node, user, present, source.messages)
-        importer.run(lambda: progress.advance(task))
+        importer = _Importer(node, user, present)
+        importer.run(source.messages, lambda: progress.advance(task))
     return importer.result
 
 
 class _Importer:
-    """Several threads, each with a connection of its own, take messages in their order. The lock guards the rest."""
+    """A thread a folder, each with a connection of its own. The lock guards what they share."""
 
-    def __init__(
-        self, node: NodeUrl, user: str, present: dict[str, Counter[str]], messages: Sequence[SourceMessage]
-    ) -> None:
+    def __init__(self, node: NodeUrl, user: str, present: dict[str, Counter[str]]) -> None:
         self.result = ImportResult()
         self._node = node
         self._user = user
         self._present = present
-        self._messages: Iterator[SourceMessage] = iter(messages)
         self._lock = threading.Lock()
 
-    def run(self, advance: Callable[[], None]) -> None:
+    def run(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
         """Import all, calling `advance` after each message. An interrupt ends it after those that are under way."""
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        folders: dict[str, list[SourceMessage]] = {}
+        for message in messages:
+            folders.setdefault(message.folder, []).append(message)
+        with ThreadPoolExecutor(FOLDERS_AT_ONCE) as pool:
             try:
-                for work in [pool.submit(self._work, advance) for _ in range(IN_FLIGHT)]:
+                for work in [pool.submit(self._import_folder, folder, advance) for folder in folders.values()]:
                     work.result()
             except KeyboardInterrupt:
                 self._stop("interrupted")
 
-    def _work(self, advance: Callable[[], None]) -> None:
+    def _import_folder(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
         with NodeClient(self._node) as client:
-            while (message := self._take()) is not None:
+            for message in messages:
+                if self.result.stopped:
+                    return
                 self._import(client, message)
                 advance()
-
-    def _take(self) -> SourceMessage | None:
-        with self._lock:
-            return None if self.result.stopped else next(self._messages, None)
 
     def _import(self, client: NodeClient, message: SourceMessage) -> None:
         try:
             text = message.text()
+            if not text:
+                with self._lock:
+                    self.result.empty += 1
+                return
             if self._take_present(message.folder, hashlib.sha256(text).hexdigest()):
                 return
             client.save(self._user, message.folder, text, message.flags, message.received_ms)
@@ -159,10 +164,11 @@ class _Importer:
 
 def _report(result: ImportResult, total: int, *, as_json: bool) -> None:
     failed = len(result.failures)
-    left = total - result.imported - result.present - failed
+    left = total - result.imported - result.present - result.empty - failed
     if as_json:
         echo_json({**asdict(result), "left": left})
         return
-    click.echo(f"{result.imported} imported, {result.present} there already, {failed} failed, {left} not tried")
+    counts = f"{result.imported} imported, {result.present} there already, {result.empty} empty and left out"
+    click.echo(f"{counts}, {failed} failed, {left} not tried")
     if result.stopped:
         click.echo(f"Error: stopped: {result.stopped}; import again to go on where it ended", err=True)

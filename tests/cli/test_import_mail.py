@@ -24,9 +24,12 @@ def maildir(tmp_path: Path) -> Path:
 
 def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     result = invoke("import", "alice", maildir, "--url", served.url)
-    assert (result.exit_code, result.stdout) == (0, "21 imported, 0 there already, 0 failed, 0 not tried\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "21 imported, 0 there already, 0 empty and left out, 0 failed, 0 not tried\n",
+    )
     assert result.stderr == ""
-    assert set(served.texts("alice", "INBOX")) == {b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)}
+    assert served.texts("alice", "INBOX") == [b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)]
     assert served.texts("alice", "Sent") == [b"sent\r\n"]
     messages = served.mail.views["alice", "INBOX"].messages.values()
     assert {message.flags for message in messages} == {frozenset({"\\Seen"})}
@@ -43,25 +46,53 @@ def test_import_again_goes_on_where_it_ended(
     put(maildir / "new", "22", b"late\n")
     again = invoke("import", "alice", maildir, "--url", served.url, "--json")
     assert again.exit_code == 0
-    assert json.loads(again.stdout) == {"imported": 2, "present": 22, "failures": [], "stopped": None, "left": 0}
+    assert json.loads(again.stdout) == {
+        "imported": 2,
+        "present": 22,
+        "empty": 0,
+        "failures": [],
+        "stopped": None,
+        "left": 0,
+    }
     assert served.texts("alice", "INBOX").count(b"twin\r\n") == 2
 
 
 def test_mbox_goes_into_the_mailbox_named(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
-    file = put(tmp_path, "mbox", FROM + b"a: b\n\none\n\n" + FROM + b"a: b\n\ntwo\n")
+    file = put(tmp_path, "mbox", b"".join(FROM + b"a: b\n\n%d\n\n" % number for number in range(30)))
     result = invoke("import", "bob", file, "--mailbox", "Old/Übung", "--url", served.url)
     assert result.exit_code == 0
-    assert set(served.texts("bob", "Old/Übung")) == {b"a: b\r\n\r\none\r\n", b"a: b\r\n\r\ntwo\r\n"}
+    assert served.texts("bob", "Old/Übung") == [b"a: b\r\n\r\n%d\r\n" % number for number in range(30)]
+
+
+def test_folders_go_in_side_by_side(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    served.mail.together = 2
+    assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
+
+
+def test_maildir_goes_by_date_then_name(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for place, name, text, mtime_s in (("cur", "b", b"2", 10), ("new", "a", b"1", 10), ("new", "c", b"0", 9)):
+        put(root / place, name, text + b"\n", mtime_s=mtime_s)
+    assert invoke("import", "alice", root, "--url", served.url).exit_code == 0
+    assert served.texts("alice", "INBOX") == [b"0\r\n", b"1\r\n", b"2\r\n"]
 
 
 def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
-    empty = put(maildir / "new", "empty", b"")
+    broken = put(maildir / "cur", "broken:2,a", b"text\n")
+    put(maildir, "dovecot-keywords", b"0 (no)flag\n")
     gone = maildir / "new" / "gone"
     gone.symlink_to(maildir / "nowhere")
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
-    assert result.stderr == f"{empty}: {served.url}: the message is empty\n"
-    assert result.stdout == "21 imported, 0 there already, 1 failed, 0 not tried\n"
+    assert result.stderr == f"{broken}: {served.url}: '(no)flag' is not an IMAP flag that can be set\n"
+    assert "21 imported, 0 there already, 0 empty and left out, 1 failed, 0 not tried\n" in result.stdout
+
+
+def test_messages_without_a_byte_are_left_out(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    put(maildir / "new", "empty", b"")
+    result = invoke("import", "alice", maildir, "--url", served.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "21 imported, 0 there already, 1 empty and left out, 0 failed, 0 not tried\n"
 
 
 def test_temporary_failure_fails_each_message_with_its_reason(
@@ -69,7 +100,10 @@ def test_temporary_failure_fails_each_message_with_its_reason(
 ) -> None:
     served.mail.failure = UnavailableError("no master can be reached")
     result = invoke("import", "alice", maildir, "--url", served.url)
-    assert (result.exit_code, result.stdout) == (1, "0 imported, 0 there already, 21 failed, 0 not tried\n")
+    assert (result.exit_code, result.stdout) == (
+        1,
+        "0 imported, 0 there already, 0 empty and left out, 21 failed, 0 not tried\n",
+    )
     assert result.stderr.count("no master can be reached\n") == 21
 
 

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import trio
+
 from protocol.values import Dot, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailError
 from replicator.mailstore import (
@@ -25,9 +27,10 @@ UIDVALIDITY = 77
 
 @dataclass
 class MemoryMail:
-    """`failure`, while set, is what `save` raises."""
+    """`failure`, while set, is what `save` raises. The first saves wait until `together` are under way at once."""
 
     failure: MailError | None = None
+    together: int = 0
     views: dict[tuple[str, str], MailboxView] = field(default_factory=dict)
     texts: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -74,6 +77,9 @@ class MemoryMail:
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         if self.failure is not None:
             raise self.failure
+        self.together -= 1
+        while self.together > 0:
+            await trio.lowlevel.checkpoint()
         view = self.views[folder.user, folder.name]
         uid, modseq = view.uidnext, view.highestmodseq + 1
         content_hash = hashlib.sha256(message.text).digest()

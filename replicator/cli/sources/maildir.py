@@ -42,7 +42,7 @@ def read_maildir(path: Path, folder: str) -> MailSource:
         if (subdirectory / "cur").is_dir():
             directories[_folder_name(subdirectory.name, folder)] = subdirectory
     messages = [message for name, directory in directories.items() for message in _messages(directory, name)]
-    messages.sort(key=lambda message: (message.received_ms, message.name))
+    messages.sort(key=lambda message: (message.received_ms, Path(message.name).name))
     return MailSource(tuple(directories), tuple(messages))
 
 

@@ -30,7 +30,7 @@ class SourceMessage:
 
 @dataclass(frozen=True, slots=True)
 class MailSource:
-    """Folders, also those without mail, and messages by the date on which they were received."""
+    """Folders, also those without mail, and messages in the order that is to be theirs."""
 
     folders: tuple[str, ...]
     messages: tuple[SourceMessage, ...]
