@@ -46,7 +46,7 @@ from replicator.replication.wire import MAX_CHANGES, Arrived
 from replicator.store.content import StoredText
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
-from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, header, reasons, visit
+from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, visit
 
 GUID = b"g" * 16
 NEVER_GIVEN = "mailbox number 7 was not given by an MBOX before"
@@ -304,6 +304,50 @@ async def test_a_comparison_that_is_passed_on_over_a_link_that_breaks_is_refused
         nodes.network.cut(("dc2", "dc3"))
         with trio.fail_after(1):
             assert await stranger.next_command(Refused) == Refused(RefusalCode.UNAVAILABLE, "the link to dc3 broke")
+
+
+async def test_a_peer_that_refuses_its_log_loses_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            stranger.answers_log = False
+            with trio.fail_after(5):
+                while not isinstance(item := await stranger.next(), Request) or not isinstance(item.command, Log):
+                    pass
+            assert item.tag is not None
+            await stranger.reply(item.tag, Refused(RefusalCode.UNAVAILABLE, "no log today"))
+            assert await stranger.ended()
+        await assert_unharmed(nodes)
+        assert_logged(caplog, "no log today")
+
+
+async def test_a_database_that_fails_refuses_the_request_and_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
+        store = nodes["dc2"].store
+        await store.write(lambda tx: tx.connection.execute("ALTER TABLE by_guid RENAME TO elsewhere"))
+        request = Save((1,), EPOCH_MS, GUID, (), b"text")
+        refused = await ask(stranger, request)
+        assert isinstance(refused, Refused)
+        assert refused.code == RefusalCode.UNAVAILABLE
+        assert "the database of dc2 failed" in refused.text
+        await store.write(lambda tx: tx.connection.execute("ALTER TABLE elsewhere RENAME TO by_guid"))
+        assert isinstance(await ask(stranger, request), Saved)
+
+
+async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with playing_a_peer(tmp_path, autojump_clock) as (nodes, _):
+        other = await approach(nodes)
+        assert isinstance(await other.greet(), Response)
+        await other.stream.send_all(b"w WHO {7}\r\n")
+        seen = b""
+        with trio.fail_after(5):
+            while b"+ OK\r\n" not in seen:
+                seen += await other.stream.receive_some()
+            await other.stream.send_all(b"mailbox dc2\r\n")
+            while b"w OK MASTER dc2" not in seen:
+                seen += await other.stream.receive_some()
 
 
 # ---- what a peer asks of the log ---------------------------------------------------------------------------------

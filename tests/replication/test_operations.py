@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
-from replicator.mailstore import INBOX, CopiedMessages
+from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
 from replicator.replication.coordinator import SOURCE_TIMEOUT_S
 from replicator.replication.operations import CopyOperation, NotHereYetError
 from replicator.store.reading import MailboxKey
@@ -311,6 +311,43 @@ async def test_changes_of_very_many_messages_are_made_in_parts(
         await nodes["dc1"].expunge(*range(1, 7))
         assert list(view.messages) == [7]
         await nodes.converged()
+
+
+async def test_a_copy_in_parts_that_fails_leaves_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.replication.service.COPY_AT_ONCE", 2)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await mastered_by(nodes, "dc1", INBOX)
+        await mastered_by(nodes, "dc2", "Archive")
+        view, archive = await nodes["dc3"].view(), await nodes["dc3"].mail.folder(USER, "Archive")
+        nodes.network.road("dc1", "dc3").hold()
+        await nodes["dc1"].expunge(3)
+        assert 3 in view.messages
+        with pytest.raises(UnavailableError, match="gone, or has not arrived"):
+            await nodes["dc3"].mail.copy(view, UidSet.of([1, 2, 3]), archive)
+        nodes.network.road("dc1", "dc3").release()
+        await nodes.linked()
+        await nodes.converged()
+        assert list(await nodes["dc2"].texts("Archive")) == [1, 2, 3]
+
+
+async def test_counters_without_loading_the_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        inbox = await node.inbox()
+        assert await node.mail.status(inbox) == FolderStatus(inbox, 0, 0, 1, 0, 0, 0)
+        assert await node.mail.claim_recent(inbox) == 1
+        for text in ("one", "two", "three"):
+            await node.save(text)
+        await node.flag(2)
+        view = await node.view()
+        assert await node.mail.status(inbox) == FolderStatus(inbox, 3, 2, 4, view.highestmodseq, 11, 3)
+        assert await node.mail.claim_recent(inbox) == 1
+        assert await node.mail.claim_recent(inbox) == 4
+        assert (await node.mail.status(inbox)).recent == 0
+        await nodes.converged()
+        assert (await nodes["dc2"].mail.status(inbox)).recent == 3  # each node counts its own
 
 
 async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
