@@ -41,10 +41,10 @@ class NodeUrl:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
-def config_argument(file: Path) -> Config:
-    """The configuration in the file. Raises ConfigurationError."""
+def config_argument(file: Path, *, serving: bool = False) -> Config:
+    """The configuration in the file; `serving`: to run a node with it. Raises ConfigurationError."""
     try:
-        return load_config(file)
+        return load_config(file, serving=serving)
     except ConfigError as error:
         raise ConfigurationError(str(error)) from error
 

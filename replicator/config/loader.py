@@ -37,8 +37,8 @@ PEERS_MAX = 254
 PRIORITY_MAX = 2**31 - 1
 
 
-def load_config(path: Path) -> Config:
-    """Read and check a configuration file.
+def load_config(path: Path, *, serving: bool = False) -> Config:
+    """Read and check a configuration file; `serving`: also that what a node needs to serve can be read.
 
     Raises ConfigError, whose text has a line `file:line: what is wrong and what to do` for each problem.
     """
@@ -70,6 +70,8 @@ def load_config(path: Path) -> Config:
     _check_peers(source, config)
     _check_listeners(source, config)
     _check_exposure(source, config)
+    if serving:
+        _check_passwd_file(source, config.users)
     source.finish()
     return config
 
@@ -180,6 +182,16 @@ def _check_listeners(source: Source, config: Config) -> None:
         if address in taken:
             source.problem(("listen", door), f"{door}: {address} is already taken by {taken[address]!r}")
         taken.setdefault(address, door)
+
+
+def _check_passwd_file(source: Source, users: UsersConfig) -> None:
+    """A file that is not there yet is no mistake here: `replicator user add` makes it."""
+    problem = values.unreadable(users.passwd_file)
+    if problem is not None and not isinstance(problem, FileNotFoundError):
+        text = (
+            f"passwd_file: {users.passwd_file} cannot be read: {problem.strerror}; name a file that the node may read"
+        )
+        source.problem(("users", "passwd_file"), text)
 
 
 def _check_exposure(source: Source, config: Config) -> None:

@@ -5,6 +5,7 @@ All of them raise ValueError with a text that says what is expected; the loader 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -153,6 +154,19 @@ def existing_file(directory: Path) -> Callable[[object], Path]:
         return file
 
     return parse
+
+
+def unreadable(file: Path) -> OSError | None:
+    """Why the file cannot be read, None if it can."""
+    try:
+        # Opening a pipe would wait for its other end.
+        if not file.is_file():
+            file.stat()
+            return IsADirectoryError(errno.EISDIR, "it is a directory, or no ordinary file")
+        with file.open("rb"):
+            return None
+    except OSError as error:
+        return error
 
 
 def object_store_url(directory: Path) -> Callable[[object], str]:

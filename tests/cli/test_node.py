@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from replicator.cli.node import OneLineFormatter
+from replicator.cli.node_process import OneLineFormatter
+from tests.cli.conftest import Invoke
 
 
 def test_event_is_one_line_whatever_a_peer_sends() -> None:
@@ -12,3 +14,10 @@ def test_event_is_one_line_whatever_a_peer_sends() -> None:
     assert OneLineFormatter("%(name)s: %(message)s").format(record) == (
         "door: from a\\r\\n2026-01-01 b\\x1b[31m\\x9bc ü"
     )
+
+
+def test_a_passwd_file_that_cannot_be_is_a_mistake_in_the_configuration(tmp_path: Path, invoke: Invoke) -> None:
+    config = tmp_path / "dc1.toml"
+    config.write_text('[node]\nid = "dc1"\n[users]\npasswd_file = "."\n')
+    result = invoke("node", "--config", config)
+    assert (result.exit_code, f"{config}:4: passwd_file: " in result.stderr) == (2, True), result.output

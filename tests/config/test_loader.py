@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,36 @@ def test_what_is_no_text_file_is_refused(tmp_path: Path, content: bytes, problem
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: the configuration cannot be read: No such file"):
         load_config(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("kind", ["directory", "loop", "pipe"])
+def test_a_passwd_file_that_a_node_cannot_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "p"
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "pipe":
+            os.mkfifo(path)
+    file = tmp_path / "node.toml"
+    file.write_text('[node]\nid = "a"\n\n[users]\npasswd_file = "p"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, serving=True)
+    assert str(caught.value).startswith(f"{file}:5: passwd_file: {path} cannot be read: ")
+    assert load_config(file).users.passwd_file == path  # commands that ask a running node need not read it
+
+
+def test_a_passwd_file_may_come_later(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('node.id = "a"')
+    assert load_config(file, serving=True) == default_config("a", tmp_path)
+    (tmp_path / "users.passwd").write_text("")
+    assert load_config(file, serving=True) == default_config("a", tmp_path)
+    (tmp_path / "users.passwd").unlink()
+    (tmp_path / "users.passwd").mkdir()
+    with pytest.raises(ConfigError, match=r"node\.toml:1: passwd_file: "):
+        load_config(file, serving=True)
 
 
 def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from replicator.errors import UsersUnavailableError
 from replicator.users import UserDirectory, add_user, delete_user, set_password
 from replicator.users.directory import REMEMBER_S
 
@@ -209,7 +210,69 @@ def test_who_does_not_exist_is_checked_as_most_others_are(tmp_path: Path) -> Non
     assert directory._decoy.scheme == "SHA512-CRYPT"
 
 
-def test_without_a_file_there_is_nobody_and_a_reason(tmp_path: Path) -> None:
-    directory = UserDirectory(tmp_path / "none")
+async def test_without_a_file_nobody_can_know_who_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    directory = UserDirectory(path)
     assert directory.users() == []
-    assert "No such file" in directory.problems()[0]
+    assert directory.unreadable() == directory.problems()
+    assert "`replicator user add` makes it: No such file" in directory.problems()[0]
+    for _ in range(2):
+        with pytest.raises(UsersUnavailableError, match="cannot be read now"):
+            directory.find("alice")
+        with pytest.raises(UsersUnavailableError):
+            await directory.verify("alice", "secret")
+    path.mkdir()
+    with pytest.raises(UsersUnavailableError):
+        directory.find("alice")
+    path.rmdir()
+    path.touch()
+    assert directory.find("alice") is None
+    path.unlink()
+    assert directory.find("alice") is None
+
+
+def test_a_wrong_line_does_not_make_the_file_unreadable(directory: UserDirectory) -> None:
+    assert len(directory.problems()) == 1
+    assert directory.unreadable() == []
+
+
+async def test_a_login_means_whom_an_address_means(directory: UserDirectory, path: Path) -> None:
+    for name in ("alice", "ALICE", "Alice@Example.org", "alice+x@example.org", "alice+x"):
+        login = await directory.verify(name, "secret")
+        assert login is not None
+        assert login.user == directory.find(name) == "alice"
+    add_user(path, "alice@example.org", "hers", scheme="PLAIN")
+    assert await directory.verify("Alice@Example.org", "secret") is None
+    login = await directory.verify("Alice@Example.org", "hers")
+    assert login is not None
+    assert login.user == "alice@example.org"
+
+
+async def test_many_names_of_one_user_are_no_more_guesses(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    for number in range(6):
+        assert not await directory.verify(f"alice+{number}@x{number}", "wrong")
+    before = trio.current_time()
+    await directory.verify("alice", "wrong")
+    assert trio.current_time() > before
+
+
+async def test_a_login_holds_until_the_user_goes_or_the_password_changes(directory: UserDirectory, path: Path) -> None:
+    alice, bob = await directory.verify("alice", "secret"), await directory.verify("bob", "other")
+    assert alice
+    assert bob
+    add_user(path, "carol", "x", scheme="PLAIN")
+    await trio.Path(path).touch()
+    assert directory.holds(alice)
+    assert directory.holds(bob)
+    set_password(path, "alice", "secret", scheme="PLAIN")
+    assert not directory.holds(alice)
+    assert directory.holds(bob)
+    delete_user(path, "bob")
+    assert not directory.holds(bob)
+    await trio.Path(path).unlink()
+    assert not directory.holds(bob)
+    again = await directory.verify("alice", "secret")
+    assert again
+    assert directory.holds(again)

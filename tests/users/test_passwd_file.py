@@ -52,6 +52,23 @@ def test_a_broken_line_is_named_and_the_rest_is_read(file: Path) -> None:
     assert "user 'alice' is already in line 2, which counts" in table.problems[4]
 
 
+def test_names_that_differ_in_case_alone_are_one_user(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text("# people\nAlice:{PLAIN}a:x\nBob@Ex.Org:{PLAIN}b\nALICE:{PLAIN}c\n")
+    table = read_users(path)
+    assert list(table.users) == ["alice", "bob@ex.org"]
+    assert table.problems == (f"{path}:4: user 'ALICE' is already in line 2, which counts; remove one of them",)
+    alice = table.users["alice"]
+    assert alice is not None
+    assert alice.check(b"a")
+    with pytest.raises(UserExistsError, match="user 'aLICE' exists already"):
+        add_user(path, "aLICE", "pw")
+    set_password(path, "ALICE", "z", scheme="PLAIN")
+    delete_user(path, "bob@EX.ORG")
+    add_user(path, "Carol", "pw", scheme="PLAIN")
+    assert path.read_text() == "# people\nAlice:{PLAIN.B64}eg==:x\nALICE:{PLAIN}c\ncarol:{PLAIN.B64}cHc=\n"
+
+
 def test_lines_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(b"\xff:{PLAIN}x\nbob:{PLAIN}b\r\n")
