@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## a three-node cluster on this machine, data under var/
 	@$(BIN)/replicator cluster run --nodes 3 --dir var
 
-lint: setup
+lint: setup ## style, types and layers, without the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

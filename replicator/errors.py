@@ -51,5 +51,13 @@ class HistoryError(Exception):
     """A peer sent an entry that no node can have numbered. The text names it; nothing was changed."""
 
 
+class MailboxFullError(MailError):
+    """The mailbox has no UIDs left. Nothing was stored."""
+
+
 class ConfigError(Exception):
     """A configuration that cannot be used. The text names the file and the line."""
+
+
+class DataError(Exception):
+    """A node's data that cannot be used now: another process has them, or the disk does not give them."""

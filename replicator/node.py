@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, PeerConfig, TlsConfig
 from replicator.environment import Environment
-from replicator.errors import ConfigError
+from replicator.errors import ConfigError, DataError
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.server import serve_imap
@@ -45,7 +45,8 @@ LOCK = "lock"
 async def run_node(config: Config, *, ready: Callable[[], None], environment: Environment | None = None) -> None:
     """Run a node until cancelled. `ready` is called once all listeners accept.
 
-    Raises ConfigError if the data directory or a certificate cannot be used, OSError if an address cannot.
+    Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
+    directory cannot be used, OSError if an address cannot.
     """
     environment = environment or Environment()
     with _data_directory(config.node.data):
@@ -117,17 +118,17 @@ def _guarded(handler: Handler) -> Handler:
 
 @contextmanager
 def _data_directory(path: Path) -> Iterator[None]:
-    """Make it if need be, and keep a second process out of it. Raises ConfigError."""
+    """Make it if need be, and keep a second process out of it. Raises DataError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; check `node.data`") from error
+        raise DataError(f"{path}: {error.strerror}; check `node.data`") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"{path}: another node uses this directory; stop it, or change `node.data`") from error
+            raise DataError(f"{path}: another node uses this directory; stop it, or change `node.data`") from error
         yield
     finally:
         os.close(lock)

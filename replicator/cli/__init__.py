@@ -5,6 +5,8 @@ code 0 (done), 1 (what was asked for failed) or 2 (wrong usage or configuration)
 error: what, where, what to do.
 """
 
+import click
+
 from replicator.cli.group import LazyGroup
 
 COMMANDS = {
@@ -21,6 +23,7 @@ cli = LazyGroup(
     about="Mail in several data centres, the same everywhere: run nodes, see how they are, bring mail in.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+click.version_option(package_name="mail-replicator", message="%(package)s %(version)s")(cli)
 
 
 def main() -> None:

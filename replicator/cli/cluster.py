@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,16 +15,26 @@ import trio
 from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.cluster_files import HOST, NODES_DEFAULT, NODES_MAX, ClusterNode, Login, logins, prepare
+from replicator.cli.cluster_files import (
+    HOST,
+    NODES_DEFAULT,
+    NODES_MAX,
+    ClusterNode,
+    Login,
+    check_directory,
+    logins,
+    prepare,
+)
 from replicator.cli.cluster_processes import NodeProcess, run_processes
-from replicator.cli.output import console, table
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import console, echo, own_name, table
 from replicator.cli.target import CommandError
 from replicator.config import Address
 
 COLOURS = ("cyan", "magenta", "yellow", "blue", "green")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def cluster() -> None:
     """Run a whole cluster on this machine."""
 
@@ -50,6 +58,7 @@ def cluster_run(nodes: int | None, directory: Path) -> None:
 
     Prints ports, users and passwords, and how to deliver and read a mail.
     """
+    check_directory(directory)
     with _only_one(directory):
         cluster_nodes = prepare(directory, nodes)
         click.echo(f"Starting {', '.join(node.sid for node in cluster_nodes)} in {directory} …")
@@ -59,6 +68,7 @@ def cluster_run(nodes: int | None, directory: Path) -> None:
                 cluster_nodes,
                 say=partial(_say_line, [node.sid for node in cluster_nodes]),
                 started=partial(_welcome, directory, cluster_nodes),
+                ending=_say_ending,
             )
         )
     if not stopped:
@@ -91,14 +101,15 @@ def _say_line(sids: Sequence[str], sid: str, line: str) -> None:
     click.echo(f"{prefix} {line}", err=True)
 
 
+def _say_ending() -> None:
+    click.echo("Ending the nodes; Ctrl-C once more kills them.")
+
+
 def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> None:
     """Everything that one needs to use the cluster."""
     ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
     users = logins(directory, ready[0].config.users.passwd_file)
-    out = console()
-    out.print()
-    out.print(_node_table(nodes, ready))
-    out.print(_user_table(users))
+    echo(console(), "", _node_table(nodes, ready), _user_table(users))
     click.echo(f"First passwords are kept in {directory / 'passwords.txt'}.")
     for text, command in _examples(ready, users):
         click.echo(f"\n{text}:\n\n  {command}")
@@ -141,7 +152,7 @@ def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[
         yield f"Read the newest mail at {serving.sid}", f"curl -s --user {secret} {shlex.quote(url)}"
     asked = " ".join(f"--config {shlex.quote(str(node.file))}" for node in ready if node.config.listen.http)
     if asked:
-        yield "See nodes, links, lag and masters", f"{_own_name()} status {asked}"
+        yield "See nodes, links, lag and masters", f"{own_name()} status {asked}"
 
 
 def _deliver(lmtp: Address | None, user: str) -> str:
@@ -151,14 +162,3 @@ def _deliver(lmtp: Address | None, user: str) -> str:
         f'import smtplib; smtplib.LMTP("{lmtp.host}", {lmtp.port}).sendmail("me@example.org", ["{user}"], {message})'
     )
     return f"python3 -c {shlex.quote(program)}"
-
-
-def _own_name() -> str:
-    """How to call this command from the current directory."""
-    program = Path(sys.argv[0])
-    if program.name == "__main__.py":
-        return f"{sys.executable} -m replicator"
-    found = shutil.which(program.name)
-    if found is not None and Path(found).resolve() == program.resolve():
-        return program.name
-    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)

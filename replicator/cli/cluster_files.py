@@ -26,6 +26,7 @@ NODES_MAX = 16  # processes that one machine is asked to run
 FIRST_USERS = ("alice", "bob", "carol")
 PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
 PASSWORD_LENGTH = 14  # 70 bits
+OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt"})  # without a node yet
 _CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
 
 
@@ -48,6 +49,18 @@ class Login:
 
     user: str
     password: str | None
+
+
+def check_directory(directory: Path) -> None:
+    """Raise CommandError if there are files in it, and none is of a cluster: they may be anybody's."""
+    try:
+        names = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
+    except OSError as error:
+        raise CommandError(f"{directory}: {error.strerror}; use another --dir") from error
+    foreign = names - OWN_FILES
+    if foreign and not any(_CONFIG_NAME.fullmatch(name) for name in names):
+        found = ", ".join(sorted(foreign)[:3])
+        raise CommandError(f"{directory}: no cluster is here, but other files are ({found}); use another --dir")
 
 
 def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:

@@ -2,24 +2,28 @@
 
 Each child has a process group of its own, so that Ctrl-C reaches this process alone, which then ends the children
 in order; and a pipe as its standard input, which closes when this process is gone, however it went, so that no
-child outlives it. Children are not restarted: what ended is said, and the others go on.
+child outlives it. Children are not restarted: what ended is said, with how to start it, and the others go on.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import trio
 
 from replicator.cli.cluster_files import ClusterNode
+from replicator.cli.output import own_name
 
 STOP_S = 20.0  # a node that ends closes its database; after this it is killed, and recovers at its next start
 READY_LINE = b"ready"
 LINE_BYTES_MAX = 64 * 1024  # of a child's output; longer lines are cut in pieces
 RECEIVE_BYTES = 64 * 1024
+SAME_SIGNAL_S = 1.0  # one Ctrl-C reaches us from the terminal, and again from `make`, which passes it on
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str, str], None]
@@ -32,6 +36,8 @@ class NodeProcess:
     def __init__(self, node: ClusterNode, say: Say) -> None:
         self.sid = node.sid
         self.is_ready = False
+        self._is_asked_to_end = False
+        self._restart = f"{own_name()} node --config {shlex.quote(str(node.file))}"
         self.started = trio.Event()
         self._command = [sys.executable, "-m", "replicator", "node", "--until-stdin-closes", "--config", str(node.file)]
         self._say = say
@@ -49,19 +55,27 @@ class NodeProcess:
             nursery.start_soon(_each_line, process.stderr, self._note_log)
         code = await process.wait()
         self.is_ready = False
-        self._say(self.sid, f"the node has ended, {_describe(code)}")
+        if self._is_asked_to_end:
+            self._say_event("INFO", f"the node has ended, {'as it was asked to' if code == 0 else _describe(code)}")
+        else:
+            self._say_event("WARNING", f"the node has ended, {_describe(code)}; start it again by: {self._restart}")
         self.started.set()
 
     def end(self) -> None:
         """Ask the child to end."""
+        self._is_asked_to_end = True
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 
-    def kill(self) -> None:
-        """End the child at once."""
+    def kill(self, reason: str) -> None:
+        """End the child at once, if it has not ended."""
         if self._process is not None and self._process.returncode is None:
-            self._say(self.sid, "the node does not end by itself; it is killed")
+            self._say_event("WARNING", f"{reason}: the node is killed; it recovers at its next start")
             self._process.kill()
+
+    def _say_event(self, level: str, text: str) -> None:
+        """As nodes log."""
+        self._say(self.sid, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {level} {__name__}: {text}")
 
     def _note_output(self, line: bytes) -> None:
         if line == READY_LINE:
@@ -75,26 +89,33 @@ class NodeProcess:
 
 
 async def run_processes(
-    nodes: Sequence[ClusterNode], *, say: Say, started: Callable[[Sequence[NodeProcess]], None]
+    nodes: Sequence[ClusterNode],
+    *,
+    say: Say,
+    started: Callable[[Sequence[NodeProcess]], None],
+    ending: Callable[[], None],
 ) -> bool:
     """Run all nodes until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
 
-    `started` is called once every node is ready or has ended. Returns whether a signal ended the cluster.
+    `started` is called once every node is ready or has ended, `ending` at the first signal; a later signal kills.
+    Returns whether a signal ended the cluster.
     """
     children = [NodeProcess(node, say) for node in nodes]
     stopped = False
 
     async def stop_on_signal(task_status: trio.TaskStatus[None]) -> None:
         nonlocal stopped
+        first_s = 0.0
         with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             task_status.started()
             async for _ in signals:
-                if stopped:
-                    break  # asked twice
-                stopped = True
-                nursery.start_soon(_stop, children)
-        for child in children:
-            child.kill()
+                if not stopped:
+                    stopped, first_s = True, trio.current_time()
+                    ending()
+                    nursery.start_soon(_stop, children)
+                elif trio.current_time() - first_s > SAME_SIGNAL_S:
+                    for child in children:
+                        child.kill("asked to end a second time")
 
     async def announce() -> None:
         for child in children:
@@ -117,7 +138,7 @@ async def _stop(children: Sequence[NodeProcess]) -> None:
         child.end()
     await trio.sleep(STOP_S)
     for child in children:
-        child.kill()
+        child.kill(f"not ended within {STOP_S:.0f} s")
 
 
 async def _each_line(stream: trio.abc.ReceiveStream, note: Callable[[bytes], None]) -> None:
@@ -135,6 +156,4 @@ async def _each_line(stream: trio.abc.ReceiveStream, note: Callable[[bytes], Non
 
 
 def _describe(code: int) -> str:
-    if code == 0:
-        return "as it was asked to"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

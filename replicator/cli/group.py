@@ -1,15 +1,32 @@
-"""A click group that imports a command's module when it is needed: `status` need not load a mail store."""
+"""Click groups: one that says what was probably meant, and one that imports a command's module when it is needed."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from importlib import import_module
 
 import click
 
 
-class LazyGroup(click.Group):
-    """`commands_at` gives for each command's name its place, `module:attribute`."""
+class HelpfulGroup(click.Group):
+    """An unknown command is answered with the known one that looks most like it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names. Raises click.UsageError."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            names = self.list_commands(ctx)
+            near = difflib.get_close_matches(name, names, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+            raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(HelpfulGroup):
+    """`commands_at` gives for each command's name its place, `module:attribute`: `status` need load no mail store."""
 
     def __init__(
         self,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -39,6 +41,17 @@ def echo(out: Console, *parts: RenderableType) -> None:
         for part in parts:
             out.print(part)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
+
+
+def own_name() -> str:
+    """How to call this command from the current directory."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{sys.executable} -m replicator"
+    found = shutil.which(program.name)
+    if found is not None and Path(found).resolve() == program.resolve():
+        return program.name
+    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
 
 
 def echo_json(document: object) -> None:

@@ -15,7 +15,10 @@ USAGE_EXIT_CODE = 2
 
 
 class CommandError(click.ClickException):
-    """What was asked for failed: exit code 1."""
+    """What was asked for failed: exit code 1. Its text is one line, whatever it quotes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split("\n")))
 
 
 class ConfigurationError(click.ClickException):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
 from replicator.cli.target import CommandError, config_argument
 from replicator.users import PasswdFileError, add_user, delete_user, list_users, set_password
@@ -17,7 +18,7 @@ config_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def user() -> None:
     """Add, list and delete users, and set passwords.
 

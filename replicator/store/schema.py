@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from replicator.errors import ConfigError
+from replicator.errors import ConfigError, DataError
 
 SCHEMA_VERSION = 1
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
@@ -128,7 +128,7 @@ CREATE TABLE recent (                               -- this node's alone, not re
 def exclusive(path: Path) -> Iterator[None]:
     """Keep other processes from the database: two that number would give UIDs twice. The lock dies with its process.
 
-    Raises ConfigError if another has it, if the directory is not there, or if anything in the block finds the file
+    Raises DataError if another has it, if the directory is not there, or if anything in the block finds the file
     to be unusable.
     """
     try:
@@ -136,11 +136,11 @@ def exclusive(path: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
-        raise ConfigError(f"{path}: another process has it open; stop that one, or give this one other data") from error
+        raise DataError(f"{path}: another process has it open; stop that one, or give this one other data") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
+        raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
     except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+        raise DataError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
 
 
 def open_writer(path: Path) -> sqlite3.Connection:

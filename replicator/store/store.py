@@ -101,7 +101,7 @@ class Store:
     async def open(cls, path: Path, origin: str, environment: Environment) -> AsyncIterator[Self]:
         """The store of the database at `path`; on leaving, what was submitted is written and all is closed.
 
-        Raises ConfigError if the file cannot be used.
+        Raises DataError if the file cannot be used, ConfigError if it is not ours.
         """
         store = await environment.run_in_thread(partial(cls, path, origin, environment))
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.cli.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, logins, prepare
+from replicator.cli.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.users import add_user, delete_user, set_password
 
@@ -43,6 +43,25 @@ def test_cluster_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
     with pytest.raises(CommandError, match=r"cluster of 11 nodes is here.*--nodes 11"):
         prepare(tmp_path, 3)
+
+
+def test_directory_of_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("words")
+    with pytest.raises(
+        CommandError, match=r"no cluster is here, but other files are \(thesis.txt\); use another --dir"
+    ):
+        check_directory(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_directories_for_a_cluster(tmp_path: Path) -> None:
+    check_directory(tmp_path / "none")
+    check_directory(tmp_path)
+    (tmp_path / "users.passwd").write_text("")  # a first run that was interrupted, or users brought along
+    check_directory(tmp_path)
+    prepare(tmp_path, 1)
+    (tmp_path / "notes.txt").write_text("words")
+    check_directory(tmp_path)
 
 
 def test_single_node_needs_no_other(tmp_path: Path) -> None:

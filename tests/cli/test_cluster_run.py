@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -11,13 +12,17 @@ import smtplib
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+import trio
+import trio.testing
 
 from replicator.cli.cluster_files import ClusterNode, prepare
+from replicator.cli.cluster_processes import STOP_S, NodeProcess, run_processes
 
 WAIT_S = 60
 
@@ -81,7 +86,9 @@ def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running:
     twice = start(running, "cluster", "run", "--dir", tmp_path)
     assert (twice.finish(), "runs already" in twice.seen) == (1, True)
     os.killpg(cluster.process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+    os.kill(cluster.process.pid, signal.SIGINT)  # as make does then
     assert cluster.finish() == 0
+    assert "killed" not in cluster.seen.replace("Ctrl-C once more kills them", "")
     assert re.findall(r"(\w+): the node ends$", cluster.seen, re.MULTILINE) == ["SIGTERM", "SIGTERM"]
 
     again = start(running, "cluster", "run", "--dir", tmp_path)
@@ -113,7 +120,8 @@ def test_node_that_dies_is_said_and_the_others_go_on(tmp_path: Path, running: li
     cluster.read_until("^Ctrl-C ends")
     first, second = cluster.children()
     first.kill()
-    cluster.read_until(r"^dc\d \| the node has ended, killed by SIGKILL")
+    ended = cluster.read_until(r"^(dc\d) \| \d{4}-\S+Z WARNING \S+ the node has ended, killed by SIGKILL; .*: (.*)$")
+    assert ended[2] == f"{sys.executable} -m replicator node --config {tmp_path / ended[1]}.toml"
     assert second.is_running()
     second.kill()
     assert cluster.finish() == 1
@@ -140,6 +148,74 @@ def test_node_ends_cleanly_on_a_signal(node: ClusterNode, running: list[Running]
     assert process.finish() == 0
 
 
+def test_node_ends_cleanly_on_a_signal_that_comes_before_it_is_one(tmp_path: Path, running: list[Running]) -> None:
+    """The configuration is a pipe: the signal comes while the process waits for its text."""
+    file = tmp_path / "dc1.toml"
+    os.mkfifo(file)
+    process = start(running, "node", "--config", file)
+    with file.open("wb") as pipe:  # once the process reads
+        process.process.send_signal(signal.SIGTERM)
+        pipe.write(b'[node]\nid = "dc1"\n')
+    assert process.finish() == 0
+    assert "SIGTERM: the node ends" in process.seen
+    assert "ready" not in process.seen.splitlines()
+
+
+async def test_second_signal_kills_unless_it_is_the_first_once_more(
+    node: ClusterNode, mock_clock: trio.testing.MockClock
+) -> None:
+    said: list[str] = []
+    children: list[psutil.Process] = []
+    ready, ended = trio.Event(), []
+
+    def started(_: Sequence[NodeProcess]) -> None:
+        children.extend(psutil.Process().children())
+        ready.set()
+
+    async def run() -> None:
+        stopped = await run_processes(
+            [node], say=lambda _, line: said.append(line), started=started, ending=lambda: ended.append(True)
+        )
+        assert stopped
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await ready.wait()
+        [child] = children
+        child.suspend()  # a node that does not end
+        for wait_s in (0.0, 0.5, 0.4):
+            mock_clock.jump(wait_s)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (ended, "killed" in "".join(said)) == ([True], False)
+        mock_clock.jump(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert "asked to end a second time: the node is killed" in "".join(said)
+    assert said[-1].endswith("the node has ended, killed by SIGKILL")
+
+
+async def test_node_that_does_not_end_is_killed_in_the_end(
+    node: ClusterNode, mock_clock: trio.testing.MockClock
+) -> None:
+    said: list[str] = []
+    ending = trio.Event()
+
+    def started(_: Sequence[NodeProcess]) -> None:
+        psutil.Process().children()[0].suspend()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with trio.open_nursery() as nursery:
+        run = partial(run_processes, [node], say=lambda _, line: said.append(line))
+        nursery.start_soon(partial(run, started=started, ending=ending.set))
+        await ending.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(STOP_S - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not any("killed" in line for line in said)
+        mock_clock.jump(1)
+    assert any("not ended within 20 s: the node is killed" in line for line in said)
+
+
 def test_node_says_which_port_is_taken(node: ClusterNode, running: list[Running]) -> None:
     imap = node.config.listen.imap
     assert imap is not None
@@ -149,6 +225,31 @@ def test_node_says_which_port_is_taken(node: ClusterNode, running: list[Running]
     last = process.seen.splitlines()[-1]
     assert last.startswith(f"Error: {node.file}: ")
     assert "ready" not in process.seen.splitlines()
+
+
+def test_data_directory_in_use_or_unusable_is_no_mistake_of_the_configuration(
+    node: ClusterNode, running: list[Running]
+) -> None:
+    data = node.config.node.data
+    data.mkdir()
+    with (data / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = start(running, "node", "--config", node.file)
+        assert (process.finish(), "another node uses this directory" in process.seen) == (1, True)
+    (data / "lock").unlink()
+    data.rmdir()
+    data.write_text("no directory")
+    process = start(running, "node", "--config", node.file)
+    assert (process.finish(), "File exists; check `node.data`" in process.seen) == (1, True)
+
+
+def test_disk_that_gives_no_database_is_no_mistake_of_the_configuration(
+    node: ClusterNode, running: list[Running]
+) -> None:
+    node.config.node.data.mkdir()
+    (node.config.node.data / "node.db").write_bytes(b"no database" * 1000)
+    process = start(running, "node", "--config", node.file)
+    assert (process.finish(), "is the disk sound?" in process.seen) == (1, True)
 
 
 def test_node_with_a_broken_configuration(tmp_path: Path, running: list[Running]) -> None:

@@ -1,0 +1,107 @@
+"""A node in this process: logging, signals, and errors as exit codes. Loading it takes long: it loads the node."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import trio
+
+from replicator.cli.target import CommandError, ConfigurationError
+from replicator.config import Config
+from replicator.errors import ConfigError, DataError
+from replicator.node import run_node
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STDIN_CHUNK_BYTES = 1024
+CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x0A: "\\n",
+    0x0D: "\\r",
+}
+
+
+class OneLineFormatter(logging.Formatter):
+    """An event is a line, tracebacks included: what a peer sends cannot forge another event."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event, in UTC."""
+        return super().format(record).translate(CONTROL_CHARACTERS)
+
+
+def run_process(config: Config, file: Path, log_level: str, *, asked: Sequence[int], until_stdin_closes: bool) -> None:
+    """Run the node until a signal, or until the standard input closes.
+
+    `asked` are signals that have come until now, and go on to come until the node has taken over. Raises
+    ConfigurationError, CommandError.
+    """
+    _log_to_stderr(log_level)
+    errors: list[Exception] = []
+    try:
+        trio.run(_run, config, asked, until_stdin_closes)
+    except* (OSError, sqlite3.Error, DataError, ConfigError) as group:
+        errors = _leaves(group)
+    if errors:
+        kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError
+        raise kind(f"{file}: the node cannot run: {'; '.join(map(str, errors))}")
+
+
+async def _run(config: Config, asked: Sequence[int], until_stdin_closes: bool) -> None:  # noqa: FBT001  trio.run passes by position
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+        if asked:
+            _end(nursery.cancel_scope, asked[0])
+        if until_stdin_closes:
+            nursery.start_soon(_cancel_on_end_of_stdin, nursery.cancel_scope)
+        await run_node(config, ready=_say_ready)
+        nursery.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(
+    scope: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        task_status.started()
+        async for number in signals:
+            _end(scope, number)
+
+
+def _end(scope: trio.CancelScope, number: int) -> None:
+    log.info("%s: the node ends", signal.Signals(number).name)
+    scope.cancel()
+
+
+async def _cancel_on_end_of_stdin(scope: trio.CancelScope) -> None:
+    """Standard input is a pipe that the starting process holds open: it closes even if that one is killed."""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        while await stdin.receive_some(STDIN_CHUNK_BYTES):
+            pass
+    log.info("the starting process is gone: the node ends")
+    scope.cancel()
+
+
+def _say_ready() -> None:
+    click.echo("ready")
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLineFormatter("%(asctime)sZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
+    leaves: list[Exception] = []
+    for error in group.exceptions:
+        leaves.extend(_leaves(error) if isinstance(error, ExceptionGroup) else [error])
+    return leaves
