@@ -34,6 +34,7 @@ async def deliver(services: LmtpServices, message: ReceivedMessage, client_ip: s
     new = NewMessage(text, received_ms=now_ms)
     users = tuple(dict.fromkeys(message.envelope.users))
     outcomes = await _save_all(services, users, new)
+    outcomes = {user: outcomes[user] for user in users}  # the log has the order of the recipients, too
     if log.isEnabledFor(logging.INFO):
         _log(message, outcomes, {"size": len(text), "client": client_ip, "id": trace_id})
     return [_reply(user, outcomes[user]) for user in message.envelope.users]
