@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import trio
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
 from replicator.config import Address, Config, PeerConfig, TlsConfig
 from replicator.environment import Environment
@@ -27,6 +27,7 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
+from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
@@ -57,6 +58,8 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             coordinator = Coordinator(config, store, environment, tls.dial)
             mail = ClusterMail(store, coordinator, environment)
             registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
+            PlatformCollector(registry=registry)
             users = UserDirectory(config.users.passwd_file)
             users.refresh()  # a file that is not there is warned of now, not when the first mail comes
             report = Report(coordinator, store, environment, registry, problems=users.unreadable)
@@ -83,9 +86,13 @@ def _doors(
 ) -> Iterator[tuple[Address, Handler]]:
     """What listens where."""
     listen, sid = config.listen, config.node.id
-    imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients)
-    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host_name(sid, config.node.cluster)))
-    http = HttpServer(HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry))
+    imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients, metrics=ImapMetrics(registry))
+    host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
+    lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host, metrics=lmtp_metrics))
+    http_metrics = HttpMetrics(registry)
+    http = HttpServer(
+        HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry, metrics=http_metrics)
+    )
     if listen.peer:
         yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
     if listen.imap:

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 from itertools import islice
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
 from replicator.errors import FolderExistsError, FolderNotFoundError
@@ -30,6 +30,7 @@ from replicator.http.message import ProblemError, Request, Response, json_respon
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.mailstore import INBOX, Folder, NewMessage
+from replicator.metrics import exposition
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
@@ -54,7 +55,7 @@ async def get_health(services: HttpServices, _request: Request) -> Response:
 
 async def get_metrics(services: HttpServices, _request: Request) -> Response:
     """The registry in Prometheus's text format."""
-    return Response(HTTPStatus.OK, generate_latest(services.registry), CONTENT_TYPE_LATEST)
+    return Response(HTTPStatus.OK, exposition(services.registry), CONTENT_TYPE_LATEST)
 
 
 async def get_status(services: HttpServices, _request: Request) -> Response:

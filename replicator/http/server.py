@@ -29,6 +29,7 @@ HEAD_S = 75.0  # from one response to the next whole head; as long as other serv
 BODY_S = 60.0  # 1 MiB/s for the largest body
 HANDLER_S = 60.0  # above every deadline of the mail store
 SEND_S = 60.0  # for a client that does not read
+NO_ROUTE = "none"  # as metrics name it
 DRAIN_S = 5.0  # lets a client finish sending what we refused, so that it sees why and not a reset
 
 # Answers are of the moment, and never to be run as anything but what they are.
@@ -67,6 +68,7 @@ class _Connection:
         self._bodies = bodies
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._method = ""
+        self._route = NO_ROUTE
 
     async def serve(self) -> None:
         """Requests and responses until the connection cannot take another."""
@@ -92,6 +94,7 @@ class _Connection:
             if not head.has_body:
                 await self._receive_body()  # of no bytes: the request is whole, and the next may follow its answer
             route, request = find_route(ROUTES, head)
+            self._route = route.path
             if not head.has_body:
                 return await self._handle(route, request)
             async with self._bodies:
@@ -112,7 +115,7 @@ class _Connection:
 
     async def _receive_head(self) -> Head | None:
         """The next request's head; None once the client has closed or is silent for too long."""
-        self._method = ""
+        self._method, self._route = "", NO_ROUTE
         with trio.move_on_after(HEAD_S):
             event = await self._next_event()
             if isinstance(event, h11.Request):
@@ -145,6 +148,7 @@ class _Connection:
         return event
 
     async def _respond(self, response: Response, *, last: bool) -> None:
+        self._services.metrics.answered(self._route, response.status)
         headers = [
             ("Date", formatdate(self._services.clock_ms() / 1000, usegmt=True)),
             ("Content-Type", response.content_type),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import MailStore
+from replicator.metrics import HttpMetrics
 from replicator.status import MailboxStatus, NodeStatus
 
 
@@ -46,4 +47,5 @@ class HttpServices:
     status: NodeReport
     users: UserNames
     registry: CollectorRegistry
+    metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

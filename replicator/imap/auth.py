@@ -88,6 +88,7 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     login = await session.services.users.verify(name, secret, address=session.connection.address)
     who = LogFields({"user": login.user if login else name, "client": session.connection.address})
     _log.info("login %s %s", "ok" if login else "failed", who)
+    session.services.metrics.login(ok=login is not None)
     if login is not None:
         return session.log_in(login)
     session.failed_logins += 1

@@ -145,6 +145,7 @@ async def _run(session: Session, command: c.Tagged, verb: str) -> bool:
     if session.state is State.SELECTED:
         await session.write(session.selection.announce(expunges=_may_renumber(command.command)))
         await session.write(await session.selection.claim_recent())
+    session.services.metrics.command(verb, condition)
     await session.write([tagged(command.tag, condition, text, code)])
     if after is not None:
         await session.connection.flush()

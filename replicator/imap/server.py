@@ -26,7 +26,7 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
     connection = Connection(stream, address, secure=secure)
     session = Session(services, connection)
     try:
-        with services.connections.admit() as admitted:
+        with services.connections.admit() as admitted, services.metrics.connections.track_inprogress():
             if admitted:
                 await converse(session)
             else:

@@ -12,6 +12,7 @@ from typing import Protocol
 from protocol.framing import MIB
 from replicator.imap.parser import CommandParser
 from replicator.mailstore import MailStore
+from replicator.metrics import ImapMetrics
 from replicator.users import Login
 
 
@@ -78,3 +79,4 @@ class ImapServices:
     version: str | None = None
     parser: CommandParser = field(default_factory=CommandParser)
     connections: Connections = field(default_factory=Connections)
+    metrics: ImapMetrics = field(default_factory=ImapMetrics)

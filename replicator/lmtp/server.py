@@ -83,9 +83,12 @@ class _Connection:
     async def _exchange(self) -> bool:
         """Answer all that can be answered, then read once. False: the connection is at its end."""
         while (message := self._machine.advance()) is not None:
-            self._machine.delivered(await deliver(self._services, message, self._client_ip))
+            began = trio.current_time()
+            answers = await deliver(self._services, message, self._client_ip)
+            self._machine.delivered(answers)
+            self._services.metrics.delivered((reply.code for reply in answers), trio.current_time() - began)
             del message  # it may be large, and the next one may take long to come
-        self._log_rejections()
+        self._note_rejections()
         await self._flush()
         if self._machine.closed:
             return False
@@ -98,8 +101,9 @@ class _Connection:
         await self._flush()
         return False
 
-    def _log_rejections(self) -> None:
+    def _note_rejections(self) -> None:
         for rejection in self._machine.take_rejections():
+            self._services.metrics.rejected(rejection.reply.code)
             fields = {
                 "code": rejection.reply.code,
                 "from": f"<{rejection.sender or ''}>",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, NewMessage, SavedMessage
+from replicator.metrics import LmtpMetrics
 
 MESSAGE_BYTES_MAX = 50 * 1024 * 1024
 """What large mail providers accept; a message is held in memory while it arrives."""
@@ -54,5 +55,6 @@ class LmtpServices:
     users: UserNames
     node_name: str
     max_message_bytes: int = MESSAGE_BYTES_MAX
+    metrics: LmtpMetrics = field(default_factory=LmtpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_trace_id

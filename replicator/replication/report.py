@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from protocol.values import Dot
 from replicator.environment import Environment
@@ -95,8 +95,21 @@ class Report:
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
         while True:
-            self._metrics.refresh(await self._links(), (await self._store.read(reading.log_counts))[1])
+            _, waiting = await self._store.read(reading.log_counts)
+            mastered = len(self._coordinator.mastership.masters.own)
+            self._metrics.refresh(await self._links(), waiting=waiting, mastered=mastered, info=self._info())
             await trio.sleep(interval_s)
+
+    def _info(self) -> dict[str, str]:
+        """Labels of `replicator_info`."""
+        election = self._coordinator.mastership.election
+        return {
+            "sid": self._coordinator.sid,
+            "cluster": self._coordinator.config.node.cluster,
+            "version": version("mail-replicator"),
+            "root": election.root or "",
+            "term": str(election.term),
+        }
 
     def _mailbox(self, chain: Chain, name: str) -> MailboxStatus:
         key = MailboxKey(chain.user, chain.id, chain.uidvalidity)
@@ -140,21 +153,34 @@ class _Metrics:
     """The node's metrics. Names follow Prometheus: base units, counters end in `_total`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        peer = ["peer"]
-        self._up = Gauge("replicator_link_up", "Whether the link to the peer is up", peer, registry=registry)
-        self._entries = Gauge(
-            "replicator_lag_entries", "Log entries here that the peer has not acknowledged", peer, registry=registry
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"replicator_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"replicator_{name}", text, registry=registry)
+
+        lacking = "the log entries that are here and that the peer has not confirmed to have on its disk"
+        self._up = gauge("link_up", "1 if the link to the peer is up, 0 if it is down.", "peer")
+        self._entries = gauge("lag_entries", f"Number of {lacking}.", "peer")
+        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with their message texts.", "peer")
+        self._seconds = gauge("lag_seconds", f"Age of the oldest of {lacking}; 0 if there are none.", "peer")
+        self._round_trip = gauge(
+            "round_trip_seconds", "Round-trip time of the last heartbeat to the peer; 0 while there is none.", "peer"
         )
-        self._bytes = Gauge("replicator_lag_bytes", "Their size with message texts", peer, registry=registry)
-        self._seconds = Gauge("replicator_lag_seconds", "Age of the oldest of them", peer, registry=registry)
-        self._round_trip = Gauge("replicator_round_trip_seconds", "The last heartbeat's", peer, registry=registry)
-        self._waiting = Gauge(
-            "replicator_waiting_entries", "Log entries whose predecessor is not here", registry=registry
+        self._waiting = gauge(
+            "waiting_entries",
+            "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
         )
-        self._logged = Counter("replicator_log_entries_total", "Log entries written", registry=registry)
-        self._applied = Counter("replicator_applied_entries_total", "Log entries applied", registry=registry)
-        self._messages = Counter("replicator_messages_added_total", "Messages that appeared here", registry=registry)
-        self._commits = Counter("replicator_commits_total", "Transactions, of one fsync each", registry=registry)
+        self._mastered = gauge(
+            "mailboxes_mastered",
+            "What this node is master of: mailboxes and folder trees, or as `mastership.scope` groups them.",
+        )
+        self._info = Info("replicator", "The node, its version, its root, and the term of that.", registry=registry)
+        self._logged = counter("log_entries_total", "Entries written to the log, of this node and of others.")
+        self._applied = counter("applied_entries_total", "Log entries applied: what they did is shown.")
+        self._messages = counter("messages_added_total", "Messages that appeared in a mailbox of this node.")
+        self._commits = counter("commits_total", "Transactions of the database, of one fsync each.")
 
     def committed(self, commit: Commit) -> None:
         """A transaction is on disk."""
@@ -163,9 +189,11 @@ class _Metrics:
         self._applied.inc(len(commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 
-    def refresh(self, links: Sequence[LinkStatus], waiting: int) -> None:
+    def refresh(self, links: Sequence[LinkStatus], *, waiting: int, mastered: int, info: dict[str, str]) -> None:
         """As things are now."""
         self._waiting.set(waiting)
+        self._mastered.set(mastered)
+        self._info.info(info)
         for link in links:
             self._up.labels(link.peer).set(link.up)
             self._entries.labels(link.peer).set(link.lag_entries)

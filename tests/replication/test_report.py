@@ -1,6 +1,8 @@
 """What a node says about itself."""
 
+from importlib.metadata import version
 from pathlib import Path
+from string import ascii_uppercase
 
 import pytest
 import trio
@@ -9,8 +11,13 @@ from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from protocol.values import UidSet
+from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.replication.report import _Metrics
 from replicator.status import LinkStatus
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
+
+VERSION = version("mail-replicator")
+CAPITALS = f"{ascii_uppercase}1"
 
 
 async def link_to(node: Node, peer: str) -> LinkStatus:
@@ -124,6 +131,25 @@ def value(registry: CollectorRegistry, name: str, peer: str | None = None) -> fl
     return registry.get_sample_value(f"replicator_{name}", {"peer": peer} if peer else {})
 
 
+def info(registry: CollectorRegistry) -> dict[str, str]:
+    """The one series there is, but for its term."""
+    (family,) = [family for family in registry.collect() if family.name == "replicator"]
+    (sample,) = family.samples
+    assert (sample.name, sample.value) == ("replicator_info", 1)
+    assert int(sample.labels["term"]) > 0
+    return {name: text for name, text in sample.labels.items() if name != "term"}
+
+
+def test_each_help_stands_alone() -> None:
+    registry = CollectorRegistry()
+    _Metrics(registry)
+    for door in (LmtpMetrics, ImapMetrics, HttpMetrics):
+        door(registry)
+    texts = [family.documentation for family in registry.collect()]
+    assert len(set(texts)) == len(texts) > 12
+    assert [text for text in texts if not (text.endswith(".") and len(text.split()) > 4 and text[0] in CAPITALS)] == []
+
+
 async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
         for node in nodes.all():
@@ -141,6 +167,8 @@ async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None
             assert value(registry, "applied_entries_total") == 4
             assert value(registry, "waiting_entries") == 0
             assert (value(registry, "commits_total") or 0) >= 1
+        assert value(nodes["dc1"].registry, "mailboxes_mastered") == 2  # the mailbox, and the folder tree
+        assert info(nodes["dc1"].registry) == {"sid": "dc1", "cluster": "mail", "version": VERSION, "root": "dc1"}
         nodes.isolate("dc2")
         await nodes.linked(["dc1"], ["dc2"])
         await nodes["dc1"].save("three")
