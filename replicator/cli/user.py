@@ -11,7 +11,7 @@ import click
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
 from replicator.cli.target import CommandError, config_argument
-from replicator.users import PasswdFileError, add_user, delete_user, list_users, set_password
+from replicator.users import PasswdFileError, add_user, delete_user, folded, list_users, set_password
 
 config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="A node's configuration."
@@ -31,32 +31,35 @@ def user() -> None:
 @click.argument("name", metavar="USER")
 @config_option
 def user_add(name: str, config_file: Path) -> None:
-    """Add USER."""
+    """Add USER. Names are in lower case, however they are written."""
     file = _passwd_file(config_file)
     password = _new_password()
     _edit(lambda: add_user(file, name, password))
-    click.echo(f"{file}: user {name} added", err=True)
+    click.echo(f"{file}: user {folded(name)} added", err=True)
 
 
 @user.command("passwd")
 @click.argument("name", metavar="USER")
 @config_option
 def user_passwd(name: str, config_file: Path) -> None:
-    """Set another password for USER."""
+    """Set another password for USER. Open IMAP sessions end: at their next command, in IDLE within a minute."""
     file = _passwd_file(config_file)
     password = _new_password()
     _edit(lambda: set_password(file, name, password))
-    click.echo(f"{file}: password of {name} set", err=True)
+    click.echo(f"{file}: password of {folded(name)} set", err=True)
 
 
 @user.command("delete")
 @click.argument("name", metavar="USER")
 @config_option
 def user_delete(name: str, config_file: Path) -> None:
-    """Delete USER, who can then neither log in nor receive. The mail stays on the nodes."""
+    """Delete USER, who can then neither log in nor receive. The mail stays on the nodes.
+
+    Open IMAP sessions end: at their next command, in IDLE within a minute.
+    """
     file = _passwd_file(config_file)
     _edit(lambda: delete_user(file, name))
-    click.echo(f"{file}: user {name} deleted", err=True)
+    click.echo(f"{file}: user {folded(name)} deleted", err=True)
 
 
 @user.command("list")

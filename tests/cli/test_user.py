@@ -42,6 +42,15 @@ def test_what_cannot_be_done_is_said(config: Path, invoke: Invoke) -> None:
     assert invoke("user", "add", "ann", "--config", config, typed="x\n").exit_code == 0
     twice = invoke("user", "add", "ann", "--config", config, typed="x\n")
     assert (twice.exit_code, "exists already" in twice.stderr) == (1, True)
+    louder = invoke("user", "add", "ANN", "--config", config, typed="x\n")
+    assert (louder.exit_code, "exists already" in louder.stderr) == (1, True)
+
+
+def test_names_are_in_lower_case(config: Path, invoke: Invoke) -> None:
+    assert "user ann added" in invoke("user", "add", "Ann", "--config", config, typed="x\n").stderr
+    assert invoke("user", "list", "--config", config).stdout == "ann\n"
+    assert "password of ann set" in invoke("user", "passwd", "aNN", "--config", config, typed="y\n").stderr
+    assert "user ann deleted" in invoke("user", "delete", "ANN", "--config", config).stderr
 
 
 def test_usage(invoke: Invoke) -> None:
