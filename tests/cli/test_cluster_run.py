@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -145,6 +146,30 @@ def test_node_ends_cleanly_on_a_signal(node: ClusterNode, running: list[Running]
     with smtplib.LMTP(lmtp.host, lmtp.port) as client:
         client.sendmail("me@example.org", ["alice"], b"Subject: x\r\n\r\n")
     process.process.send_signal(number)
+    assert process.finish() == 0
+
+
+def test_node_counts_for_prometheus(node: ClusterNode, running: list[Running]) -> None:
+    process = start(running, "node", "--config", node.file)
+    process.read_until("^ready$")
+    listen = node.config.listen
+    assert listen.lmtp is not None
+    with smtplib.LMTP(listen.lmtp.host, listen.lmtp.port) as client:
+        client.sendmail("me@example.org", ["alice"], b"Subject: x\r\n\r\n")
+    with urlopen(f"http://{listen.http}/metrics", timeout=WAIT_S) as answer:
+        text = answer.read().decode()
+    for series in (
+        'replicator_lmtp_deliveries_total{code="2xx"} 1.0',
+        "replicator_imap_connections 0.0",
+        "replicator_messages_added_total 1.0",
+        "process_resident_memory_bytes ",
+        "python_info{",
+        'replicator_info{cluster="mail",',
+        "replicator_mailboxes_mastered ",
+    ):
+        assert f"\n{series}" in text
+    assert "_created" not in text
+    process.process.terminate()
     assert process.finish() == 0
 
 

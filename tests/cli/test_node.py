@@ -3,7 +3,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import pytest
+
 from replicator.cli.node_process import OneLineFormatter
+from replicator.config import Address, PeerConfig
+from replicator.node import _Tls
 from tests.cli.conftest import Invoke
 
 
@@ -21,3 +25,9 @@ def test_a_passwd_file_that_cannot_be_is_a_mistake_in_the_configuration(tmp_path
     config.write_text('[node]\nid = "dc1"\n[users]\npasswd_file = "."\n')
     result = invoke("node", "--config", config)
     assert (result.exit_code, f"{config}:4: passwd_file: " in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_peer_that_cannot_be_reached_is_told_with_its_reason(host: str) -> None:
+    with pytest.raises(OSError, match="^Connection refused$"):
+        await _Tls(None).dial(PeerConfig("dc2", Address(host, 1)))

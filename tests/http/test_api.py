@@ -47,6 +47,21 @@ async def test_metrics_come_from_the_registry_given(client: Conversation) -> Non
     assert b"replicator_test 7.0\n" in answer.body
 
 
+async def test_requests_are_counted_by_route_and_code(client: Conversation) -> None:
+    await get(client, "/healthz")
+    await get(client, "/healthz")
+    await get(client, "/api/v1/users/eve/messages")
+    await get(client, "/of/a/strangers/choice")
+    text = (await get(client, "/metrics")).body.decode()
+    counted = sorted(line for line in text.splitlines() if line.startswith("replicator_http_requests_total{"))
+    assert counted == [
+        'replicator_http_requests_total{code="200",route="/healthz"} 2.0',
+        'replicator_http_requests_total{code="404",route="/api/v1/users/{user}/messages"} 1.0',
+        'replicator_http_requests_total{code="404",route="none"} 1.0',
+    ]
+    assert "_created" not in text
+
+
 async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
     document = (await get(client, "/api/v1/status")).json
     assert (document["sid"], document["root"], document["component"]) == ("dc1", "dc1", ["dc1", "dc2"])
@@ -55,7 +70,9 @@ async def test_status_has_the_node_and_its_links(client: Conversation) -> None:
     assert [(link["peer"], link["up"], link["lag_bytes"]) for link in links] == [("dc2", True, 0), ("dc3", False, 2048)]
 
 
-@pytest.mark.parametrize(("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=ann%40example.org", [])])
+@pytest.mark.parametrize(
+    ("query", "users"), [("", ["alice", "bob"]), ("?user=bob", ["bob"]), ("?user=ann%40example.org", [])]
+)
 async def test_mailboxes_of_all_or_of_one(client: Conversation, query: str, users: list[str]) -> None:
     rows: object = (await get(client, f"/api/v1/mailboxes{query}")).json
     assert isinstance(rows, list)

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 
-from replicator.errors import DiskFullError, DurabilityError
+from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
 from replicator.lmtp.trace import host_name
+from replicator.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
 from tests.lmtp.memory_inbox import MemoryInboxes, Names
 from tests.one_node import one_node
@@ -31,8 +33,14 @@ def inboxes() -> MemoryInboxes:
 
 
 @pytest.fixture
-def services(inboxes: MemoryInboxes) -> LmtpServices:
-    return LmtpServices(inboxes, USERS, "dc1.mail", clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def services(inboxes: MemoryInboxes, registry: CollectorRegistry) -> LmtpServices:
+    metrics = LmtpMetrics(registry)
+    return LmtpServices(inboxes, USERS, "dc1.mail", metrics=metrics, clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
 
 
 def stored(user: str, uid: int = 1) -> bytes:
@@ -45,6 +53,21 @@ async def port(services: LmtpServices, nursery: trio.Nursery) -> AsyncIterator[i
     [listener] = await nursery.start(serve)
     yield listener.socket.getsockname()[1]
     nursery.cancel_scope.cancel()
+
+
+async def test_answers_are_counted_by_class(port: int, inboxes: MemoryInboxes, registry: CollectorRegistry) -> None:
+    inboxes.failures["bob"] = UnavailableError("no master can be reached")
+
+    def deliver() -> None:
+        with smtplib.LMTP("127.0.0.1", port) as client:
+            client.sendmail("me@example.com", ["alice", "bob", "nobody"], b"Subject: x\r\n\r\n")
+            client.getreply()
+
+    await trio.to_thread.run_sync(deliver)
+    name = "replicator_lmtp_deliveries_total"
+    assert [registry.get_sample_value(name, {"code": code}) for code in ("2xx", "4xx", "5xx")] == [1, 1, None]
+    assert registry.get_sample_value("replicator_lmtp_rejected_recipients_total", {"code": "5xx"}) == 1
+    assert registry.get_sample_value("replicator_lmtp_delivery_seconds_count") == 1
 
 
 async def test_a_real_client_delivers(port: int, inboxes: MemoryInboxes) -> None:
