@@ -166,7 +166,14 @@ def _reason(error: OSError) -> str:
     """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
     cause = error.__cause__
     attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
-    return "; ".join(dict.fromkeys(getattr(attempt, "strerror", None) or str(attempt) for attempt in attempts))
+    return "; ".join(dict.fromkeys(map(_plain, attempts)))
+
+
+def _plain(error: BaseException) -> str:
+    """The system's own word for it; a name that cannot be looked up has a negative number, and its text in place."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
 
 
 def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
