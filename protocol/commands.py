@@ -169,10 +169,14 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Expunge:
-    """Remove these messages. Answered by `Done`."""
+    """Remove these messages. Answered by `Done`.
+
+    `head`: where the sender, which is not the master, sees these UIDs; on another branch they may be other messages.
+    """
 
     mailbox: int
     uids: UidSet
+    head: Dot | None = None
     entry: EntryHeader | None = None
 
 
@@ -181,7 +185,7 @@ class Store:
     """Change flags. Answered by `Stored`.
 
     `seen_modseq`: the highest MODSEQ of these messages at the sender, which is not the master.
-    `unchanged_since`: RFC 7162 section 3.1.3; messages changed after it are refused.
+    `unchanged_since`: RFC 7162 section 3.1.3; messages changed after it are refused. `head`: as in `Expunge`.
     """
 
     mailbox: int
@@ -190,6 +194,7 @@ class Store:
     removed: tuple[str, ...]
     seen_modseq: int | None = None
     unchanged_since: int | None = None
+    head: Dot | None = None
     entry: EntryHeader | None = None
 
 
@@ -289,10 +294,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All of `origin` up to `seq` is on the sender's disk. No reply."""
+    """All of `origin` up to `seq` is on the disk of `sid`, or of the sender. No reply."""
 
     origin: str
     seq: int
+    sid: str | None = None
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------

@@ -286,7 +286,13 @@ def _(copy: c.Copy) -> list[Field]:
 
 @_fields.register
 def _(expunge: c.Expunge) -> list[Field]:
-    return ["EXPUNGE", _number_32(expunge.mailbox), _uid_set(expunge.uids), *_entry(expunge.entry)]
+    return [
+        "EXPUNGE",
+        _number_32(expunge.mailbox),
+        _uid_set(expunge.uids),
+        *_option("HEAD", _dot, expunge.head),
+        *_entry(expunge.entry),
+    ]
 
 
 @_fields.register
@@ -301,6 +307,7 @@ def _(store: c.Store) -> list[Field]:
         _list(_flag, store.removed),
         *_option("SEEN", _number, store.seen_modseq),
         *_option("UNCHANGEDSINCE", _number, store.unchanged_since),
+        *_option("HEAD", _dot, store.head),
         *_entry(store.entry),
     ]
 
@@ -374,7 +381,7 @@ def _(log: c.Log) -> list[Field]:
 
 @_fields.register
 def _(ack: c.Ack) -> list[Field]:
-    return ["ACK", _dot(Dot(ack.origin, ack.seq))]
+    return ["ACK", _dot(Dot(ack.origin, ack.seq)), *_option("BY", _sid, ack.sid)]
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------

@@ -241,8 +241,8 @@ class _Meaning(Transformer[Token, object]):
     def unsubscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
         return c.Subscribe(user, name, subscribed=False, entry=entry)
 
-    def ack(self, dot: Dot) -> c.Ack:
-        return c.Ack(dot.origin, dot.seq)
+    def ack(self, dot: Dot, sid: str | None) -> c.Ack:
+        return c.Ack(dot.origin, dot.seq, sid)
 
     request, response = Request, Response
     entry_header = c.EntryHeader

@@ -10,15 +10,19 @@ spelled in capitals here and exists for every user from the first time that anyo
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from protocol.values import UidSet
+from replicator.errors import InvalidNameError
 from replicator.view import MailboxView, Message
 
 INBOX = "INBOX"
 SEPARATOR = "/"
+MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
+MAX_LEVELS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +161,16 @@ class MailStore(Protocol):
     async def read_content(self, message: Message) -> bytes:
         """The message text, byte for byte as it came. Raises ContentUnavailableError."""
         ...
+
+
+def check_folder_name(name: str) -> None:
+    """Raises InvalidNameError for a name that no folder can have."""
+    levels = name.split(SEPARATOR)
+    if not all(levels):
+        raise InvalidNameError("a folder name has no empty levels")
+    if len(levels) > MAX_LEVELS or len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
+    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
+        raise InvalidNameError("a folder name has no control characters")
+    if name != INBOX and levels[0].upper() == INBOX and levels[0] != INBOX:
+        raise InvalidNameError("INBOX is spelled in capitals")

@@ -46,6 +46,7 @@ class ViewChange:
     uidnext: int
     changed: tuple[Message, ...] = ()
     expunged: tuple[int, ...] = ()
+    head: Dot | None = None  # the entry
 
 
 class Subscription:
@@ -103,6 +104,7 @@ class MailboxView:
     highestmodseq: int
     messages: SortedDict[int, Message] = field(default_factory=SortedDict)
     by_flag: dict[str, SortedSet[int]] = field(default_factory=dict)
+    head: Dot | None = None  # the entry that this is the state of: what its UIDs mean
     deleted: bool = False
     subscribers: set[Subscription] = field(default_factory=set)
 
@@ -116,6 +118,7 @@ class MailboxView:
         uidnext: int,
         highestmodseq: int,
         rows: Iterable[Message],
+        head: Dot | None = None,
     ) -> MailboxView:
         """A view over these rows."""
         messages = SortedDict((row.uid, row) for row in rows)
@@ -125,6 +128,7 @@ class MailboxView:
             for flag in row.flags:
                 flagged.setdefault(flag, []).append(row.uid)
         view.by_flag = {flag: SortedSet(uids) for flag, uids in flagged.items()}
+        view.head = head
         return view
 
     @property
@@ -154,7 +158,7 @@ class MailboxView:
             for flag in message.flags:
                 self.by_flag.setdefault(flag, SortedSet()).add(message.uid)
         self.uidnext = max(self.uidnext, change.uidnext)
-        self.highestmodseq = change.modseq
+        self.highestmodseq, self.head = change.modseq, change.head
         for subscriber in self.subscribers:
             subscriber.note(change)
 

@@ -19,6 +19,10 @@ class HybridClock:
         self._last = max(self._last + 1, self._clock_ms() << COUNTER_BITS)
         return self._last
 
+    def wall_ms(self) -> int:
+        """What the wall clock says."""
+        return self._clock_ms()
+
     def observe(self, time: int) -> None:
         """Remember a time that another node gave."""
         self._last = max(self._last, time)

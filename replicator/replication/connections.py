@@ -117,6 +117,9 @@ class Connections:
                 await self._dial_once(state)
             except* _LINK_ERRORS as errors:
                 self._note_end(state.config.id, errors)
+            except* Exception:
+                # The one edge where a defect that a peer has found ends its link and not the node.
+                log.exception("the link to %s ended because of a defect in this program", state.config.id)
             if trio.current_time() - began > longest:
                 delay = FIRST_RETRY_S
             await trio.sleep(delay * self._environment.random.uniform(0.5, 1.0))

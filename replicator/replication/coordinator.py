@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -39,7 +38,7 @@ from protocol.commands import (
     Saved,
     Who,
 )
-from protocol.values import Dot
+from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, MailError, UnavailableError
@@ -62,7 +61,8 @@ from replicator.store.transaction import Commit, Transaction
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
-SOURCE_TIMEOUT_S = 3.0  # for what is to be copied to arrive at the destination's master
+SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
+SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
 RETRY_S = 0.05  # before a change is tried again that met a change of routes
 
 
@@ -87,7 +87,7 @@ class Coordinator:
         self.store = store
         self.sid = config.node.id
         self.connections = Connections(config, store.origin, environment, self, dial)
-        self.durability = Durability(config.durability, self._acknowledged)
+        self.durability = Durability(config.durability, self._others)
         self.mastership = Mastership(
             self.sid,
             store,
@@ -123,11 +123,18 @@ class Coordinator:
     # ---- changes
 
     async def submit(self, operation: Operation) -> Reply:
-        """Do what a client of this node asks; return when it is durable and this node shows it. Raises MailError."""
+        """Do what a client of this node asks; return when it is durable and this node shows it. Raises MailError.
+
+        A node that is so far behind that it cannot show it soon returns without that.
+        """
+        reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S):
             reply = await self.perform(operation)
-            for dot in dots_of(reply):
-                await self.store.wait_applied(dot)
+        if reply is not None:
+            # It is done and durable: a node that is far behind must not make its client try again.
+            with trio.move_on_after(SHOW_TIMEOUT_S):
+                for dot in dots_of(reply):
+                    await self.store.wait_applied(dot)
             return reply
         raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
 
@@ -166,8 +173,7 @@ class Coordinator:
         self.durability.check()
         reply = await self._run(operation)
         for dot in dots_of(reply):
-            if dot.origin == self.store.origin:
-                await self.durability.wait(dot)
+            await self.durability.wait(dot)
         return reply
 
     async def _run(self, operation: Operation) -> Reply:
@@ -188,7 +194,9 @@ class Coordinator:
                     return await self.store.write(run)
                 except NotHereYetError:
                     await committed.wait()
-        raise UnavailableError("a message that was to be copied is gone, or has not arrived at the mailbox's master")
+        raise UnavailableError(
+            "a message of the request is gone, or has not arrived at the mailbox's master; try again"
+        )
 
     def peer_context(self, sid: str) -> dict[str, int]:
         """What a peer has said that it has; what it last said, if its link is down."""
@@ -227,7 +235,6 @@ class Coordinator:
         )
         self.feeds[link.sid] = feed
         self.mastership.link_up(link)
-        self.durability.changed()
         self._note_component()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.shipper.run)
@@ -239,7 +246,7 @@ class Coordinator:
         if (feed := self.feeds.pop(link.sid, None)) is not None:
             self._contexts[link.sid] = self._context_of(feed)
         self.mastership.link_down(link.sid)
-        self.durability.changed()
+        self._note_component()
 
     async def notice(self, link: PeerLink, command: Command) -> None:
         """See `LinkHandler`."""
@@ -248,8 +255,7 @@ class Coordinator:
                 self.mastership.received(link, command)
                 self._note_component()
             case Ack():
-                self._feed(link).shipper.acked(command)
-                self.durability.changed()
+                self._acknowledged(link, command)
             case _ if isinstance(command, EntryCommand):
                 await self._feed(link).receiver.take(command)
             case _:
@@ -278,8 +284,10 @@ class Coordinator:
 
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
-            case Log():
+            case Log(context):
                 self._feed(link).shipper.asked(command)
+                self.durability.has(link.sid, {dot.origin: dot.seq for dot in context})
+                self.durability.changed()
                 return Done()
             case Who():
                 return await self.mastership.answer_who(command)
@@ -357,17 +365,29 @@ class Coordinator:
 
     # ---- upkeep
 
-    def _acknowledged(self) -> Iterable[int]:
-        origin = self.store.origin
-        return [feed.shipper.acknowledged.get(origin, 0) for feed in self.feeds.values()]
+    def _others(self) -> list[str]:
+        return [sid for sid in self.mastership.table.component if sid != self.sid]
+
+    def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
+        """Raises ProtocolError. What another node waits for goes on to it."""
+        if ack.sid is None:
+            self._feed(link).shipper.acked(ack)
+        holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
+        if holder not in table.component:
+            return
+        self.durability.acknowledged(holder, ack.origin, ack.seq)
+        if table.next_hop_from(link.sid, author) == self.sid and (onward := self.mastership.toward(author)) is not None:
+            onward.post(Ack(ack.origin, ack.seq, holder))
 
     def _note_component(self) -> None:
+        self.durability.changed()
         if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
             self._complete.set()
 
     def _routes_changed(self) -> None:
         for feed in self.feeds.values():
             feed.shipper.start_again()
+            feed.receiver.routes_changed()
 
     def _note_commit(self, commit: Commit) -> None:
         if commit.applied:

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import trio
 from sortedcontainers import SortedDict
 
-from protocol.values import Dot
+from protocol.values import Dot, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DurabilityError
 
 log = logging.getLogger(__name__)
 
-Acknowledged = Callable[[], Iterable[int]]
-"""For each neighbour that is up: the last seq of our own origin that is on its disk."""
+Reachable = Callable[[], Iterable[str]]
+"""SIDs of the other nodes that can be reached now, over however many links."""
 
 
 class Durability:
-    """Counts the disks that hold this node's own entries. Belongs to the event loop."""
+    """Counts the disks that hold an entry. Belongs to the event loop.
 
-    def __init__(self, config: DurabilityConfig, acknowledged: Acknowledged) -> None:
+    A node holds what it has acknowledged, and what it has numbered itself: nothing leaves a node before it is on its
+    disk.
+    """
+
+    def __init__(self, config: DurabilityConfig, reachable: Reachable) -> None:
         self._config = config
-        self._acknowledged = acknowledged
+        self._others = reachable
+        self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
         self._was_short = config.copies > 1  # until the first links are up
-        self._waiting: SortedDict[int, trio.Event] = SortedDict()
+        self._waiting: dict[str, SortedDict[int, trio.Event]] = {}  # by origin
 
     @property
     def reachable(self) -> int:
         """How many nodes can have a change on disk now, this one included."""
-        return 1 + len(list(self._acknowledged()))
+        return 1 + len(list(self._others()))
 
     @property
     def is_short(self) -> bool:
@@ -44,24 +49,53 @@ class Durability:
             raise DurabilityError(f"{wanted} can be reached; try later")
 
     async def wait(self, dot: Dot) -> None:
-        """Return when an entry of this node is on as many disks as are asked for, this one included."""
-        if dot.seq <= self._durable():
+        """Return when an entry that is here is on as many disks as are asked for, this one included."""
+        if dot.seq <= self._durable(dot.origin):
             return
-        event = self._waiting.setdefault(dot.seq, trio.Event())
+        waiting = self._waiting.setdefault(dot.origin, SortedDict())
+        event = waiting.setdefault(dot.seq, trio.Event())
         try:
             await event.wait()
         finally:
-            if self._waiting.get(dot.seq) is event and not event.statistics().tasks_waiting:
-                del self._waiting[dot.seq]
+            if waiting.get(dot.seq) is event and not event.statistics().tasks_waiting:
+                del waiting[dot.seq]
+            if not waiting and self._waiting.get(dot.origin) is waiting:
+                del self._waiting[dot.origin]
+
+    def has(self, sid: str, context: Mapping[str, int]) -> None:
+        """The node says all that it has; perhaps less than before, if its data came back from a backup."""
+        self._held[sid] = dict(context)
+
+    def acknowledged(self, sid: str, origin: str, seq: int) -> None:
+        """More is on the node's disk."""
+        held = self._held.setdefault(sid, {})
+        held[origin] = max(seq, held.get(origin, 0))
+        self._wake(origin)
 
     def changed(self) -> None:
-        """A peer has acknowledged more, or a link has come or gone."""
+        """Nodes have come or gone."""
         self._say_if_short()
-        if not self._waiting:
+        for origin in list(self._waiting):
+            self._wake(origin)
+
+    def _wake(self, origin: str) -> None:
+        waiting = self._waiting.get(origin)
+        if not waiting:
             return
-        durable = self._durable()
-        while self._waiting and self._waiting.peekitem(0)[0] <= durable:
-            self._waiting.popitem(0)[1].set()
+        durable = self._durable(origin)
+        while waiting and waiting.peekitem(0)[0] <= durable:
+            waiting.popitem(0)[1].set()
+
+    def _durable(self, origin: str) -> float:
+        """The last seq of an origin that is on enough disks."""
+        author = sid_of(origin)
+        held = [float("inf") if sid == author else self._held.get(sid, {}).get(origin, 0) for sid in self._others()]
+        needed = self._config.copies - 1
+        if self._config.when_short is WhenShort.PROCEED:
+            needed = min(needed, len(held))
+        if needed > len(held):
+            return 0
+        return sorted(held, reverse=True)[needed - 1] if needed else float("inf")
 
     def _say_if_short(self) -> None:
         if self.is_short == self._was_short:
@@ -73,13 +107,3 @@ class Durability:
             log.warning("%d of %d copies can be made: %s", self.reachable, self._config.copies, what)
         else:
             log.info("%d copies can be made", self._config.copies)
-
-    def _durable(self) -> float:
-        """The last seq that is on enough disks."""
-        others = sorted(self._acknowledged(), reverse=True)
-        needed = self._config.copies - 1
-        if self._config.when_short is WhenShort.PROCEED:
-            needed = min(needed, len(others))
-        if needed > len(others):
-            return 0
-        return others[needed - 1] if needed else float("inf")

@@ -89,9 +89,11 @@ class Healer:
             for stray in await self._store.read(partial(branches.strays, user=user)):
                 for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
                     uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
-                    copy = CopyOperation(stray.source, stray.destination, UidSet.of(uids), guids, self._new_id)
+                    copy = CopyOperation(
+                        stray.source, stray.destination, UidSet.of(uids), guids, tuple(self._new_id() for _ in uids)
+                    )
                     await self._submit(copy)
-                await self._submit(ExpungeOperation(stray.source, stray.to_expunge))
+                await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
         except MailError as error:
             log.warning("mail of %s could not be moved to its folder yet: %s", user, error)
             return False

@@ -14,11 +14,13 @@ import trio
 
 from protocol.codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.commands import Command, Done, Hello, Mbox, Ping, RefusalCode, Refused, Reply
+from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from resync.entry import tree_id
 
 RECEIVE_BYTES = 1 << 17
 OUTPUT_BYTES = 4 << 20  # posted and not yet sent; beyond it `room` waits
+OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
 
@@ -169,6 +171,8 @@ class PeerLink:
             raise ProtocolError(f"mailbox number {mbox.number}: from 1 to {MAX_NUMBERS} they may be")
         if mbox.uidvalidity == 0 and mbox.mailbox_id != tree_id(mbox.user):
             raise ProtocolError(f"mailbox number {mbox.number} is a tree under another id than its user's")
+        if len(mbox.user.encode()) > USER_MAX_BYTES:
+            raise ProtocolError(f"mailbox number {mbox.number}: a user's name has at most {USER_MAX_BYTES} bytes")
         self._keys[mbox.number] = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
@@ -194,9 +198,12 @@ class PeerLink:
     # ---- the connection
 
     def _append(self, data: bytes) -> None:
-        if not self.closed:
-            self._output += data
-            self._posted.set()
+        if self.closed:
+            return
+        self._output += data
+        self._posted.set()
+        if len(self._output) > OUTPUT_MAX_BYTES:
+            self.scope.cancel()  # it sends requests and does not read the replies
 
     async def _write(self) -> None:
         while True:

@@ -26,12 +26,14 @@ from master_election.election import (
 )
 from master_election.links import LinkTable, LinkUpdate
 from master_election.masters import Masters, ScopePolicy, scope_of
+from protocol.codec import ProtocolError
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import Dot
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
+COUNT_MAX = 1 << 61  # of terms and adverts: ours must be able to go above any other
 RETRY_S = 0.05  # before a question is asked again that nobody could answer
 
 LinkTo = Callable[[str | None], PeerLink | None]
@@ -90,14 +92,16 @@ class Mastership:
         self._links_changed(self.table.neighbour_down(sid))
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
-        """A neighbour speaks."""
+        """A neighbour speaks. Raises ProtocolError for numbers that nobody has counted up to."""
         match command:
-            case Links(adverts):
+            case Links(adverts) if all(advert.sequence < COUNT_MAX for advert in adverts):
                 self._links_changed(self.table.receive(adverts, link.sid))
-            case Root():
+            case Root(term) if term < COUNT_MAX:
                 self._do(self.election.receive_root(command, link.sid))
-            case Dropped():
+            case Dropped(term) if term < COUNT_MAX:
                 self._do(self.election.receive_dropped(command, link.sid))
+            case _:
+                raise ProtocolError(f"a {type(command).__name__.upper()} counts beyond {COUNT_MAX}")
 
     async def run(self, heartbeat_s: float) -> None:
         """Do what takes time, and keep the root's heartbeat, until cancelled."""

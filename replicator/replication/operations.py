@@ -42,7 +42,7 @@ NewId = Callable[[], bytes]
 
 
 class NotHereYetError(MailError):
-    """What is to be copied is not at this node: it is on its way, or it was expunged."""
+    """What the request speaks of is not at this node: it is on its way, on another branch, or was expunged."""
 
 
 class Operation(Protocol):
@@ -65,6 +65,16 @@ class Operation(Protocol):
     def run(self, tx: Transaction) -> Reply:
         """Number it. Raises MailError, NotHereYetError."""
         ...
+
+
+def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
+    """UIDs mean what they mean at a head: on a branch that has not seen it they may name other messages.
+
+    Raises NotHereYetError: the entry is on its way, or the branches are about to be joined.
+    """
+    chain = tx.chain(key.mailbox_id)
+    if head is not None and (chain is None or not chain.has_seen(head)):
+        raise NotHereYetError
 
 
 def dots_of(reply: Reply) -> tuple[Dot, ...]:
@@ -109,7 +119,7 @@ class CopyOperation:
     key: MailboxKey
     uids: UidSet
     guids: tuple[bytes, ...]
-    new_id: NewId
+    spare_guids: tuple[bytes, ...]  # for copies that may not keep theirs; the same when it is tried again here
     can_repeat: bool = False
 
     def command(self, link: PeerLink) -> Command:
@@ -119,8 +129,7 @@ class CopyOperation:
 
     def run(self, tx: Transaction) -> Reply:
         """Saved."""
-        pairs = zip(self.uids, self.guids, strict=True)
-        wanted = [CopySource(uid, guid, self.new_id()) for uid, guid in pairs]
+        wanted = [CopySource(*each) for each in zip(self.uids, self.guids, self.spare_guids, strict=True)]
         placed = numbering.copy(tx, self.source.mailbox_id, wanted, self.key)
         if placed is None:
             raise NotHereYetError
@@ -133,14 +142,16 @@ class ExpungeOperation:
 
     key: MailboxKey
     uids: UidSet
+    head: Dot | None
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
         """EXPUNGE."""
-        return Expunge(link.number(self.key), self.uids)
+        return Expunge(link.number(self.key), self.uids, self.head)
 
     def run(self, tx: Transaction) -> Reply:
         """Done."""
+        _check_head(tx, self.key, self.head)
         return Done(numbering.expunge(tx, self.key, self.uids))
 
 
@@ -153,6 +164,7 @@ class StoreOperation:
     added: tuple[str, ...]
     removed: tuple[str, ...]
     seen_modseq: int
+    head: Dot | None
     unchanged_since: int | None = None
 
     @property
@@ -163,10 +175,11 @@ class StoreOperation:
     def command(self, link: PeerLink) -> Command:
         """STORE without MODSEQ."""
         number = link.number(self.key)
-        return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since)
+        return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since, self.head)
 
     def run(self, tx: Transaction) -> Reply:
         """Stored."""
+        _check_head(tx, self.key, self.head)
         done = numbering.store(
             tx, self.key, self.uids, added=self.added, removed=self.removed, unchanged_since=self.unchanged_since
         )
@@ -301,14 +314,15 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operat
             if len(command.guids) != len(command.source_uids):
                 raise ProtocolError("a COPY must give one GUID for each UID")
             source, destination = key(command.source), key(command.destination)
-            return [CopyOperation(source, destination, command.source_uids, command.guids, new_id)]
+            spare = tuple(new_id() for _ in command.guids)
+            return [CopyOperation(source, destination, command.source_uids, command.guids, spare)]
         case Expunge():
-            return [ExpungeOperation(key(command.mailbox), command.uids)]
+            return [ExpungeOperation(key(command.mailbox), command.uids, command.head)]
         case Store():
             return [
                 StoreOperation(
                     key(command.mailbox), command.uids, command.added, command.removed,
-                    command.seen_modseq or 0, command.unchanged_since,
+                    command.seen_modseq or 0, command.head, command.unchanged_since,
                 )
             ]  # fmt: skip
         case Create():

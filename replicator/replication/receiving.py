@@ -69,6 +69,10 @@ class Receiver:
                 if not self._asking and any(self._is_missing(item.entry.dot) for item in batch):
                     nursery.start_soon(self._ask)
 
+    def routes_changed(self) -> None:
+        """What was told may have been for others, whom it did not reach: it is told again."""
+        self._told = {}
+
     def tell(self) -> None:
         """Acknowledge to the peer all that came by other ways since it was last told."""
         for origin, seq in self._store.context.items():

@@ -5,7 +5,6 @@ Reads what this node has; turns each change into an operation and hands it to th
 
 from __future__ import annotations
 
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -23,13 +22,13 @@ from replicator.errors import (
 )
 from replicator.mailstore import (
     INBOX,
-    SEPARATOR,
     CopiedMessages,
     Folder,
     FolderStatus,
     NewMessage,
     SavedMessage,
     StoreResult,
+    check_folder_name,
 )
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import (
@@ -51,8 +50,6 @@ from replicator.store.transaction import Commit, Transaction
 from replicator.view import MailboxView, Message
 
 FOLDERS_IN_MEMORY = 10_000
-MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
-MAX_LEVELS = 32
 FETCH_TIMEOUT_S = 20.0  # for the text of one message from other nodes
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
 CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
@@ -102,18 +99,16 @@ class ClusterMail:
 
     async def create_folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
-        _check_name(name)
+        check_folder_name(name)
         if name == INBOX:
             raise FolderExistsError("INBOX exists for every user")
         return await self._create(user, name)
 
     async def rename_folder(self, user: str, old: str, new: str) -> None:
         """See `MailStore`."""
-        _check_name(new)
+        check_folder_name(new)
         if new == INBOX:
             raise FolderExistsError("INBOX exists for every user")
-        if new.startswith(old + SEPARATOR):
-            raise InvalidNameError("a folder cannot be put below itself")
         folder = await self.folder(user, old)
         new_id = self._environment.new_guid
         await self._coordinator.submit(RenameOperation(user, folder.mailbox_id, new, new_id))
@@ -124,13 +119,14 @@ class ClusterMail:
             raise InvalidNameError("INBOX cannot be deleted")
         folder = await self.folder(user, name)
         view = await self.open_mailbox(folder)
-        if view.messages:
-            await self.expunge(view, UidSet(((1, view.uidnext - 1),)))
+        seen = UidSet.of(view.messages)
+        # In this order: a failure in between leaves a folder in sight with its mail, not without.
         await self._coordinator.submit(DeleteOperation(user, folder.mailbox_id))
+        await self.expunge(view, seen)
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
-        _check_name(name)
+        check_folder_name(name)
         await self._coordinator.submit(SubscribeOperation(user, name, subscribed))
 
     async def status(self, folder: Folder) -> FolderStatus:
@@ -199,7 +195,7 @@ class ClusterMail:
             _key(destination),
             UidSet.of(message.uid for message in wanted),
             tuple(message.guid for message in wanted),
-            self._environment.new_guid,
+            tuple(self._environment.new_guid() for _ in wanted),
         )
         reply = await self._coordinator.submit(operation)
         assert isinstance(reply, Saved)
@@ -222,6 +218,7 @@ class ClusterMail:
     ) -> StoreResult:
         """See `MailStore`."""
         refused: list[tuple[int, int]] = []
+        head = mailbox.head
         for present in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
             operation = StoreOperation(
                 _view_key(mailbox),
@@ -229,6 +226,7 @@ class ClusterMail:
                 tuple(sorted(added)),
                 tuple(sorted(removed)),
                 max(message.modseq for message in present),
+                head,
                 unchanged_since,
             )
             reply = await self._coordinator.submit(operation)
@@ -238,9 +236,10 @@ class ClusterMail:
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
+        head = mailbox.head
         for present in _batches(_present(mailbox, uids), CHANGE_AT_ONCE):
             wanted = UidSet.of(message.uid for message in present)
-            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), wanted))
+            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), wanted, head))
 
     async def read_content(self, message: Message) -> bytes:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
@@ -271,6 +270,9 @@ class ClusterMail:
             self._folders.popitem(last=False)
 
     def _note_commit(self, commit: Commit) -> None:
+        for mailbox_id in commit.retired:
+            for key in [key for key, folder in self._folders.items() if folder.mailbox_id == mailbox_id]:
+                del self._folders[key]
         for entry in commit.applied:
             if entry.is_tree:
                 self._trees_changed += 1
@@ -297,16 +299,3 @@ def _present(view: MailboxView, uids: UidSet) -> list[Message]:
 
 def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
     return (messages[start : start + size] for start in range(0, len(messages), size))
-
-
-def _check_name(name: str) -> None:
-    """Raises InvalidNameError."""
-    levels = name.split(SEPARATOR)
-    if not all(levels):
-        raise InvalidNameError("a folder name has no empty levels")
-    if len(levels) > MAX_LEVELS or len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
-    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
-        raise InvalidNameError("a folder name has no control characters")
-    if name != INBOX and levels[0].upper() == INBOX and levels[0] != INBOX:
-        raise InvalidNameError("INBOX is spelled in capitals")

@@ -52,7 +52,7 @@ from resync.entry import (
 )
 
 MAX_CHANGES = 100_000  # of one entry: a mailbox copied in one command
-MAX_ENTRY_BYTES = 256 << 20  # of the message texts of one entry
+MAX_ENTRY_BYTES = 66 << 20  # of the message texts of one entry: nodes put one message in one
 
 _ERRORS: dict[str, type[MailError]] = {
     RefusalCode.NOT_FOUND: FolderNotFoundError,
@@ -87,7 +87,7 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
             case MailAdd():
                 yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
             case MailDel(uids):
-                yield Expunge(mailbox, uids, header)
+                yield Expunge(mailbox, uids, entry=header)
             case FlagAdd(uids, flags):
                 yield Store(mailbox, uids, flags, (), entry=header)
             case FlagDel(uids, flags):

@@ -38,7 +38,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     """
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
-    history.check_form(entry, tx.origin)
+    history.check_form(entry, tx.origin, tx.wall_ms())
     chain = tx.chain(entry.mailbox_id)
     absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge came here before the branch that it took in
     ready = not absorbed and fits(tx, entry)
@@ -88,6 +88,13 @@ def apply(tx: Transaction, entry: Entry) -> None:
         _absorb(tx, chain)
     if not entry.is_tree:
         tx.commit.changes.append(work.view_change())
+        if not chain.messages and _is_deleted(tx, chain.id):
+            tx.commit.retired.append(chain.id)
+
+
+def _is_deleted(tx: Transaction, mailbox_id: bytes) -> bool:
+    row = tx.connection.execute("SELECT deleted FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _apply_waiting(tx: Transaction, chain_id: bytes) -> None:
@@ -213,7 +220,12 @@ class _Work:
     def view_change(self) -> ViewChange:
         chain = self._chain
         return ViewChange(
-            chain.id, chain.highestmodseq, chain.uidnext, tuple(self._changed.values()), tuple(sorted(self._expunged))
+            mailbox_id=chain.id,
+            modseq=chain.highestmodseq,
+            uidnext=chain.uidnext,
+            changed=tuple(self._changed.values()),
+            expunged=tuple(sorted(self._expunged)),
+            head=chain.head,
         )
 
     def _put(self, row: Row) -> None:

@@ -59,6 +59,7 @@ class Stray:
     destination: MailboxKey
     to_copy: tuple[tuple[int, bytes], ...]  # UID and GUID of what the destination lacks
     to_expunge: UidSet
+    head: Dot | None  # at which those UIDs are so
 
 
 def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
@@ -72,7 +73,9 @@ def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
     ).fetchall()
     found = []
     for source, source_uidvalidity, destination, uidvalidity in rows:
-        lying = list(reading.mailbox_rows(connection, source))
+        chain, lying = reading.rows(connection, source)
+        if chain is None:
+            continue
         lacking = [row for row in lying if reading.placement(connection, row.guid, destination) is None]
         found.append(
             Stray(
@@ -80,6 +83,7 @@ def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
                 MailboxKey(user, destination, uidvalidity),
                 tuple((row.uid, row.guid) for row in lacking),
                 UidSet.of(row.uid for row in lying),
+                chain.head,
             )
         )
     return found

@@ -40,7 +40,7 @@ def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
 def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | None:
     """A text, or None if it is not here or no longer what its hash says."""
     row = connection.execute("SELECT body FROM content WHERE hash = ?", (content_hash,)).fetchone()
-    if row is None:
+    if row is None or not isinstance(row[0], bytes):
         return None
     try:
         text = zstandard.ZstdDecompressor().decompress(row[0], max_output_size=MAX_TEXT_BYTES)

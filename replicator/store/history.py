@@ -8,9 +8,11 @@ ours; it stays in the log as a branch of its own, so that its origin's other mai
 from __future__ import annotations
 
 from protocol.values import UID_MAX, UidSet
-from replicator.errors import HistoryError
+from replicator.errors import HistoryError, InvalidNameError
+from replicator.mailstore import check_folder_name
 from replicator.store.chain import Chain
 from replicator.store.transaction import Transaction
+from resync.clock import COUNTER_BITS
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -27,21 +29,33 @@ from resync.entry import (
     TreeMerge,
     tree_id,
 )
+from resync.row import Row
 
 HASH_BYTES = 32
-NUMBER_MAX = 1 << 62  # of times, MODSEQs and sizes: SQLite's integers end at 2**63, and counting must be able to go on
+NUMBER_MAX = 1 << 62  # of MODSEQs and dates: SQLite's integers end at 2**63, and counting must be able to go on
+SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
+AHEAD_MAX_MS = 5 * 60 * 1000  # of an entry's stamp: it would carry our clock away with it, for good
+UIDVALIDITY_AHEAD_MAX = 1 << 24  # above the seconds since the epoch and all that the user's folders had
+USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
+MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
+MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
-def check_form(entry: Entry, own_origin: str) -> None:
+def check_form(entry: Entry, own_origin: str, now_ms: int) -> None:
     """Raises HistoryError for what no node can have numbered, whatever it showed."""
     for holds, what in (
         (entry.dot.origin != own_origin, "names this node's present run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
         (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
-        (0 < entry.time < NUMBER_MAX, "has a time out of range"),
+        (entry.time > 0, "has no time"),
+        ((entry.time >> COUNTER_BITS) <= now_ms + AHEAD_MAX_MS, "is of a clock more than 5 minutes ahead"),
+        (
+            0 < len(entry.user.encode()) <= USER_MAX_BYTES,
+            f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes",
+        ),
         (0 < entry.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
         (0 <= entry.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
         (bool(entry.changes), "has no changes"),
@@ -66,7 +80,7 @@ def _is_well_formed(change: Change) -> bool:
                 0 < change.uid < UID_MAX  # leaves a UIDNEXT
                 and len(change.guid) == ID_BYTES
                 and len(change.content_hash) == HASH_BYTES
-                and 0 <= change.size_bytes < NUMBER_MAX
+                and 0 <= change.size_bytes < SIZE_MAX
                 and abs(change.received_ms) < NUMBER_MAX
             )
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
@@ -75,15 +89,43 @@ def _is_well_formed(change: Change) -> bool:
         case Merge(uidnext, _, rows, removed):
             return (
                 0 < uidnext <= UID_MAX
-                and all(0 < row.uid < uidnext and len(row.guid) == ID_BYTES for row in rows)
+                and all(_is_sound(row, uidnext) for row in rows)
                 and all(len(guid) == ID_BYTES for guid in removed)
             )
         case TreeMerge(_, folders, _):
-            return all(len(folder.mailbox_id) == ID_BYTES and 0 < folder.uidvalidity <= UID_MAX for folder in folders)
+            return all(
+                len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UID_MAX and _is_name(one.name)
+                for one in folders
+            )
         case FolderCreate():
-            return len(change.mailbox_id) == ID_BYTES and 0 < change.uidvalidity <= UID_MAX
+            return len(change.mailbox_id) == ID_BYTES and 0 < change.uidvalidity <= UID_MAX and _is_name(change.name)
+        case FolderRename() | FolderSubscribe():
+            return _is_name(change.name)
         case _:
             return True
+
+
+def _is_sound(row: Row, uidnext: int) -> bool:
+    return (
+        0 < row.uid < uidnext
+        and len(row.guid) == ID_BYTES
+        and len(row.content_hash) == HASH_BYTES
+        and row.change >= 0
+        and 0 < row.dot.seq < NUMBER_MAX
+        and 0 < row.claim.seq < NUMBER_MAX
+        and 0 < row.modseq < NUMBER_MAX
+        and 0 <= row.size_bytes < SIZE_MAX
+        and abs(row.received_ms) < NUMBER_MAX
+        and all(0 < time < NUMBER_MAX for time, _, _ in row.flags.values())
+    )
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_folder_name(name)
+    except InvalidNameError:
+        return False
+    return True
 
 
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
@@ -93,6 +135,8 @@ def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | N
         return "another user than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
         return "a MODSEQ that was given out before"
+    if entry.modseq > chain.highestmodseq + (1 if len(entry.predecessors) < PREDECESSORS_MAX else MODSEQ_STEP_MAX):
+        return "a MODSEQ that leaves others out"
     return _in_tree(tx, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
 
 
@@ -102,8 +146,8 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
     for change in entry.changes:
         match change:
             case MailAdd():
-                if change.uid < uidnext:
-                    return "a UID below UIDNEXT"
+                if change.uid != uidnext:
+                    return "a UID other than UIDNEXT"
                 if change.guid in added or _holds(tx, chain.id, change.guid):
                     return "a GUID that the mailbox holds"
                 uidnext = change.uid + 1
@@ -119,6 +163,8 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
 def _in_merge(tx: Transaction, chain: Chain, merge: Merge) -> str | None:
     if merge.uidnext < chain.uidnext:
         return "a UIDNEXT below one that was shown"
+    if merge.uidnext > UID_MAX - MERGE_HEADROOM > chain.uidnext:
+        return "a UIDNEXT that leaves no UIDs"
     seen = {dot.origin: dot.seq for dot in merge.context}
     if any(seen.get(origin, 0) < seq for origin, seq in chain.context.items()):
         return "a context that lacks what is here"
@@ -160,6 +206,8 @@ def _in_tree(tx: Transaction, entry: Entry) -> str | None:
                     return "a mailbox id that is taken"
                 if uidvalidity <= highest:
                     return "a UIDVALIDITY that was given out before"
+                if uidvalidity > max(highest, tx.wall_ms() // 1000) + UIDVALIDITY_AHEAD_MAX:
+                    return "a UIDVALIDITY of the far future"
                 living[mailbox_id], highest = name, uidvalidity
             case FolderRename(mailbox_id, name) if mailbox_id in living:
                 living[mailbox_id] = name

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from protocol.values import Dot, UidSet
-from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
-from replicator.mailstore import INBOX, SEPARATOR
+from protocol.values import UID_MAX, Dot, UidSet
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
+from replicator.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store import reading
 from replicator.store.apply import apply
 from replicator.store.content import StoredText
@@ -54,8 +54,8 @@ def save(
     """Place a message. A GUID that the mailbox holds keeps its UID: a request tried again makes no second mail."""
     known = reading.placement(tx.connection, guid, key.mailbox_id)
     if known is not None:
-        return Placed((known[0],), known[1])
-    uid = _uidnext(tx, key)
+        return Placed((known,), _head_of(tx, key))
+    uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), len(stored.text), stored.content_hash, copied=False)
     return Placed((uid,), _commit(tx, key, [add], [stored]).dot)
 
@@ -77,8 +77,7 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
     """
     adds: list[Change] = []
     uids: list[int] = []
-    uid = _uidnext(tx, key)
-    dot: Dot | None = None
+    uid = _uidnext(tx, key, len(wanted))
     rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, source, UidSet.of(want.uid for want in wanted))}
     for want in wanted:
         row = rows.get(want.uid)
@@ -87,27 +86,24 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
         held = reading.placement(tx.connection, row.guid, key.mailbox_id) is not None
         guid = want.spare_guid if held else row.guid
         if held and (again := reading.placement(tx.connection, guid, key.mailbox_id)) is not None:
-            uids.append(again[0])
-            dot = again[1]
+            uids.append(again)
             continue
         flags = tuple(sorted(row.visible_flags()))
         adds.append(MailAdd(uid, guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True))
         uids.append(uid)
         uid += 1
-    if adds:
-        dot = _commit(tx, key, adds).dot
-    return Placed(tuple(uids), dot)
+    return Placed(tuple(uids), _commit(tx, key, adds).dot if adds else _head_of(tx, key))
 
 
 def expunge(tx: Transaction, key: MailboxKey, uids: UidSet) -> Dot | None:
-    """Remove those of the messages that are there. None if none is."""
+    """Remove those of the messages that are there. The entry, or the head at which none is."""
     present = UidSet.of(row.uid for row in reading.mailbox_rows(tx.connection, key.mailbox_id, uids))
-    return _commit(tx, key, [MailDel(present)]).dot if present else None
+    return _commit(tx, key, [MailDel(present)]).dot if present else _head_of(tx, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
-    """What became of a flag change: UIDs refused under UNCHANGEDSINCE, HIGHESTMODSEQ now, the entry if any."""
+    """What became of a flag change: UIDs refused under UNCHANGEDSINCE, HIGHESTMODSEQ and head now."""
 
     refused: UidSet
     modseq: int
@@ -141,7 +137,7 @@ def store(
         changes.append(FlagAdd(UidSet.of(to_set), tuple(added)))
     if to_clear:
         changes.append(FlagDel(UidSet.of(to_clear), tuple(removed)))
-    dot = _commit(tx, key, changes).dot if changes else None
+    dot = _commit(tx, key, changes).dot if changes else _head_of(tx, key)
     chain = tx.chain(key.mailbox_id)
     return Flagged(UidSet.of(refused), chain.highestmodseq if chain else 0, dot)
 
@@ -187,6 +183,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():
+        check_folder_name(new)
         if new in known and known[new].mailbox_id not in names:
             raise FolderExistsError(f"there is a folder {new!r} already")
     uidvalidities = _new_uidvalidities(tx, user)
@@ -208,9 +205,9 @@ def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
 
 
 def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot | None:
-    """Set or clear a subscription. None if it is so already."""
+    """Set or clear a subscription. The entry, or the head at which it is so already."""
     if (name in reading.subscriptions(tx.connection, user)) == subscribed:
-        return None
+        return _head_of(tx, _tree(user))
     return _commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
 
 
@@ -221,9 +218,19 @@ def _head(tx: Transaction, user: str) -> Dot:
     return chain.head
 
 
-def _uidnext(tx: Transaction, key: MailboxKey) -> int:
+def _head_of(tx: Transaction, key: MailboxKey) -> Dot | None:
+    """What a request that changes nothing rests on: its client must find that as durable as a change."""
     chain = tx.chain(key.mailbox_id)
-    return chain.uidnext if chain else 1
+    return chain.head if chain else None
+
+
+def _uidnext(tx: Transaction, key: MailboxKey, count: int) -> int:
+    """The first of so many UIDs. Raises MailboxFullError when they run out (RFC 3501 section 2.3.1.1)."""
+    chain = tx.chain(key.mailbox_id)
+    uidnext = chain.uidnext if chain else 1
+    if uidnext + count > UID_MAX:
+        raise MailboxFullError("the folder has given out all its UIDs; move its mail to another folder")
+    return uidnext
 
 
 def _is_deleted(tx: Transaction, user: str, mailbox_id: bytes) -> bool | None:

@@ -86,6 +86,15 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
         yield from map(row_from, connection.execute(f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high)))
 
 
+def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:
+    """A mailbox's head and rows, as of one moment."""
+    connection.execute("BEGIN")
+    try:
+        return chains.load(connection, mailbox_id), list(mailbox_rows(connection, mailbox_id))
+    finally:
+        connection.execute("COMMIT")
+
+
 def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
     """A mailbox's head and messages, as of one moment."""
     shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
@@ -98,12 +107,10 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain |
         connection.execute("COMMIT")
 
 
-def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> tuple[int, Dot] | None:
-    """The UID of a GUID in a mailbox, and the entry that added it."""
-    row = connection.execute(
-        "SELECT uid, origin, seq FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)
-    ).fetchone()
-    return (row[0], Dot(row[1], row[2])) if row else None
+def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:
+    """The UID of a GUID in a mailbox."""
+    row = connection.execute("SELECT uid FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)).fetchone()
+    return row[0] if row else None
 
 
 def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:

@@ -104,6 +104,10 @@ class Transaction:
             changes=tuple(changes),
         )
 
+    def wall_ms(self) -> int:
+        """The time of this machine's clock."""
+        return self._clock.wall_ms()
+
     def next_dot(self) -> Dot:
         """The name of this node's next entry."""
         return Dot(self.origin, self.seen(self.origin) + 1)

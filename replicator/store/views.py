@@ -67,6 +67,7 @@ class Views:
                 uidnext=chain.uidnext if chain else 1,
                 highestmodseq=chain.highestmodseq if chain else 0,
                 rows=messages,
+                head=chain.head if chain else None,
             )
             for change in late:
                 view.apply(change)

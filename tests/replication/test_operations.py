@@ -280,7 +280,7 @@ async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, 
 
         async def copy_in_vain() -> None:
             with pytest.raises(NotHereYetError):
-                await store.write(CopyOperation(key, key, UidSet.of([7]), (b"g" * 16,), lambda: b"n" * 16).run)
+                await store.write(CopyOperation(key, key, UidSet.of([7]), (b"g" * 16,), (b"n" * 16,)).run)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.write, saving(b"one", guid(1), key))

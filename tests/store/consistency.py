@@ -161,7 +161,7 @@ def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
 
 
 def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    node = MemoryNode("replay.0")
+    node = MemoryNode("replay.0", now_ms=4_000_000_000_000)
     for item in log:
         texts = [read_text(connection, content_hash) for content_hash in item.brought()]
         node.receive(item.entry, [text for text in texts if text is not None])

@@ -190,8 +190,8 @@ def test_where_one_name_is_seen_twice_the_living_folder_counts(node: MemoryNode)
 
 def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNode) -> None:
     assert node.write(subscribing("x")) == Dot("dc1.a", 1)
-    assert node.write(subscribing("x")) is None
-    assert node.write(subscribing("y", subscribed=False)) is None
+    assert node.write(subscribing("x")) == Dot("dc1.a", 1), "the head at which it is so"
+    assert node.write(subscribing("y", subscribed=False)) == Dot("dc1.a", 1)
     node.write(subscribing("y"))
     node.write(subscribing("x", subscribed=False))
     assert reading.subscriptions(node.connection, ALICE) == {"y"}

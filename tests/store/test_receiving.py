@@ -147,7 +147,7 @@ def on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.
     chain = next(chain for chain in reading.chains_of(node.connection, None) if chain.id == chain_id)
     predecessors = (chain.head,) if chain.head else ()
     return Entry(
-        Dot(origin, 1), predecessors, 1 << 40, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity, changes
+        Dot(origin, 1), predecessors, 1 << 36, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity, changes
     )
 
 
@@ -167,7 +167,6 @@ MAILBOX, TREE = INBOX.mailbox_id, tree_id(ALICE)
 
 SOUND: dict[str, tuple[bytes, Change]] = {
     "add": (MAILBOX, mail_add(5)),
-    "add above UIDNEXT": (MAILBOX, mail_add(50)),
     "add what was expunged": (MAILBOX, mail_add(5, 3)),
     "delete": (MAILBOX, MailDel(UidSet.of([1, 2, 4]))),
     "flag": (MAILBOX, FlagAdd(UidSet.of([1]), (SEEN,))),
@@ -183,6 +182,7 @@ SOUND: dict[str, tuple[bytes, Change]] = {
 CONTRADICTORY: dict[str, tuple[bytes, tuple[Change, ...]]] = {
     "UID below UIDNEXT": (MAILBOX, (mail_add(4),)),
     "UID of a message expunged": (MAILBOX, (mail_add(3),)),
+    "UID above UIDNEXT": (MAILBOX, (mail_add(50),)),
     "UIDs descend": (MAILBOX, (mail_add(6), mail_add(5, 98))),
     "GUID that is there": (MAILBOX, (mail_add(5, 1),)),
     "GUID twice": (MAILBOX, (mail_add(5), mail_add(6))),
