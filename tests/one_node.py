@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
+from protocol.values import UidSet
 from replicator.config import default_config
 from replicator.environment import Environment
+from replicator.errors import MailError
+from replicator.mailstore import CopiedMessages, Folder, NewMessage, SavedMessage, StoreResult
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.service import ClusterMail
 from replicator.store.store import Store
+from replicator.users.names import candidates
+from replicator.view import MailboxView, Message
 
 T = TypeVar("T")
+
+Hook = Callable[[str], Awaitable[None]]
+"""Called with the user whose mail is about to be changed: it may raise, and it may wait."""
 
 
 async def run_inline(work: Callable[[], T]) -> T:
@@ -28,8 +36,79 @@ async def no_peers(*_: object) -> trio.abc.Stream:
     raise OSError("there are no peers")
 
 
+async def nothing(_user: str) -> None:
+    """The hook that does nothing."""
+
+
+def failing(error: MailError) -> Hook:
+    """Every change fails."""
+
+    async def fail(_user: str) -> None:
+        raise error
+
+    return fail
+
+
+class HookedMail(ClusterMail):
+    """The node's mail store. `before_change` is called ahead of every change of messages."""
+
+    before_change: Hook = staticmethod(nothing)
+
+    async def text(self, user: str, name: str, uid: int) -> bytes:
+        view = await self.open_mailbox(await self.folder(user, name))
+        return await self.read_content(view.messages[uid])
+
+    async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
+        view = await self.open_mailbox(await self.folder(user, name))
+        return [await self.read_content(message) for message in view.messages.values()]
+
+    async def lose_text(self, message: Message) -> None:
+        """As if the disk had lost it."""
+        await self._store.write(
+            lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (message.content_hash,)).rowcount
+        )
+
+    async def claim_recent(self, folder: Folder) -> int:
+        await self.before_change(folder.user)
+        return await super().claim_recent(folder)
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        await self.before_change(folder.user)
+        return await super().save(folder, message)
+
+    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        await self.before_change(destination.user)
+        return await super().copy(source, uids, destination)
+
+    async def store_flags(
+        self,
+        mailbox: MailboxView,
+        uids: UidSet,
+        *,
+        added: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
+        unchanged_since: int | None = None,
+    ) -> StoreResult:
+        await self.before_change(mailbox.user)
+        return await super().store_flags(mailbox, uids, added=added, removed=removed, unchanged_since=unchanged_since)
+
+    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
+        await self.before_change(mailbox.user)
+        await super().expunge(mailbox, uids)
+
+
+class Names:
+    """Who has mail here."""
+
+    def __init__(self, *users: str) -> None:
+        self._users = frozenset(users)
+
+    def find(self, name: str) -> str | None:
+        return next((user for user in candidates(name) if user in self._users), None)
+
+
 @asynccontextmanager
-async def one_node(directory: Path) -> AsyncIterator[ClusterMail]:
+async def one_node(directory: Path) -> AsyncIterator[HookedMail]:
     """The mail store of a cluster of one node."""
     environment = Environment(run_in_thread=run_inline)
     config = default_config("dc1", directory)
@@ -37,5 +116,5 @@ async def one_node(directory: Path) -> AsyncIterator[ClusterMail]:
     async with Store.open(directory / "node.db", origin, environment) as store, trio.open_nursery() as nursery:
         coordinator = Coordinator(config, store, environment, no_peers)
         nursery.start_soon(coordinator.run)
-        yield ClusterMail(store, coordinator, environment)
+        yield HookedMail(store, coordinator, environment)
         nursery.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,8 +13,8 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture
-def served() -> Iterator[ServedNode]:
-    with served_node() as node:
+def served(tmp_path: Path) -> Iterator[ServedNode]:
+    with served_node(tmp_path / "served") as node:
         yield node
 
 

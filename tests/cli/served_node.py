@@ -1,4 +1,4 @@
-"""The HTTP door on loopback in a thread of its own, over a mail store in memory."""
+"""The HTTP door on loopback in a thread of its own, over a real mail store."""
 
 from __future__ import annotations
 
@@ -6,49 +6,63 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from tests.http.memory_mail import FixedReport, FixedUsers, MemoryMail
+from replicator.view import Message
+from tests.http.fixed_report import FixedReport
+from tests.one_node import HookedMail, Names, one_node
 
 
 @dataclass
 class ServedNode:
+    """The node, seen from another thread."""
+
     port: int
-    mail: MemoryMail = field(default_factory=MemoryMail)
-    report: FixedReport = field(default_factory=FixedReport)
+    mail: HookedMail
+    report: FixedReport
+    token: trio.lowlevel.TrioToken
+    scope: trio.CancelScope
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def texts(self, user: str, folder: str) -> list[bytes]:
-        view = self.mail.views[user, folder]
-        return [self.mail.texts[message.content_hash] for message in view.messages.values()]
+        return trio.from_thread.run(self.mail.texts, user, folder, trio_token=self.token)
+
+    def messages(self, user: str, folder: str) -> list[Message]:
+        async def read() -> list[Message]:
+            view = await self.mail.open_mailbox(await self.mail.folder(user, folder))
+            return list(view.messages.values())
+
+        return trio.from_thread.run(read, trio_token=self.token)
 
 
 @contextmanager
-def served_node() -> Iterator[ServedNode]:
-    node = ServedNode(port=0)
-    services = HttpServices("dc1", node.mail, node.report, FixedUsers(), CollectorRegistry())
-    running: queue.Queue[tuple[int, trio.lowlevel.TrioToken, trio.CancelScope]] = queue.Queue()
+def served_node(directory: Path) -> Iterator[ServedNode]:
+    running: queue.Queue[ServedNode] = queue.Queue()
 
     async def serve() -> None:
-        async with trio.open_nursery() as nursery:
+        async with one_node(directory) as mail, trio.open_nursery() as nursery:
+            report = FixedReport()
+            services = HttpServices("dc1", mail, report, Names("alice", "bob", "ann@example.org"), CollectorRegistry())
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])
-            running.put((port, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            running.put(ServedNode(port, mail, report, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
 
+    directory.mkdir()
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    node.port, token, scope = running.get(timeout=10)
+    node = running.get(timeout=10)
     try:
         yield node
     finally:
-        token.run_sync_soon(scope.cancel)
+        node.token.run_sync_soon(node.scope.cancel)
         thread.join()

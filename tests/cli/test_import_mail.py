@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.http import api
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 from tests.cli.test_sources import FROM, make_maildir, put
+from tests.one_node import Hook, failing
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_maildir_goes_in_with_folders_flags_and_dates(served: ServedNode, invoke
     assert result.stderr == ""
     assert served.texts("alice", "INBOX") == [b"Subject: %d\r\n\r\nbody\r\n" % n for n in range(20)]
     assert served.texts("alice", "Sent") == [b"sent\r\n"]
-    messages = served.mail.views["alice", "INBOX"].messages.values()
+    messages = served.messages("alice", "INBOX")
     assert {message.flags for message in messages} == {frozenset({"\\Seen"})}
     assert {message.received_ms for message in messages} == {(1000 + n) * 1000 for n in range(20)}
 
@@ -64,8 +66,22 @@ def test_mbox_goes_into_the_mailbox_named(served: ServedNode, invoke: Invoke, tm
     assert served.texts("bob", "Old/Übung") == [b"a: b\r\n\r\n%d\r\n" % number for number in range(30)]
 
 
+def together(count: int) -> Hook:
+    """The first changes wait until so many are under way at once."""
+    begun, gathered = 0, trio.Event()
+
+    async def wait(_user: str) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == count:
+            gathered.set()
+        await gathered.wait()
+
+    return wait
+
+
 def test_folders_go_in_side_by_side(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
-    served.mail.together = 2
+    served.mail.before_change = together(2)
     assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
 
 
@@ -98,7 +114,7 @@ def test_messages_without_a_byte_are_left_out(served: ServedNode, invoke: Invoke
 def test_temporary_failure_fails_each_message_with_its_reason(
     served: ServedNode, invoke: Invoke, maildir: Path
 ) -> None:
-    served.mail.failure = UnavailableError("no master can be reached")
+    served.mail.before_change = failing(UnavailableError("no master can be reached"))
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert (result.exit_code, result.stdout) == (
         1,
@@ -108,7 +124,7 @@ def test_temporary_failure_fails_each_message_with_its_reason(
 
 
 def test_full_disk_ends_the_import(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
-    served.mail.failure = DiskFullError("the disk is full")
+    served.mail.before_change = failing(DiskFullError("the disk is full"))
     file = put(tmp_path, "mbox", b"".join(FROM + b"a: %d\n\n\n" % number for number in range(100)))
     result = invoke("import", "alice", file, "--url", served.url)
     assert result.exit_code == 1

@@ -38,8 +38,8 @@ def test_status_shows_node_and_links(served: ServedNode, invoke: Invoke, tmp_pat
 
 
 @pytest.fixture
-def other() -> Iterator[ServedNode]:
-    with served_node() as node:
+def other(tmp_path: Path) -> Iterator[ServedNode]:
+    with served_node(tmp_path / "other") as node:
         node.report.sid = "dc2"
         yield node
 

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from replicator.http.services import HttpServices
 from replicator.metrics import HttpMetrics
-from tests.http.memory_mail import FixedReport, FixedUsers, MemoryMail
+from tests.http.fixed_report import FixedReport
+from tests.one_node import HookedMail, Names, one_node
 
 
 @pytest.fixture
-def mail() -> MemoryMail:
-    return MemoryMail()
+async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
+    async with one_node(tmp_path) as mail:
+        yield mail
 
 
 @pytest.fixture
@@ -19,14 +24,15 @@ def report() -> FixedReport:
 
 
 @pytest.fixture
-def services(mail: MemoryMail, report: FixedReport) -> HttpServices:
+def services(mail: HookedMail, report: FixedReport) -> HttpServices:
     registry = CollectorRegistry()
     Gauge("replicator_test", "For the test.", registry=registry).set(7)
+    users = Names("alice", "bob", "ann@example.org")
     return HttpServices(
         sid="dc1",
         mail=mail,
         status=report,
-        users=FixedUsers(),
+        users=users,
         registry=registry,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: 784_111_777_000,

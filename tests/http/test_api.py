@@ -11,7 +11,8 @@ from replicator.http import api
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from tests.http.conversation import Answer, Conversation, conversation
-from tests.http.memory_mail import UIDVALIDITY, FixedReport, MemoryMail
+from tests.http.fixed_report import FixedReport
+from tests.one_node import HookedMail, failing
 
 
 @pytest.fixture
@@ -84,35 +85,39 @@ async def test_mailboxes_of_a_user_that_there_is_not(client: Conversation) -> No
     assert (answer.status, "there is no user 'eve'" in str(answer.json["detail"])) == (404, True)
 
 
-async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conversation, mail: MemoryMail) -> None:
+async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conversation, mail: HookedMail) -> None:
     text = b"Subject: x\r\n\r\n\x80\xff.\r\n" + bytes(range(256))
     flags = quote("\\seen $Forwarded \\Flagged")
     answer = await post(client, f"/api/v1/users/alice/messages?flags={flags}&received_ms=123456", text)
-    assert (answer.status, answer.json) == (201, {"uidvalidity": UIDVALIDITY, "uid": 1})
-    message = mail.views["alice", "INBOX"].messages[1]
+    inbox = await mail.folder("alice", "INBOX")
+    assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uid": 1})
+    message = (await mail.open_mailbox(inbox)).messages[1]
     assert await mail.read_content(message) == text
     assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
     assert message.received_ms == 123456
 
 
-async def test_folder_is_created_once_and_takes_mail(client: Conversation, mail: MemoryMail) -> None:
+async def test_folder_is_created_once_and_takes_mail(client: Conversation, mail: HookedMail) -> None:
     path = "/api/v1/users/ann%40example.org/folders/Archive%2F%C3%9Cbung"
     assert [(await get(client, path, method="PUT")).status for _ in range(2)] == [201, 200]
     target = f"/api/v1/users/ann@example.org/messages?mailbox={quote('Archive/Übung')}"
     assert (await post(client, target, b"a: b\r\n\r\n")).status == 201
-    assert len(mail.views["ann@example.org", "Archive/Übung"].messages) == 1
+    assert await mail.texts("ann@example.org", "Archive/Übung") == [b"a: b\r\n\r\n"]
 
 
-async def test_messages_are_listed_by_content_in_pages(client: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_are_listed_by_content_in_pages(
+    client: Conversation, mail: HookedMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "MESSAGES_PAGE", 2)
     texts = [b"a", b"b", b"c"]
     for text in texts:
         await post(client, "/api/v1/users/alice/messages", text)
     rows = [{"uid": uid, "sha256": hashlib.sha256(text).hexdigest()} for uid, text in enumerate(texts, 1)]
+    uidvalidity = (await mail.folder("alice", "INBOX")).uidvalidity
     first = (await get(client, "/api/v1/users/alice/messages")).json
-    assert first == {"uidvalidity": UIDVALIDITY, "messages": rows[:2], "more": True}
+    assert first == {"uidvalidity": uidvalidity, "messages": rows[:2], "more": True}
     second = (await get(client, "/api/v1/users/alice/messages?after=2")).json
-    assert second == {"uidvalidity": UIDVALIDITY, "messages": rows[2:], "more": False}
+    assert second == {"uidvalidity": uidvalidity, "messages": rows[2:], "more": False}
 
 
 @pytest.mark.parametrize(
@@ -125,9 +130,9 @@ async def test_messages_are_listed_by_content_in_pages(client: Conversation, mon
     ],
 )
 async def test_errors_of_the_store_are_problems(
-    client: Conversation, mail: MemoryMail, error: MailError, status: int
+    client: Conversation, mail: HookedMail, error: MailError, status: int
 ) -> None:
-    mail.failure = error
+    mail.before_change = failing(error)
     answer = await post(client, "/api/v1/users/alice/messages", b"x")
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
     assert (answer.json["status"], answer.json["detail"]) == (status, str(error))
@@ -203,11 +208,11 @@ async def test_host_of_an_absolute_target_counts(client: Conversation) -> None:
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 async def test_what_a_web_page_can_send_is_not_a_message(
-    client: Conversation, mail: MemoryMail, content_type: str
+    client: Conversation, mail: HookedMail, content_type: str
 ) -> None:
     answer = await post(client, "/api/v1/users/alice/messages", b"x", content_type)
     assert answer.status == 415
-    assert not mail.views
+    assert await mail.texts("alice") == []
 
 
 async def test_nothing_invites_other_origins(client: Conversation) -> None:

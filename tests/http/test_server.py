@@ -3,6 +3,8 @@ from __future__ import annotations
 import http.client
 import json
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -14,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from replicator.http import server as server_module
 from replicator.http.server import BODY_S, CONNECTIONS_MAX, HANDLER_S, HEAD_BYTES_MAX, HEAD_S, HttpServer
 from replicator.http.services import HttpServices
-from replicator.mailstore import Folder, NewMessage, SavedMessage
 from tests.http.conversation import conversation
-from tests.http.memory_mail import FixedReport, FixedUsers, MemoryMail
+from tests.http.fixed_report import FixedReport
+from tests.one_node import HookedMail, Names, one_node
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /api/v1/users/alice/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: message/rfc822\r\n"
@@ -28,12 +30,12 @@ async def test_connection_is_kept_and_answers_in_order(services: HttpServices) -
         assert [(await talk.answer()).status for _ in range(3)] == [200, 201, 200]
 
 
-async def test_bytes_one_by_one(services: HttpServices, mail: MemoryMail) -> None:
+async def test_bytes_one_by_one(services: HttpServices, mail: HookedMail) -> None:
     async with conversation(HttpServer(services)) as talk:
         for byte in POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n":
             await talk.stream.send_all(bytes([byte]))
         assert (await talk.answer()).status == 201
-    assert list(mail.texts.values()) == [b"abc"]
+    assert await mail.texts("alice") == [b"abc"]
 
 
 async def test_date_and_headers_that_every_answer_has(services: HttpServices) -> None:
@@ -74,7 +76,11 @@ async def test_hostile_requests_end_the_connection_with_one_problem(
 @given(data=st.binary(max_size=200), head=st.sampled_from([b"", HEALTH, HEALTH[:-2], POST, POST + b"\r\n"]))
 def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
-        services = HttpServices("dc1", MemoryMail(), FixedReport(), FixedUsers(), CollectorRegistry())
+        async with one_node(Path(directory)) as mail:
+            services = HttpServices("dc1", mail, FixedReport(), Names("alice"), CollectorRegistry())
+            await survive(services)
+
+    async def survive(services: HttpServices) -> None:
         async with conversation(HttpServer(services)) as talk:
             await talk.stream.send_all(head + data)
             assert isinstance(talk.stream, trio.StapledStream)
@@ -82,7 +88,8 @@ def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
             answer = await talk.rest()
             assert answer.startswith(b"HTTP/1.1 ") or not answer
 
-    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+    with TemporaryDirectory() as directory:
+        trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_large_body_is_refused_and_the_client_learns_why(
@@ -130,14 +137,13 @@ async def test_slow_body_is_told_so(services: HttpServices, autojump_clock: trio
         assert autojump_clock.current_time() - started == BODY_S
 
 
-class StuckMail(MemoryMail):
-    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+async def test_handler_that_hangs_is_given_up(
+    services: HttpServices, mail: HookedMail, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def hang(_user: str) -> None:
         await trio.sleep_forever()
-        return await super().save(folder, message)
 
-
-async def test_handler_that_hangs_is_given_up(report: FixedReport, autojump_clock: trio.testing.MockClock) -> None:
-    services = HttpServices("dc1", StuckMail(), report, FixedUsers(), CollectorRegistry())
+    mail.before_change = hang
     started = autojump_clock.current_time()
     async with conversation(HttpServer(services)) as talk:
         answer = await talk.ask(POST + b"Content-Length: 1\r\n\r\nx")

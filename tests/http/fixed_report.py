@@ -1,0 +1,59 @@
+"""A node that reports fixed figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from replicator.mailstore import INBOX
+from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+
+UIDVALIDITY = 77
+
+
+@dataclass
+class FixedReport:
+    """`reasons` is why the node is not healthy; `digest` is its state's."""
+
+    sid: str = "dc1"
+    digest: str = "d1" * 16
+    clock_ms: int = 91_000
+    component: tuple[str, ...] = ("dc1", "dc2")
+    master: str | None = "dc1"
+    error: str = "connection refused"
+    mailboxes_total: int = 2
+    log_entries: int = 9
+    reasons: list[str] = field(default_factory=list)
+
+    async def node_status(self) -> NodeStatus:
+        up = LinkStatus("dc2", "127.0.0.1:4421", True, 1_000, 250, 0, 0, 0.0, None)  # noqa: FBT003  as in the shape
+        down = LinkStatus("dc3", "127.0.0.1:4422", False, None, None, 7, 2048, 1.5, self.error)  # noqa: FBT003
+        return NodeStatus(
+            sid=self.sid,
+            origin=f"{self.sid}.1",
+            cluster="mail",
+            version="0.1.0",
+            started_ms=1_000,
+            clock_ms=self.clock_ms,
+            component=self.component,
+            root="dc1",
+            term=3,
+            mailboxes=self.mailboxes_total,
+            mastered=1,
+            log_entries=self.log_entries,
+            waiting_entries=0,
+            digest=self.digest,
+            copies=2,
+            copies_reachable=3,
+            links=(up, down),
+        )
+
+    async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
+        rows = [
+            MailboxStatus(name, INBOX, "ab" * 16, UIDVALIDITY, 5, 9, 4, 1, 4096, "dc1.1 9", self.digest, self.master)
+            for name in ("alice", "bob")
+        ]
+        return [row for row in rows if user in (None, row.user)]
+
+    async def healthy(self) -> Sequence[str]:
+        return self.reasons
