@@ -17,7 +17,6 @@ from replicator.imap.services import ImapServices
 from replicator.mailstore import MailStore
 from replicator.users import Login
 from replicator.users.schemes import parse_hash
-from tests.imap.memory_store import MemoryMailStore
 
 LOOPBACK = "127.0.0.1"
 PARSER = CommandParser()  # compiled once for all tests
@@ -76,8 +75,8 @@ class Client:
             assert "t OK" in (await self.run(f"SELECT {mailbox}"))[-1]
 
 
-def services(mail: MailStore | None = None) -> ImapServices:
-    return ImapServices(mail=mail or MemoryMailStore(), users=OneUser(), sid="dc1", version="1.0", parser=PARSER)
+def services(mail: MailStore) -> ImapServices:
+    return ImapServices(mail=mail, users=OneUser(), sid="dc1", version="1.0", parser=PARSER)
 
 
 @asynccontextmanager

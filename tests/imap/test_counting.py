@@ -4,15 +4,16 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
+from replicator.imap.services import ImapServices
 from replicator.metrics import ImapMetrics
-from tests.imap.client import connected, services
+from tests.imap.client import connected
 
 PREFIX = "replicator_imap"
 
 
-async def test_connections_logins_and_commands_are_counted() -> None:
+async def test_connections_logins_and_commands_are_counted(served: ImapServices) -> None:
     registry = CollectorRegistry()
-    served = replace(services(), metrics=ImapMetrics(registry))
+    served = replace(served, metrics=ImapMetrics(registry))
 
     def counted(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"{PREFIX}_{name}", labels)

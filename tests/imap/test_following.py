@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import UidSet
-from replicator.mailstore import NewMessage
+from replicator.mailstore import MailStore, NewMessage
 from replicator.view import MailboxView
 from tests.imap.client import Client, connected, services
-from tests.imap.memory_store import MemoryMailStore
+from tests.one_node import one_node
 
 FLAGS = st.sampled_from(["\\Seen", "\\Deleted", "\\Flagged", "work"])
 POSITIONS = st.integers(0, 30)
@@ -37,6 +39,7 @@ COMMANDS = st.sampled_from(
         "UID MOVE 2:3 INBOX",
     ]
 )
+Steps = list[tuple[list[tuple[str, str, int]], str]]
 STEPS = st.lists(st.tuples(st.lists(ELSEWHERE, max_size=3), COMMANDS), min_size=1, max_size=8)
 
 
@@ -61,7 +64,7 @@ class Believer:
             await self.run("FETCH 1:* (FLAGS)")
 
 
-async def change(mail: MemoryMailStore, view: MailboxView, what: str, flag: str, position: int) -> None:
+async def change(mail: MailStore, view: MailboxView, what: str, flag: str, position: int) -> None:
     uids = UidSet.of([view.messages.keys()[position % len(view.messages)]]) if view.messages else UidSet()
     if what == "deliver":
         await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"Subject: x\r\n\r\nx"))
@@ -77,8 +80,13 @@ async def change(mail: MemoryMailStore, view: MailboxView, what: str, flag: str,
         )
 
 
-async def follow(steps: list[tuple[list[tuple[str, str, int]], str]]) -> None:
-    mail = MemoryMailStore()
+async def follow(steps: Steps) -> None:
+    with TemporaryDirectory() as directory:
+        async with one_node(Path(directory)) as mail:
+            await follow_in(mail, steps)
+
+
+async def follow_in(mail: MailStore, steps: Steps) -> None:
     inbox = await mail.folder("alice", "INBOX")
     for _ in range(4):
         await mail.save(inbox, NewMessage(b"Subject: x\r\n\r\nx"))
@@ -100,7 +108,5 @@ async def follow(steps: list[tuple[list[tuple[str, str, int]], str]]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_a_client_that_believes_what_it_is_told_is_right(
-    steps: list[tuple[list[tuple[str, str, int]], str]],
-) -> None:
+def test_a_client_that_believes_what_it_is_told_is_right(steps: Steps) -> None:
     trio.run(follow, steps)

@@ -14,8 +14,7 @@ from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password
 from tests.imap.client import Client, connected, services
-from tests.imap.memory_store import MemoryMailStore
-from tests.one_node import run_inline
+from tests.one_node import HookedMail, run_inline
 
 BYE = "* BYE Your password has changed, or you are no user here any more; log in again"
 
@@ -29,12 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mail() -> MemoryMailStore:
-    return MemoryMailStore()
-
-
-@pytest.fixture
-def served(path: Path, mail: MemoryMailStore) -> ImapServices:
+def served(path: Path, mail: HookedMail) -> ImapServices:
     return replace(services(mail), users=UserDirectory(path, run_in_thread=run_inline))
 
 
@@ -42,7 +36,7 @@ async def log_in(client: Client, name: str) -> None:
     assert (await client.run(f"LOGIN {name} secret"))[-1].startswith("t OK ")
 
 
-async def test_a_name_means_the_user_whom_an_address_means(served: ImapServices, mail: MemoryMailStore) -> None:
+async def test_a_name_means_the_user_whom_an_address_means(served: ImapServices, mail: HookedMail) -> None:
     await mail.create_folder("alice", "hers")
     for name in ("alice", "ALICE", "Alice@Example.org", "alice+x"):
         async with connected(served) as client:
@@ -78,7 +72,7 @@ async def test_whoever_is_deleted_is_sent_away_from_idle(
 
 
 async def test_whoever_is_deleted_hears_of_no_more_mail(
-    served: ImapServices, mail: MemoryMailStore, path: Path, autojump_clock: trio.testing.MockClock
+    served: ImapServices, mail: HookedMail, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with connected(served) as alice:
         await log_in(alice, "alice")

@@ -25,27 +25,24 @@ from replicator.imap.refusals import code_of
 from replicator.imap.search_keys import BadCharsetError
 from replicator.imap.server import serve_imap
 from replicator.imap.services import Connections, ImapServices
-from replicator.mailstore import NewMessage
-from replicator.view import Message
-from tests.imap.client import LOOPBACK, Client, OneUser, connected, services
-from tests.imap.memory_store import MemoryMailStore
+from replicator.mailstore import Folder, NewMessage
+from tests.imap.client import LOOPBACK, Client, OneUser, connected
+from tests.one_node import HookedMail, failing
 
 AWAY = "192.0.2.7"
 
 
-async def filled(messages: int = 1, text: bytes = b"Subject: x\r\n\r\nHello\r\n") -> MemoryMailStore:
-    mail = MemoryMailStore()
+async def fill(mail: HookedMail, messages: int = 1, text: bytes = b"Subject: x\r\n\r\nHello\r\n") -> Folder:
     inbox = await mail.folder("alice", "INBOX")
     for _ in range(messages):
         await mail.save(inbox, NewMessage(text))
-    return mail
+    return inbox
 
 
 # ---- privacy ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_password_in_the_open_from_elsewhere_is_refused() -> None:
-    served = services()
+async def test_a_password_in_the_open_from_elsewhere_is_refused(served: ImapServices) -> None:
     async with connected(served, address=AWAY) as client:
         assert "LOGINDISABLED" in (await client.run("CAPABILITY"))[0]
         assert "AUTH=PLAIN" not in (await client.run("CAPABILITY"))[0]
@@ -55,8 +52,7 @@ async def test_a_password_in_the_open_from_elsewhere_is_refused() -> None:
     assert not served.users.asked
 
 
-async def test_under_tls_anybody_may_log_in() -> None:
-    served = services()
+async def test_under_tls_anybody_may_log_in(served: ImapServices) -> None:
     async with connected(served, address=AWAY, secure=True) as client:
         await client.log_in("alice")
     assert isinstance(served.users, OneUser)
@@ -74,8 +70,8 @@ def test_loopback(address: str, loopback: bool) -> None:  # noqa: FBT001 (a tabl
 # ---- limits ----------------------------------------------------------------------------------------------------
 
 
-async def test_an_append_too_large_is_refused_before_it_is_sent() -> None:
-    served = dataclasses.replace(services(), max_message_bytes=100)
+async def test_an_append_too_large_is_refused_before_it_is_sent(served: ImapServices) -> None:
+    served = dataclasses.replace(served, max_message_bytes=100)
     async with connected(served) as client:
         await client.log_in("alice")
         await client.send("a APPEND INBOX {101}\r\n")
@@ -91,8 +87,8 @@ async def test_an_append_too_large_is_refused_before_it_is_sent() -> None:
     "hostile",
     [b"x" * 100_000, b"a LOGIN {5000+}\r\n", b"a LOGIN {4}\r\nabcd {99999999999999999999}\r\n", b"a NOOP " * 9000],
 )
-async def test_a_stranger_cannot_fill_the_memory(hostile: bytes) -> None:
-    async with connected(services()) as client:
+async def test_a_stranger_cannot_fill_the_memory(served: ImapServices, hostile: bytes) -> None:
+    async with connected(served) as client:
         await client.send(hostile)
         await client.send(b"z LOGOUT\r\n")
         lines = await client.until("z")
@@ -101,8 +97,8 @@ async def test_a_stranger_cannot_fill_the_memory(hostile: bytes) -> None:
 
 
 @pytest.mark.parametrize("command", ["AUTHENTICATE PLAIN", "IDLE"])
-async def test_endless_words_within_a_command_end_the_connection(command: str) -> None:
-    async with connected(services()) as client:
+async def test_endless_words_within_a_command_end_the_connection(served: ImapServices, command: str) -> None:
+    async with connected(served) as client:
         if command == "IDLE":
             await client.log_in("alice", "INBOX")
         await client.send(f"a {command}\r\n")
@@ -112,14 +108,14 @@ async def test_endless_words_within_a_command_end_the_connection(command: str) -
         assert await client.line() == ""
 
 
-async def test_a_name_with_line_ends_is_quoted_back_in_one_line() -> None:
-    async with connected(services()) as client:
+async def test_a_name_with_line_ends_is_quoted_back_in_one_line(served: ImapServices) -> None:
+    async with connected(served) as client:
         await client.log_in("alice")
         assert len(await client.run("SELECT &AA0ACg-t")) == 1
 
 
-async def test_commands_that_are_none_end_the_connection_after_a_while() -> None:
-    async with connected(services()) as client:
+async def test_commands_that_are_none_end_the_connection_after_a_while(served: ImapServices) -> None:
+    async with connected(served) as client:
         for _ in range(9):
             assert (await client.run("FROB"))[-1].startswith("t BAD Expected the name of a command")
         assert (await client.run("NOOP"))[-1].startswith("t OK")
@@ -129,8 +125,8 @@ async def test_commands_that_are_none_end_the_connection_after_a_while() -> None
         assert lines[-2].startswith("* BYE ")
 
 
-async def test_guessing_ends_the_connection() -> None:
-    async with connected(services()) as client:
+async def test_guessing_ends_the_connection(served: ImapServices) -> None:
+    async with connected(served) as client:
         for _ in range(4):
             assert len(await client.run("LOGIN alice guess")) == 1
         bye, no = await client.run("LOGIN alice guess")
@@ -139,8 +135,8 @@ async def test_guessing_ends_the_connection() -> None:
         assert await client.line() == ""
 
 
-async def test_a_user_has_so_many_connections_and_no_more() -> None:
-    served = dataclasses.replace(services(), connections=Connections(limit=3, limit_per_user=1))
+async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) -> None:
+    served = dataclasses.replace(served, connections=Connections(limit=3, limit_per_user=1))
     async with connected(served) as first, connected(served) as second, connected(served):
         await first.log_in("alice")
         assert (await second.run("LOGIN alice ecila"))[-1].startswith("t NO [LIMIT] ")
@@ -155,9 +151,9 @@ async def test_a_user_has_so_many_connections_and_no_more() -> None:
 # ---- deadlines -------------------------------------------------------------------------------------------------
 
 
-async def test_a_stranger_has_a_minute(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_stranger_has_a_minute(served: ImapServices, autojump_clock: trio.testing.MockClock) -> None:
     began = autojump_clock.current_time()
-    async with connected(services()) as client:
+    async with connected(served) as client:
         for _ in range(5):
             await trio.sleep(10)
             assert (await client.run("NOOP"))[-1].startswith("t OK")
@@ -170,10 +166,10 @@ async def test_a_stranger_has_a_minute(autojump_clock: trio.testing.MockClock) -
 
 
 async def test_silence_of_half_an_hour_ends_the_connection_and_less_does_not(
-    autojump_clock: trio.testing.MockClock,
+    served: ImapServices, autojump_clock: trio.testing.MockClock
 ) -> None:
     began = autojump_clock.current_time()
-    async with connected(services()) as client:
+    async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await trio.sleep(29 * 60)
         await client.send("a IDLE\r\n")
@@ -187,10 +183,11 @@ async def test_silence_of_half_an_hour_ends_the_connection_and_less_does_not(
     assert autojump_clock.current_time() - began < 90 * 60
 
 
-async def test_a_client_that_does_not_read_is_let_go(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_does_not_read_is_let_go(
+    mail: HookedMail, served: ImapServices, autojump_clock: trio.testing.MockClock
+) -> None:
     began = autojump_clock.current_time()
-    mail = await filled(text=b"x" * 1_000_000)
-    served = services(mail)
+    inbox = await fill(mail, text=b"x" * 1_000_000)
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
     async with trio.open_nursery() as nursery:
@@ -199,7 +196,7 @@ async def test_a_client_that_does_not_read_is_let_go(autojump_clock: trio.testin
         await client.log_in("alice", "INBOX")
         await client.send("a FETCH 1 BODY.PEEK[]\r\n")
     assert 60 <= autojump_clock.current_time() - began < 70
-    assert not mail.views[(await mail.folder("alice", "INBOX")).mailbox_id].subscribers
+    assert not (await mail.open_mailbox(inbox)).subscribers
 
 
 # ---- the store fails -------------------------------------------------------------------------------------------
@@ -224,10 +221,10 @@ def test_codes(error: type[MailError], code: str | None) -> None:
     assert code_of(error("why")) == code
 
 
-async def test_a_full_disk_refuses_writing_and_lets_read() -> None:
-    mail = await filled()
-    mail.failing = DiskFullError("The disk is full; make room")
-    async with connected(services(mail)) as client:
+async def test_a_full_disk_refuses_writing_and_lets_read(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail)
+    mail.before_change = failing(DiskFullError("The disk is full; make room"))
+    async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await client.send("a APPEND INBOX {1+}\r\nx\r\n")
         assert await client.line() == "a NO [OVERQUOTA] The disk is full; make room"
@@ -236,14 +233,14 @@ async def test_a_full_disk_refuses_writing_and_lets_read() -> None:
         assert lines == ["* 1 FETCH (FLAGS () BODY[TEXT] {7}", "Hello", ")", "t OK Fetched"]
 
 
-async def test_a_message_without_text_spoils_no_other() -> None:
-    mail = await filled()
+async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail)
     inbox = await mail.folder("alice", "INBOX")
     await mail.save(inbox, NewMessage(b"lost"))
     view = await mail.open_mailbox(inbox)
-    del mail.content[view.messages[2].content_hash]
+    await mail.lose_text(view.messages[2])
     await mail.save(inbox, NewMessage(b"third"))
-    async with connected(services(mail)) as client:
+    async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         lines = await client.run("UID FETCH 1:* BODY.PEEK[TEXT]")
         assert [line for line in lines if line.startswith("* ")] == [
@@ -254,28 +251,27 @@ async def test_a_message_without_text_spoils_no_other() -> None:
         assert (await client.run("FETCH 2 RFC822.SIZE"))[0] == "* 2 FETCH (RFC822.SIZE 4)"
 
 
-class BrokenMailStore(MemoryMailStore):
-    async def read_content(self, message: Message) -> bytes:
-        raise RuntimeError(f"a defect in {message.uid}")
+async def test_a_defect_ends_one_connection(
+    mail: HookedMail, served: ImapServices, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(user: str) -> None:
+        raise RuntimeError(f"a defect in {user}")
 
-
-async def test_a_defect_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    mail = BrokenMailStore()
-    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"x"))
-    served = services(mail)
+    await fill(mail)
     async with connected(served) as other, connected(served) as client:
         await client.log_in("alice", "INBOX")
+        mail.before_change = break_down
         with caplog.at_level(logging.CRITICAL):
-            lines = await client.run("FETCH 1 BODY[]")
+            lines = await client.run("STORE 1 +FLAGS (x)")
         assert lines[-2].startswith("* BYE [SERVERBUG] ")
         assert lines[-1] == ""
         assert (await other.run("NOOP"))[-1].startswith("t OK")
 
 
-async def test_expunged_elsewhere_during_a_fetch_is_left_out() -> None:
-    mail = await filled(3)
+async def test_expunged_elsewhere_during_a_fetch_is_left_out(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail, 3)
     view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
-    async with connected(services(mail)) as client:
+    async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await mail.expunge(view, UidSet.of([2]))
         assert await client.run("UID FETCH 1:* FLAGS") == [
@@ -286,10 +282,9 @@ async def test_expunged_elsewhere_during_a_fetch_is_left_out() -> None:
         ]
 
 
-async def test_a_mailbox_deleted_under_a_session_ends_it() -> None:
-    mail = MemoryMailStore()
+async def test_a_mailbox_deleted_under_a_session_ends_it(mail: HookedMail, served: ImapServices) -> None:
     await mail.create_folder("alice", "Short")
-    async with connected(services(mail)) as idle, connected(services(mail)) as busy:
+    async with connected(served) as idle, connected(served) as busy:
         await idle.log_in("alice", "Short")
         await idle.send("i IDLE\r\n")
         assert await idle.line() == "+ idling"
@@ -300,12 +295,12 @@ async def test_a_mailbox_deleted_under_a_session_ends_it() -> None:
         assert (await busy.run("NOOP"))[-2] == "* BYE [NONEXISTENT] Mailbox 'Short' was deleted"
 
 
-async def test_what_idle_has_begun_to_say_is_said_whole() -> None:
-    mail = await filled()
+async def test_what_idle_has_begun_to_say_is_said_whole(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail)
     ours, theirs = trio.testing.lockstep_stream_pair()
     client = Client(ours)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_imap, theirs, services(mail), address=LOOPBACK))
+        nursery.start_soon(partial(serve_imap, theirs, served, address=LOOPBACK))
         await client.line()
         await client.log_in("alice", "INBOX")
         await client.send("i IDLE\r\n")
@@ -317,18 +312,18 @@ async def test_what_idle_has_begun_to_say_is_said_whole() -> None:
         await ours.aclose()
 
 
-async def test_an_expunge_removes_only_what_its_author_saw() -> None:
-    mail = await filled(1)
+async def test_an_expunge_removes_only_what_its_author_saw(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail, 1)
     inbox = await mail.folder("alice", "INBOX")
-    async with connected(services(mail)) as client:
+    async with connected(served) as client:
         await client.log_in("alice", "INBOX")
         await mail.save(inbox, NewMessage(b"unseen", frozenset({"\\Deleted"})))
         assert "* 1 EXPUNGE" not in await client.run("EXPUNGE")
     assert list((await mail.open_mailbox(inbox)).messages) == [1, 2]
 
 
-async def test_pipelined_commands_are_answered_in_order() -> None:
-    served: ImapServices = services(await filled(3))
+async def test_pipelined_commands_are_answered_in_order(mail: HookedMail, served: ImapServices) -> None:
+    await fill(mail, 3)
     async with connected(served) as client:
         await client.send("a LOGIN alice ecila\r\nb SELECT INBOX\r\nc IDLE\r\nDONE\r\nd FETCH 2 UID\r\ne LOGOUT\r\n")
         lines = await client.until("e")
@@ -336,9 +331,9 @@ async def test_pipelined_commands_are_answered_in_order() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
-async def test_bytes_may_come_in_any_pieces(size: int) -> None:
+async def test_bytes_may_come_in_any_pieces(served: ImapServices, size: int) -> None:
     text = b"a LOGIN {5}\r\nalice {5+}\r\necila\r\nb APPEND inbox {4+}\r\n\r\n\n\r\r\nc SELECT INBOX\nd LOGOUT\r\n"
-    async with connected(services()) as client:
+    async with connected(served) as client:
         for start in range(0, len(text), size):
             await client.send(text[start : start + size])
         lines = await client.until("d")

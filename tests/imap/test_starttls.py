@@ -12,6 +12,7 @@ import trustme
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from tests.imap.client import Client, services
+from tests.one_node import HookedMail
 
 AWAY = "192.0.2.7"
 
@@ -22,10 +23,10 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def served(authority: trustme.CA) -> ImapServices:
+def served(authority: trustme.CA, mail: HookedMail) -> ImapServices:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("mail.example.org").configure_cert(context)
-    return dataclasses.replace(services(), tls=context)
+    return dataclasses.replace(services(mail), tls=context)
 
 
 @pytest.fixture
