@@ -6,12 +6,10 @@ last, so that what was being written is finished.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -40,7 +38,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 DATABASE = "node.db"
-LOCK = "lock"
 
 
 async def run_node(config: Config, *, ready: Callable[[], None], environment: Environment | None = None) -> None:
@@ -50,28 +47,28 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     directory cannot be used, OSError if an address cannot.
     """
     environment = environment or Environment()
-    with _data_directory(config.node.data):
-        origin = environment.new_origin(config.node.id)
-        async with Store.open(config.node.data / DATABASE, origin, environment) as store:
-            await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
-            tls = _Tls(config.tls)
-            coordinator = Coordinator(config, store, environment, tls.dial)
-            mail = ClusterMail(store, coordinator, environment)
-            registry = CollectorRegistry()
-            ProcessCollector(registry=registry)
-            PlatformCollector(registry=registry)
-            users = UserDirectory(config.users.passwd_file)
-            users.refresh()  # a file that is not there is warned of now, not when the first mail comes
-            report = Report(coordinator, store, environment, registry, problems=users.unreadable)
-            handlers = _doors(config, tls, coordinator, mail=mail, users=users, report=report, registry=registry)
-            async with trio.open_nursery() as nursery:
-                listeners = [(await _listen(address), handler) for address, handler in handlers]
-                nursery.start_soon(coordinator.run)
-                nursery.start_soon(report.run, config.mastership.heartbeat_s)
-                for sockets, handler in listeners:
-                    await nursery.start(trio.serve_listeners, _guarded(handler), sockets)
-                log.info("node %s runs as %s", config.node.id, origin)
-                ready()
+    _make_directory(config.node.data)
+    origin = environment.new_origin(config.node.id)
+    async with Store.open(config.node.data / DATABASE, origin, environment) as store:
+        await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
+        tls = _Tls(config.tls)
+        coordinator = Coordinator(config, store, environment, tls.dial, certified_names)
+        mail = ClusterMail(store, coordinator, environment)
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        users = UserDirectory(config.users.passwd_file)
+        users.refresh()  # a file that is not there is warned of now, not when the first mail comes
+        report = Report(coordinator, store, environment, registry, problems=users.unreadable)
+        handlers = _doors(config, tls, coordinator, mail=mail, users=users, report=report, registry=registry)
+        async with trio.open_nursery() as nursery:
+            listeners = [(await _listen(address), handler) for address, handler in handlers]
+            nursery.start_soon(coordinator.run)
+            nursery.start_soon(report.run, config.mastership.heartbeat_s)
+            for sockets, handler in listeners:
+                await nursery.start(trio.serve_listeners, _guarded(handler), sockets)
+            log.info("node %s runs as %s", config.node.id, origin)
+            ready()
 
 
 def _doors(
@@ -123,22 +120,12 @@ def _guarded(handler: Handler) -> Handler:
     return guarded
 
 
-@contextmanager
-def _data_directory(path: Path) -> Iterator[None]:
-    """Make it if need be, and keep a second process out of it. Raises DataError."""
+def _make_directory(path: Path) -> None:
+    """Raises DataError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; check `node.data`") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"{path}: another node uses this directory; stop it, or change `node.data`") from error
-        yield
-    finally:
-        os.close(lock)
 
 
 class _Tls:
@@ -162,6 +149,16 @@ class _Tls:
         return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
 
 
+def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
+    """The names in the peer's certificate, once the handshake is done; None: the stream has no TLS."""
+    if not isinstance(stream, trio.SSLStream):
+        return None
+    certificate = stream.getpeercert() or {}
+    names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    return frozenset(names | {value for kind, value in subject if kind == "commonName"})
+
+
 def _reason(error: OSError) -> str:
     """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
     cause = error.__cause__
@@ -182,7 +179,7 @@ def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLCon
     try:
         context.load_cert_chain(config.certificate, config.key)
         if peers:
-            context.check_hostname = False  # nodes are known by who signed them and by the SID of their HELLO
+            context.check_hostname = False  # a certificate names a node, not a host: see `certified_names`
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:

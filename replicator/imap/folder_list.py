@@ -21,7 +21,8 @@ _SPECIAL_USES: Mapping[str, tuple[str, ...]] = {
 }
 """RFC 6154 section 2, by the names that clients give; of several the first that there is."""
 
-MAX_PATTERN = 1024  # characters: longer than any name, and matching costs pattern times name
+MAX_PATTERN = 1024  # characters: longer than any name
+MAX_WILDCARDS = 16  # in a pattern: matching a name costs its length times these
 
 
 def list_entries(pattern: str, names: Iterable[str], *, children: bool) -> Iterator[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ import trio
 from replicator.errors import InvalidNameError
 from replicator.imap import commands as c
 from replicator.imap.flags import keywords, settable_flags
-from replicator.imap.folder_list import MAX_PATTERN, NOSELECT, list_entries
+from replicator.imap.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
 from replicator.imap.refusals import CommandFailedError, offering_to_create
 from replicator.imap.responses import list_line, status_line, status_response, untagged
 from replicator.imap.selection import Selection
@@ -32,6 +32,8 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
     pattern = command.reference + command.pattern
     if len(pattern) > MAX_PATTERN:
         raise CommandFailedError(f"A pattern may have {MAX_PATTERN} characters, not {len(pattern)}", "LIMIT")
+    if (wildcards := sum(map(pattern.count, "*%"))) > MAX_WILDCARDS:
+        raise CommandFailedError(f"A pattern may have {MAX_WILDCARDS} wildcards, not {wildcards}", "LIMIT")
     if command.subscribed:
         names = list(await session.mail.subscriptions(session.user))
     else:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from replicator.errors import (
     DiskFullError,
     DurabilityError,
+    FolderNotFoundError,
     InvalidNameError,
+    MailboxFullError,
     MailError,
     MessageTooLargeError,
     UnavailableError,
@@ -83,6 +85,10 @@ def reply_for(error: MailError) -> Reply:
             return Reply(451, "4.3.0", str(error))
         case UnavailableError():
             return Reply(451, "4.4.1", str(error))
+        case FolderNotFoundError():  # INBOX has just become another one; the next try finds that
+            return Reply(451, "4.2.0", str(error))
+        case MailboxFullError():
+            return Reply(552, "5.2.2", str(error))
         case MessageTooLargeError():
             return Reply(552, "5.2.3", str(error))
         case InvalidNameError():

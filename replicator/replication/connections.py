@@ -32,6 +32,8 @@ MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 ZSTD = "ZSTD"
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
+Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
+"""The names that a stream's certificate has; None: it has none, and need not."""
 
 
 class LinkRefusedError(Exception):
@@ -63,13 +65,24 @@ class PeerState:
 class Connections:
     """All links of one node. `origin` names this run of it."""
 
-    def __init__(self, config: Config, origin: str, environment: Environment, owner: LinkOwner, dial: Dial) -> None:
+    def __init__(
+        self,
+        config: Config,
+        origin: str,
+        environment: Environment,
+        *,
+        owner: LinkOwner,
+        dial: Dial,
+        certify: Certify,
+    ) -> None:
         self._config = config
         self._origin = origin
         self._environment = environment
         self._owner = owner
         self._dial = dial
-        self._greeting = trio.CapacityLimiter(MAX_HANDSHAKES)
+        self._certify = certify
+        self._greeting: dict[int, trio.CancelScope] = {}  # connections before their HELLO, the oldest first
+        self._greeted = 0
         self._stranger = ""  # why the last connection of somebody unknown ended: said once
         self.peers = {peer.id: PeerState(peer) for peer in config.peers}
 
@@ -95,8 +108,7 @@ class Connections:
         """Serve a connection that a peer has made. Returns when it ends."""
         sid = None
         try:
-            async with self._greeting:
-                link = await self._welcome(stream)
+            link = await self._welcome_in_turn(stream)
             sid = link.sid
             await self._serve(link)
         except* _LINK_ERRORS as errors:
@@ -104,6 +116,20 @@ class Connections:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
+
+    async def _welcome_in_turn(self, stream: trio.abc.Stream) -> PeerLink:
+        """Silent strangers keep nobody out: when there are too many, the oldest has to go."""
+        self._greeted += 1
+        number = self._greeted
+        with trio.CancelScope() as scope:
+            self._greeting[number] = scope
+            if len(self._greeting) > MAX_HANDSHAKES:
+                next(iter(self._greeting.values())).cancel()
+            try:
+                return await self._welcome(stream)
+            finally:
+                del self._greeting[number]
+        raise LinkRefusedError("too many connections had not said HELLO")
 
     # ---- dialling
 
@@ -143,7 +169,7 @@ class Connections:
         reply = await _first_item(stream, decoder)
         match reply:
             case Response("hello", Hello() as hello):
-                self._check(hello, peer.id)
+                self._check(hello, peer.id, self._certify(stream))
             case Response("hello", Refused(_, text)):
                 raise LinkRefusedError(f"{peer.id} refuses the link: {text}")
             case _:
@@ -161,7 +187,7 @@ class Connections:
                 case _:
                     raise ProtocolError("a HELLO was expected")
             try:
-                self._check(hello, None)
+                self._check(hello, None, self._certify(stream))
             except LinkRefusedError as error:
                 if hello.sid in self.peers:
                     self.peers[hello.sid].error = str(error)
@@ -188,7 +214,7 @@ class Connections:
         """Whether all peers are on this machine, where compression only costs."""
         return all(state.config.address.is_loopback for state in self.peers.values())
 
-    def _check(self, hello: Hello, expected: str | None) -> None:
+    def _check(self, hello: Hello, expected: str | None, certified: frozenset[str] | None) -> None:
         """Raises LinkRefusedError."""
         ours, difference = self._hello(), hello.clock_ms - self._environment.clock_ms()
         if hello.version != ours.version:
@@ -201,6 +227,12 @@ class Connections:
             raise _refused(RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} is none of node {hello.sid!r}")
         if hello.sid not in self.peers or (expected is not None and hello.sid != expected):
             raise _refused(RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects")
+        if certified is not None and hello.sid not in certified:
+            names = ", ".join(sorted(certified)) or "nobody"
+            raise _refused(
+                RefusalCode.UNKNOWN_SID,
+                f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
+            )
         if theirs := _other_policies(hello.capabilities, ours.capabilities):
             raise _refused(
                 RefusalCode.POLICY,
@@ -248,8 +280,8 @@ class Connections:
                 log.warning("a connection ended before its HELLO was accepted: %s", reason)
         elif state.link is None and state.error != reason:
             state.error = reason
-            was_never_up = state.since_ms is None
-            log.log(logging.INFO if was_never_up else logging.WARNING, "link to %s is down: %s", sid, reason)
+            starting = state.since_ms is None and all(isinstance(error, OSError) for error in causes)
+            log.log(logging.INFO if starting else logging.WARNING, "link to %s is down: %s", sid, reason)
 
     async def _expect_calls(self) -> None:
         """Say it, if those who are to dial have not done so in good time."""

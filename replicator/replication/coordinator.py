@@ -42,7 +42,7 @@ from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, MailError, UnavailableError
-from replicator.replication.connections import Connections, Dial
+from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
@@ -82,11 +82,13 @@ class Feed:
 class Coordinator:
     """Belongs to the event loop. Owns the links and what runs on them."""
 
-    def __init__(self, config: Config, store: Store, environment: Environment, dial: Dial) -> None:
+    def __init__(
+        self, config: Config, store: Store, environment: Environment, dial: Dial, certify: Certify = lambda _: None
+    ) -> None:
         self.config = config
         self.store = store
         self.sid = config.node.id
-        self.connections = Connections(config, store.origin, environment, self, dial)
+        self.connections = Connections(config, store.origin, environment, owner=self, dial=dial, certify=certify)
         self.durability = Durability(config.durability, self._others)
         self.mastership = Mastership(
             self.sid,

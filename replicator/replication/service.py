@@ -170,7 +170,11 @@ class ClusterMail:
         operation = SaveOperation(
             _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
         )
-        reply = await self._coordinator.submit(operation)
+        try:
+            reply = await self._coordinator.submit(operation)
+        except FolderNotFoundError:
+            self._folders.pop((folder.user, folder.name), None)
+            raise
         assert isinstance(reply, Saved)
         return SavedMessage(folder.uidvalidity, reply.uids[0])
 

@@ -100,6 +100,18 @@ async def test_nodes_of_one_authority_link_and_clients_use_starttls(tmp_path: Pa
             assert await trio.to_thread.run_sync(append_and_count, near, far, ca) == 1
 
 
+async def test_a_certificate_is_good_for_the_node_that_it_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = trustme.CA()
+    near, far = configs(tmp_path, [ca, ca])
+    impostor = replace(far, tls=certificate(ca, tmp_path, "dc3"))
+    with trio.fail_after(60):
+        async with running([near, impostor]):
+            while "has a certificate of 127.0.0.1, dc3, localhost" not in caplog.text:  # noqa: ASYNC110 - of the log
+                await trio.sleep(0.01)
+
+
 async def test_a_node_whose_certificate_another_authority_signed_gets_no_link(tmp_path: Path) -> None:
     ca, stranger = trustme.CA(), trustme.CA()
     near, far = configs(tmp_path, [ca, stranger])

@@ -343,7 +343,7 @@ def test_nothing_is_answered_before_the_message_is_delivered(talk: Talk) -> None
         (UnavailableError("later"), b"451 4.4.1 later\r\n"),
         (MessageTooLargeError("big"), b"552 5.2.3 big\r\n"),
         (InvalidNameError("n"), b"550 5.1.1 n\r\n"),
-        (FolderNotFoundError("gone"), b"554 5.2.0 gone\r\n"),
+        (FolderNotFoundError("gone"), b"451 4.2.0 gone\r\n"),
         (ContentUnavailableError("x\r\n250 ok\xe9"), b"554 5.2.0 x??250 ok?\r\n"),
     ],
 )

@@ -3,7 +3,7 @@ import email
 import logging
 import smtplib
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,13 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from replicator.errors import DiskFullError, DurabilityError, UnavailableError
+from replicator.errors import DiskFullError, DurabilityError, MailError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
-from tests.lmtp.memory_inbox import MemoryInboxes, Names
-from tests.one_node import one_node
+from tests.one_node import HookedMail, Names, one_node
 
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
@@ -38,7 +37,7 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def services(inboxes: MemoryInboxes, registry: CollectorRegistry) -> LmtpServices:
+def services(mail: HookedMail, registry: CollectorRegistry) -> LmtpServices:
     metrics = LmtpMetrics(registry)
     return LmtpServices(inboxes, USERS, "dc1.mail", metrics=metrics, clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
 
@@ -55,7 +54,7 @@ async def port(services: LmtpServices, nursery: trio.Nursery) -> AsyncIterator[i
     nursery.cancel_scope.cancel()
 
 
-async def test_answers_are_counted_by_class(port: int, inboxes: MemoryInboxes, registry: CollectorRegistry) -> None:
+async def test_answers_are_counted_by_class(port: int, mail: HookedMail, registry: CollectorRegistry) -> None:
     inboxes.failures["bob"] = UnavailableError("no master can be reached")
 
     def deliver() -> None:
@@ -70,7 +69,7 @@ async def test_answers_are_counted_by_class(port: int, inboxes: MemoryInboxes, r
     assert registry.get_sample_value("replicator_lmtp_delivery_seconds_count") == 1
 
 
-async def test_a_real_client_delivers(port: int, inboxes: MemoryInboxes) -> None:
+async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
     message = EmailMessage()
     message["Subject"] = "Grüße"
     message.set_content("one\n.two\n..\n\nfünf\n", cte="8bit")
@@ -90,21 +89,22 @@ async def test_a_real_client_delivers(port: int, inboxes: MemoryInboxes) -> None
 
     refused = await trio.to_thread.run_sync(deliver)
     assert {address: code for address, (code, _) in refused.items()} == {"nobody@example.net": 550}
-    [to_alice] = inboxes.messages["alice"]
-    assert to_alice.received_ms == NOW_MS
-    assert to_alice.text.startswith(
+    view = await mail.open_mailbox(await mail.folder("alice", "INBOX"))
+    assert [message.received_ms for message in view.messages.values()] == [NOW_MS]
+    [to_alice] = await mail.texts("alice")
+    assert to_alice.startswith(
         b"Return-Path: <sender@example.com>\r\n"
         b"Received: from mx.example ([127.0.0.1])\r\n"
         b"\tby dc1.mail with LMTP id 5eed;\r\n"
         b"\tTue, 14 Nov 2023 22:13:20 +0000\r\n"
     )
-    assert inboxes.bodies("alice") == inboxes.bodies("carol@example.org")
-    stored = email.message_from_bytes(inboxes.bodies("alice")[0])
+    assert await bodies(mail, "alice") == await bodies(mail, "carol@example.org")
+    stored = email.message_from_bytes((await bodies(mail, "alice"))[0])
     assert stored.get_payload(decode=True) == "one\r\n.two\r\n..\r\n\r\nfünf\r\n".encode()
 
 
-async def test_each_recipient_has_a_reply_of_its_own(port: int, inboxes: MemoryInboxes) -> None:
-    inboxes.failures = {"bob": DiskFullError("the disk is full"), "user1": DurabilityError("1 of 2 nodes")}
+async def test_each_recipient_has_a_reply_of_its_own(port: int, mail: HookedMail) -> None:
+    mail.before_change = Gate({"bob": DiskFullError("the disk is full"), "user1": DurabilityError("1 of 2 nodes")})
 
     def deliver() -> list[tuple[int, bytes]]:
         with smtplib.LMTP("127.0.0.1", port) as client:
@@ -120,7 +120,7 @@ async def test_each_recipient_has_a_reply_of_its_own(port: int, inboxes: MemoryI
         (451, b"4.3.0 1 of 2 nodes"),
         (250, b"2.0.0 <user2> INBOX uid 1 stored"),
     ]
-    assert sorted(inboxes.messages) == ["alice", "user2"]
+    assert [len(await mail.texts(user)) for user in ("alice", "bob", "user1", "user2")] == [1, 0, 0, 1]
 
 
 class Client:
@@ -146,51 +146,51 @@ async def connect(server: LmtpServer, nursery: trio.Nursery) -> Client:
 
 
 async def test_replies_come_in_the_order_of_the_recipients(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
-    inboxes.failures = {f"user{n}": DiskFullError(f"no room for {n}") for n in range(1, 60, 2)}
+    mail.before_change = gate = Gate({f"user{n}": DiskFullError(f"no room for {n}") for n in range(1, 60, 2)})
     recipients = b"".join(b"RCPT TO:<user%d@x>\r\n" % n for n in range(60))
     await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n" + recipients + b"DATA\r\n")
     answer = await client.ask(b"x\r\n.\r\n")
     assert answer.split(b"\r\n")[:-1] == [
         b"452 4.3.1 no room for %d" % n if n % 2 else stored(f"user{n}").rstrip() for n in range(60)
     ]
-    assert 1 < inboxes.saving_at_once <= 16
+    assert 1 < gate.most_waiting <= 16
 
 
 async def test_two_addresses_of_one_user_make_one_message_and_two_replies(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<alice+a@x>\r\nDATA\r\n")
     assert await client.ask(b"x\r\n.\r\n") == stored("alice") * 2
-    assert len(inboxes.messages["alice"]) == 1
+    assert len(await mail.texts("alice")) == 1
 
 
 async def test_trace_headers_of_other_senders(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO [IPv6:::1]\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     await client.ask(b".\r\n")
     await client.ask("MAIL FROM:<é@ü.org> SMTPUTF8\r\nRCPT TO:<alice>\r\nDATA\r\n".encode())
     await client.ask(b".\r\n")
-    first, second = (message.text.decode() for message in inboxes.messages["alice"])
+    first, second = (text.decode() for text in await mail.texts("alice"))
     assert first.startswith("Return-Path: <>\r\nReceived: from [IPv6:::1]\r\n\tby dc1.mail with LMTP id 5eed;\r\n")
     assert second.startswith("Return-Path: <é@ü.org>\r\n")
     assert "with UTF8LMTP id" in second
 
 
 async def test_one_recipient_is_named_and_several_are_not(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     for recipients in (["Alice+x@Example.org"], ["alice"], ["alice@x", "bob@x"], ["alice@x", "alice+y@x"]):
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n" + b"".join(b"RCPT TO:<%b>\r\n" % r.encode() for r in recipients))
         await client.ask(b"DATA\r\n")
         await client.ask(b".\r\n")
-    first, *others = (message.text for message in inboxes.messages["alice"])
+    first, *others = await mail.texts("alice")
     assert b"\tby dc1.mail with LMTP id 5eed\r\n\tfor <Alice+x@Example.org>;\r\n" in first
     assert not any(b"for <" in text for text in others)
 
@@ -207,13 +207,14 @@ async def test_one_recipient_is_named_and_several_are_not(
     ],
 )
 async def test_a_return_path_that_was_there_is_replaced(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery, sent: bytes, kept: bytes
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, sent: bytes, kept: bytes
 ) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<new@x>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     await client.ask(sent + b".\r\n")
-    assert inboxes.messages["alice"][0].text.startswith(b"Return-Path: <new@x>\r\nReceived: ")
-    assert inboxes.bodies("alice") == [kept]
+    [text] = await mail.texts("alice")
+    assert text.startswith(b"Return-Path: <new@x>\r\nReceived: ")
+    assert await bodies(mail, "alice") == [kept]
 
 
 @pytest.mark.parametrize(
@@ -224,9 +225,9 @@ def test_a_host_name_is_a_domain(sid: str, cluster: str, name: str) -> None:
     assert host_name(sid, cluster) == name
 
 
-async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, inboxes: MemoryInboxes) -> None:
+async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, mail: HookedMail) -> None:
     path = tmp_path / "users.passwd"
-    services = LmtpServices(inboxes, UserDirectory(path), "dc1.mail")
+    services = LmtpServices(mail, UserDirectory(path), "dc1.mail")
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n")
@@ -241,15 +242,16 @@ async def test_while_nobody_knows_the_users_mail_waits(tmp_path: Path, inboxes: 
 
 
 async def test_every_message_and_every_refusal_is_an_event_of_the_log(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    inboxes.failures = {"bob": DiskFullError("the disk is full")}
+    mail.before_change = Gate({"bob": DiskFullError("the disk is full")})
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO x\r\nMAIL FROM:<s@x>\r\nRCPT TO:<nobody uid=1>\r\nRCPT TO:<nobody>\r\n")
     await client.ask(b"RCPT TO:<alice@x>\r\nRCPT TO:<bob>\r\nDATA\r\n")
     await client.ask(b"Subject: x\r\nMessage-Id:\r\n <1@x>\r\n\r\nMessage-ID: <2@x>\r\n.\r\n")
-    size = len(inboxes.messages["alice"][0].text)
+    [text] = await mail.texts("alice")
+    size = len(text)
     assert [record.getMessage() for record in caplog.records] == [
         'rejected code=501 from=<s@x> rcpt="TO:<nobody uid=1>" reason="write RCPT TO:<address>"',
         'rejected code=550 from=<s@x> rcpt=TO:<nobody> reason="no such user here"',
@@ -270,14 +272,14 @@ async def test_an_idle_client_is_told_so(
 
 
 async def test_a_client_that_leaves_within_a_message_stores_nothing(
-    services: LmtpServices, inboxes: MemoryInboxes
+    services: LmtpServices, mail: HookedMail
 ) -> None:
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
         await client.stream.send_all(b"half a message\r\n.\r")
         await client.stream.aclose()
-    assert inboxes.messages == {}
+    assert await mail.texts("alice") == []
 
 
 async def test_quit_closes(services: LmtpServices, nursery: trio.Nursery) -> None:
@@ -301,7 +303,7 @@ async def test_connections_are_limited_and_come_free(services: LmtpServices) -> 
 
 
 async def test_large_messages_take_turns_and_small_ones_pass(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     server = LmtpServer(services)
     start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
@@ -317,7 +319,7 @@ async def test_large_messages_take_turns_and_small_ones_pass(
     assert (await small.ask(b"small\r\n.\r\n")).startswith(b"250 ")
     for client in large:
         assert (await client.answer()).startswith(b"250 ")
-    assert len(inboxes.messages["alice"]) == LARGE_AT_ONCE + 2
+    assert len(await mail.texts("alice")) == LARGE_AT_ONCE + 2
 
 
 async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
@@ -339,10 +341,10 @@ async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
 
 
 async def test_the_ninth_large_message_waits(
-    services: LmtpServices, inboxes: MemoryInboxes, nursery: trio.Nursery
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
     server = LmtpServer(services)
-    inboxes.gate = trio.Event()
+    mail.before_change = gate = Gate(open=(opening := trio.Event()))
     start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
     clients = [await connect(server, nursery) for _ in range(LARGE_AT_ONCE + 1)]
     for client in clients:
@@ -351,8 +353,8 @@ async def test_the_ninth_large_message_waits(
         await trio.testing.wait_all_tasks_blocked()
         await client.stream.send_all(b"\r\n.\r\n")
     await trio.testing.wait_all_tasks_blocked()
-    assert inboxes.saving == LARGE_AT_ONCE
-    inboxes.gate.set()
+    assert gate.waiting == LARGE_AT_ONCE
+    opening.set()
     for client in clients:
         assert (await client.answer()).startswith(b"250 ")
 

@@ -87,12 +87,21 @@ async def test_garbage_instead_of_hello_ends_the_connection(
 
 async def test_silence_instead_of_hello_ends_the_connection(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with alone(tmp_path, autojump_clock, "dc2") as nodes:
-        silent = [await approach(nodes) for _ in range(MAX_HANDSHAKES)]
         began = trio.current_time()
-        # One more than may greet at once has to wait for those, and is then served.
+        silent = await approach(nodes)
+        assert await silent.ended()
+        assert HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < HANDSHAKE_TIMEOUT_S + 1
+
+
+async def test_silent_strangers_keep_nobody_out(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
+        began = trio.current_time()
+        oldest, *others = [await approach(nodes) for _ in range(MAX_HANDSHAKES)]
         async with visit(nodes):
-            assert HANDSHAKE_TIMEOUT_S <= trio.current_time() - began < HANDSHAKE_TIMEOUT_S + 1
-            assert all([await stranger.ended() for stranger in silent])
+            assert trio.current_time() == began
+            assert await oldest.ended()
+            assert all([await stranger.ended() for stranger in others])
+            assert trio.current_time() - began >= HANDSHAKE_TIMEOUT_S
 
 
 async def test_a_second_connection_of_a_peer_replaces_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:

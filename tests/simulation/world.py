@@ -16,9 +16,10 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import MailError
 from replicator.mailstore import INBOX, NewMessage
+from replicator.store.branches import strays
 from replicator.store.transaction import Commit
 from replicator.view import Message
-from tests.replication.cluster import Cluster, Node, cluster
+from tests.replication.cluster import USER, Cluster, Node, cluster
 
 FOLDERS = (INBOX, "Work", "Work/Done")
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
@@ -190,7 +191,12 @@ class World:
                 await nodes.start(sid)
                 self._watch(nodes.all())
         await nodes.linked()
-        await nodes.converged()
+        with trio.fail_after(120):
+            while True:
+                await nodes.converged()
+                if not any([await node.store.read(lambda reader: strays(reader, USER)) for node in nodes.all()]):
+                    return
+                await trio.sleep(0.1)
 
     async def _check(self, nodes: Cluster) -> None:
         for node in nodes.all():
