@@ -16,9 +16,9 @@ from replicator.errors import (
 )
 from replicator.lmtp.machine import LEGAL, RECIPIENTS_MAX, LmtpMachine, ReceivedMessage
 from replicator.lmtp.replies import Reply, delivered, reply_for
-from tests.lmtp.memory_inbox import Names
+from tests.one_node import Names
 
-USERS = Names(frozenset({"alice", "bob", "carol@example.org", "a b", "mülller@exämple.org", "x+y"}))
+USERS = Names("alice", "bob", "carol@example.org", "a b", "mülller@exämple.org", "x+y")
 DELIVERED = delivered("alice", 1)
 LIMIT = 1000
 

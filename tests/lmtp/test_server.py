@@ -23,12 +23,40 @@ from tests.one_node import HookedMail, Names, one_node
 
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
-USERS = Names(frozenset({"alice", "bob", "carol@example.org"}) | {f"user{n}" for n in range(60)})
+USERS = Names("alice", "bob", "carol@example.org", *(f"user{n}" for n in range(60)))
 
 
 @pytest.fixture
-def inboxes() -> MemoryInboxes:
-    return MemoryInboxes()
+async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
+    async with one_node(tmp_path) as mail:
+        yield mail
+
+
+@dataclass
+class Gate:
+    """Ahead of a change: users in `failures` fail, others wait until the gate is `open`."""
+
+    failures: dict[str, MailError] = field(default_factory=dict)
+    open: trio.Event | None = None
+    waiting: int = 0
+    most_waiting: int = 0
+
+    async def __call__(self, user: str) -> None:
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        try:
+            await trio.lowlevel.checkpoint()
+            if self.open is not None:
+                await self.open.wait()
+            if user in self.failures:
+                raise self.failures[user]
+        finally:
+            self.waiting -= 1
+
+
+async def bodies(mail: HookedMail, user: str) -> list[bytes]:
+    """The messages without our trace headers, with those of several recipients."""
+    return [text.split(b"\r\n", 4)[4] for text in await mail.texts(user)]
 
 
 @pytest.fixture
@@ -39,7 +67,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 def services(mail: HookedMail, registry: CollectorRegistry) -> LmtpServices:
     metrics = LmtpMetrics(registry)
-    return LmtpServices(inboxes, USERS, "dc1.mail", metrics=metrics, clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
+    return LmtpServices(mail, USERS, "dc1.mail", metrics=metrics, clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID)
 
 
 def stored(user: str, uid: int = 1) -> bytes:
@@ -55,7 +83,7 @@ async def port(services: LmtpServices, nursery: trio.Nursery) -> AsyncIterator[i
 
 
 async def test_answers_are_counted_by_class(port: int, mail: HookedMail, registry: CollectorRegistry) -> None:
-    inboxes.failures["bob"] = UnavailableError("no master can be reached")
+    mail.before_change = Gate({"bob": UnavailableError("no master can be reached")})
 
     def deliver() -> None:
         with smtplib.LMTP("127.0.0.1", port) as client:
@@ -168,9 +196,7 @@ async def test_two_addresses_of_one_user_make_one_message_and_two_replies(
     assert len(await mail.texts("alice")) == 1
 
 
-async def test_trace_headers_of_other_senders(
-    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
-) -> None:
+async def test_trace_headers_of_other_senders(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
     client = await connect(LmtpServer(services), nursery)
     await client.ask(b"LHLO [IPv6:::1]\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
     await client.ask(b".\r\n")
@@ -271,9 +297,7 @@ async def test_an_idle_client_is_told_so(
     assert await client.answer() == b""
 
 
-async def test_a_client_that_leaves_within_a_message_stores_nothing(
-    services: LmtpServices, mail: HookedMail
-) -> None:
+async def test_a_client_that_leaves_within_a_message_stores_nothing(services: LmtpServices, mail: HookedMail) -> None:
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
@@ -340,9 +364,7 @@ async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
     assert await client.ask(b"\r\n.\r\n") == stored("alice")
 
 
-async def test_the_ninth_large_message_waits(
-    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
-) -> None:
+async def test_the_ninth_large_message_waits(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
     server = LmtpServer(services)
     mail.before_change = gate = Gate(open=(opening := trio.Event()))
     start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
@@ -366,17 +388,12 @@ async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nur
     assert await client.ask(b"twelve bytes\r\n.\r\n") == b"552 5.3.4 the message is larger than 10 bytes\r\n"
 
 
-async def test_into_a_real_mail_store(tmp_path: Path) -> None:
+async def test_what_is_stored_is_what_came(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
     body = b"Subject: x\r\n\r\n.one\r\n\0\xff\r\n"
-    async with one_node(tmp_path) as mail, trio.open_nursery() as nursery:
-        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1.mail", clock_ms=lambda: NOW_MS)), nursery)
-        for uid in (1, 2):
-            await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")
-            answer = await client.ask(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
-            assert answer == stored("alice", uid) + stored("bob", uid)
-        for user in ("alice", "bob"):
-            view = await mail.open_mailbox(await mail.folder(user, "INBOX"))
-            assert [message.received_ms for message in view.messages.values()] == [NOW_MS, NOW_MS]
-            texts = [await mail.read_content(message) for message in view.messages.values()]
-            assert [text.split(b"\r\n", 4)[4] for text in texts] == [body, body]
-        nursery.cancel_scope.cancel()
+    client = await connect(LmtpServer(services), nursery)
+    for uid in (1, 2):
+        await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")
+        answer = await client.ask(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
+        assert answer == stored("alice", uid) + stored("bob", uid)
+    for user in ("alice", "bob"):
+        assert await bodies(mail, user) == [body, body]
