@@ -52,10 +52,15 @@ class Selection:
     async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool) -> Selection:
         """Open the folder, all its messages announced. Raises MailError."""
         view = await mail.open_mailbox(folder)
+        claimed = view.uidnext
+        recent_from = await _recent_from(mail, folder, view, read_only=read_only)
+        # Nothing waits or fails from here on: what SELECT says is of one moment, and what subscribes will be closed.
         selection = cls(mail, folder, view, read_only=read_only)
-        selection.numbering.append(view.messages.keys())
+        selection.numbering.append(view.messages.irange(maximum=claimed - 1))
+        selection.numbering.mark_recent(recent_from)
+        selection.numbering.append(view.messages.irange(minimum=claimed))
+        selection._unclaimed = claimed
         selection._keywords = keywords(view)
-        await selection.claim_recent()
         return selection
 
     def close(self) -> None:
@@ -129,7 +134,8 @@ class Selection:
         if self._unclaimed > self.numbering.last:
             return []
         first, self._unclaimed = self._unclaimed, self.numbering.last + 1
-        self.numbering.mark_recent(max(first, await self._recent_from()))
+        recent_from = await _recent_from(self._mail, self.folder, self.view, read_only=self.read_only)
+        self.numbering.mark_recent(max(first, recent_from))
         return [self.recent_line()]
 
     def _flags_line(self, uid: int) -> list[bytes]:
@@ -164,13 +170,14 @@ class Selection:
         """Return once something has changed. Safe to cancel."""
         await self._subscription.wait()
 
-    async def _recent_from(self) -> int:
-        r"""The UID from which on new messages are `\Recent` here."""
-        try:
-            if not self.read_only:
-                return await self._mail.claim_recent(self.folder)
-            recent = (await self._mail.status(self.folder)).recent
-        except MailError:  # a full disk or a lost link keeps nobody from reading
-            return self.view.uidnext
-        uids = self.view.messages.keys()
-        return uids[len(uids) - recent] if 0 < recent <= len(uids) else self.view.uidnext
+
+async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> int:
+    r"""The UID from which on new messages are `\Recent` here."""
+    try:
+        if not read_only:
+            return await mail.claim_recent(folder)
+        recent = (await mail.status(folder)).recent
+    except MailError:  # a full disk or a lost link keeps nobody from reading
+        return view.uidnext
+    uids = view.messages.keys()
+    return uids[len(uids) - recent] if 0 < recent <= len(uids) else view.uidnext

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
 from protocol.values import UidSet
 from replicator.imap.selection import Selection
-from replicator.mailstore import NewMessage
+from replicator.imap.services import ImapServices
+from replicator.mailstore import Folder, NewMessage
+from tests.imap.client import connected
 from tests.one_node import HookedMail
 
 FLAGGED = frozenset({"\\Flagged"})
@@ -46,3 +54,55 @@ async def test_a_closed_selection_hears_no_more(mail: HookedMail) -> None:
     assert selection.view.subscribers
     selection.close()
     assert not selection.view.subscribers
+
+
+async def test_what_select_says_is_of_one_moment(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(b"1", SEEN))
+    claim = mail.claim_recent
+
+    async def claim_while_mail_comes(folder: Folder) -> int:
+        answer = await claim(folder)
+        await mail.save(inbox, NewMessage(b"2"))
+        await mail.expunge(await mail.open_mailbox(inbox), UidSet.of([1]))
+        monkeypatch.undo()
+        return answer
+
+    monkeypatch.setattr(mail, "claim_recent", claim_while_mail_comes)
+    async with connected(served) as client:
+        await client.log_in("alice")
+        lines = await client.run("SELECT INBOX")
+        assert [line for line in lines if "EXISTS" in line] == ["* 1 EXISTS"]
+        assert [line.split("]")[0] for line in lines if "UNSEEN" in line or "UIDNEXT" in line] == [
+            "* OK [UNSEEN 1",
+            "* OK [UIDNEXT 3",
+        ]
+        assert [line for line in lines if "RECENT" in line] == ["* 0 RECENT", "* 1 RECENT"]
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+    async with connected(served) as client:
+        await client.log_in("alice")
+        assert "* 0 RECENT" in await client.run("SELECT INBOX")
+
+
+async def test_a_selection_that_does_not_come_about_hears_nothing(mail: HookedMail) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    view = await mail.open_mailbox(inbox)
+
+    async def hang(_user: str) -> None:
+        await trio.sleep_forever()
+
+    async def break_down(user: str) -> None:
+        raise RuntimeError(f"a defect in {user}")
+
+    mail.before_change = hang
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(Selection.open, mail, inbox, read_only=False))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert not view.subscribers
+    mail.before_change = break_down
+    with pytest.raises(RuntimeError):
+        await Selection.open(mail, inbox, read_only=False)
+    assert not view.subscribers
