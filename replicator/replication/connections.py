@@ -195,7 +195,12 @@ class Connections:
                 raise
             await stream.send_all(encoder.response(tag, self._hello()))
             self._compress(hello, encoder, decoder)
-            return PeerLink(stream, hello, encoder, decoder)
+            # The peer may not like our HELLO: a link that it ends at once must not begin a term.
+            first = await stream.receive_some()
+        if not first:
+            raise LinkRefusedError(f"{hello.sid} has refused our HELLO; its log says why")
+        decoder.feed(bytes(first))
+        return PeerLink(stream, hello, encoder, decoder)
 
     def _hello(self) -> Hello:
         node = self._config.node

@@ -80,6 +80,7 @@ class Pipe:
             return b""
         data = bytes(self._buffer[:max_bytes])
         if self._road.bytes_per_s:
+            data = data[: max(1, int(self._road.bytes_per_s / 10))]  # slow roads deliver a little, often
             await trio.sleep(len(data) / self._road.bytes_per_s)
         del self._buffer[: len(data)]
         self._road.wake()

@@ -9,7 +9,19 @@ from typing import TypeVar
 import trio
 
 from protocol.codec import Decoder, Encoder, Item, Request, Response
-from protocol.commands import PROTOCOL_VERSION, Command, Done, EntryCommand, EntryHeader, Hello, Log, Mbox, Ping, Reply
+from protocol.commands import (
+    PROTOCOL_VERSION,
+    Command,
+    Done,
+    EntryCommand,
+    EntryHeader,
+    Hello,
+    Links,
+    Log,
+    Mbox,
+    Ping,
+    Reply,
+)
 from protocol.values import Dot
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, Cluster
@@ -127,6 +139,7 @@ async def visit(nodes: Cluster) -> AsyncIterator[Stranger]:
     answer = await stranger.greet()
     assert isinstance(answer, Response)
     assert isinstance(answer.reply, Hello)
+    await stranger.send(Links(()))  # whoever dials speaks first: so he says that he likes the answer
     yield stranger
     await trio.aclose_forcefully(stranger.stream)
 

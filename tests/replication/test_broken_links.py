@@ -113,8 +113,8 @@ async def test_nobody_waits_longer_than_the_deadline(tmp_path: Path, autojump_cl
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         node = nodes["dc3"]
-        nodes.network.road("dc1", "dc3").bytes_per_s = 200  # alive, and of no use
-        nodes.network.road("dc2", "dc3").bytes_per_s = 200
+        nodes.network.road("dc1", "dc3").bytes_per_s = 1000  # alive, and of no use
+        nodes.network.road("dc2", "dc3").bytes_per_s = 1000
         began = trio.current_time()
         inbox = await node.inbox()
         async with trio.open_nursery() as nursery:

@@ -451,6 +451,7 @@ async def test_reading_stops_while_too_much_waits_for_the_disk(
     monkeypatch.setattr("replicator.replication.receiving.WAITING_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
+        await until(lambda: "dc1" in nodes["dc2"].coordinator.feeds)
         receiver = nodes["dc2"].coordinator.feeds["dc1"].receiver
         free = trio.Event()
         write = receiver._write
