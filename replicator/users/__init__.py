@@ -1,8 +1,8 @@
 """Who has mail here: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` knows which user a name means, `schemes` password hashes, `passwd_file` reads and edits the file, `throttle`
-slows guessing down, `directory` answers the doors. A user's name is one in lower case, however it was written.
-Passwords are never logged and never kept, not even here.
+and `turns` slow guessing down, `directory` answers the doors. A user's name is one in lower case, however it was
+written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.directory import Login, UserDirectory

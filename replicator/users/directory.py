@@ -12,18 +12,20 @@ import ipaddress
 import logging
 import secrets
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from replicator.environment import ThreadRunner, run_in_thread
-from replicator.errors import UsersUnavailableError
+from replicator.errors import UnavailableError, UsersUnavailableError
 from replicator.log_fields import LogFields
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
-from replicator.users.throttle import DELAY_MAX_S, FailureTable
+from replicator.users.throttle import FailureTable
+from replicator.users.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,14 @@ REMEMBER_S = 60.0
 FREE_FAILURES_USER = 3
 FREE_FAILURES_ADDRESS = 10
 """Several people may sit behind one address."""
+
+USER_AT_ONCE = 1
+ADDRESS_AT_ONCE = 2
+"""As many as are hashed at once. Each may hold its turn for the longest delay, and a user who is being guessed from one
+address should still get in from another within PATIENCE_S."""
+
+PATIENCE_S = 30.0
+"""Then a client is told to come back, and its place in the line is free."""
 
 # Nobody knows its password: of 32 random bytes, hashed once with the default parameters and thrown away.
 DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
@@ -75,6 +85,8 @@ class UserDirectory:
         self._remembered: dict[str, _Remembered] = {}
         self._user_failures = FailureTable(FREE_FAILURES_USER)
         self._address_failures = FailureTable(FREE_FAILURES_ADDRESS)
+        self._user_turns = Turns(USER_AT_ONCE)
+        self._address_turns = Turns(ADDRESS_AT_ONCE)
 
     def find(self, name: str) -> str | None:
         """The user whom an address or a login name means (see `names`), even one whose hash cannot be used.
@@ -101,8 +113,9 @@ class UserDirectory:
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """The user whom the name means, if this is that user's password. Takes as long for one who does not exist.
 
-        After failures of this user, or from this `address` (an IP address), it waits first, up to 8 seconds. Raises
-        UsersUnavailableError as `find`.
+        After failures of this user, or from this `address` (an IP address), it waits first; attempts at one user, and
+        from one address, take turns, so that guessing in parallel is no faster. Raises UnavailableError if the turn
+        does not come within 30 seconds, UsersUnavailableError as `find`.
         """
         # Who fails is counted as the user who is meant: one account has many names, by its details.
         user = self.find(name) or folded(name)
@@ -110,11 +123,12 @@ class UserDirectory:
         if (login := self._remembered_login(user, secret)) is not None:
             return login
         network = _network(address)
-        await trio.sleep_until(self._ready_at(user, network))
-        async with self._hashing:
-            # While this one waited, another connection of the same client may have been let in.
-            login = self._remembered_login(user, secret) or await self._check(user, secret)
-        self._note(user, network, right=login is not None)
+        async with AsyncExitStack() as turn:
+            await self._take_turn(turn, user, network)
+            async with self._hashing:
+                # While this one waited, another connection of the same client may have been let in.
+                login = self._remembered_login(user, secret) or await self._check(user, secret)
+            self._note(user, network, right=login is not None)
         return login
 
     def holds(self, login: Login) -> bool:
@@ -127,6 +141,20 @@ class UserDirectory:
         if self._table is None:
             raise UsersUnavailableError("the list of users cannot be read now; try again later")
         return self._table
+
+    async def _take_turn(self, turn: AsyncExitStack, user: str, network: str | None) -> None:
+        """Raises UnavailableError."""
+        try:
+            with trio.fail_after(PATIENCE_S):
+                # In this order: whoever guesses from one address has few places in the line before a user.
+                if network is not None:
+                    await turn.enter_async_context(self._address_turns.of(network))
+                await turn.enter_async_context(self._user_turns.of(user))
+                # Others may have failed while this one slept; no event tells when the time has come.
+                while (ready_at := self._ready_at(user, network)) > trio.current_time():  # noqa: ASYNC110
+                    await trio.sleep_until(ready_at)
+        except trio.TooSlowError:
+            raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
         table = self._known()
@@ -155,7 +183,7 @@ class UserDirectory:
         ready_at = self._user_failures.ready_at(user)
         if network is not None:
             ready_at = max(ready_at, self._address_failures.ready_at(network))
-        return min(max(ready_at, trio.current_time()), trio.current_time() + DELAY_MAX_S)
+        return ready_at
 
     def _note(self, user: str, network: str | None, *, right: bool) -> None:
         if right:

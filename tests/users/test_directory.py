@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - a clock fixture does its work by being asked for
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -8,9 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.errors import UsersUnavailableError
+from replicator.errors import UnavailableError, UsersUnavailableError
 from replicator.users import UserDirectory, add_user, delete_user, set_password
-from replicator.users.directory import REMEMBER_S
+from replicator.users.directory import (
+    ADDRESS_AT_ONCE,
+    FREE_FAILURES_ADDRESS,
+    FREE_FAILURES_USER,
+    PATIENCE_S,
+    REMEMBER_S,
+)
+from replicator.users.turns import Turns
 
 T = TypeVar("T")
 
@@ -276,3 +284,62 @@ async def test_a_login_holds_until_the_user_goes_or_the_password_changes(directo
     again = await directory.verify("alice", "secret")
     assert again
     assert directory.holds(again)
+
+
+async def test_parallel_guesses_win_nothing(
+    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
+) -> None:
+    before = trio.current_time()
+
+    async def guess(number: int) -> None:
+        with suppress(UnavailableError):
+            assert not await directory.verify("alice", "wrong", address=f"2001:db8:{number}::1")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(500):
+            nursery.start_soon(guess, number)
+    assert runner.runs <= FREE_FAILURES_USER + 8  # after 0.5, 1, 2, 4, 8 and 8 seconds; then all had to try again
+    assert trio.current_time() - before == PATIENCE_S
+
+
+async def test_parallel_guesses_at_many_users_win_nothing(
+    directory: UserDirectory, runner: CountingRunner, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def guess(number: int) -> None:
+        with suppress(UnavailableError):
+            assert not await directory.verify(f"user{number}", "wrong", address="192.0.2.1")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(500):
+            nursery.start_soon(guess, number)
+        await trio.sleep(5)
+        before = trio.current_time()
+        assert await directory.verify("alice", "secret", address="192.0.2.2")
+        assert trio.current_time() == before
+    assert runner.runs <= FREE_FAILURES_ADDRESS + 8 * ADDRESS_AT_ONCE
+
+
+async def test_whoever_is_being_guessed_gets_in_from_elsewhere(
+    directory: UserDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def guess() -> None:
+        while True:
+            with suppress(UnavailableError):
+                await directory.verify("alice", "wrong", address="192.0.2.1")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(guess)
+        await trio.sleep(600)
+        before = trio.current_time()
+        assert await directory.verify("alice", "secret", address="192.0.2.2")
+        assert trio.current_time() - before < PATIENCE_S
+        nursery.cancel_scope.cancel()
+
+
+def test_turns_of_nobody_take_no_memory() -> None:
+    turns = Turns(1)
+    semaphore = turns.of("alice")
+    assert turns.of("alice") is semaphore
+    del semaphore
+    assert not turns._semaphores
