@@ -7,11 +7,9 @@ the same way. The caller is never told to try elsewhere.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sqlite3
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import dataclass
 
 import trio
 
@@ -20,7 +18,6 @@ from protocol.codec import ProtocolError
 from protocol.commands import (
     Ack,
     Command,
-    Content,
     Done,
     Dropped,
     EntryCommand,
@@ -30,7 +27,6 @@ from protocol.commands import (
     Links,
     Log,
     Mbox,
-    Mismatch,
     RefusalCode,
     Refused,
     Reply,
@@ -38,10 +34,11 @@ from protocol.commands import (
     Saved,
     Who,
 )
-from protocol.values import Dot, sid_of
+from protocol.values import sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, MailError, UnavailableError
+from replicator.replication import comparison, content
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.healing import Healer
@@ -51,9 +48,7 @@ from replicator.replication.operations import NotHereYetError, Operation, dots_o
 from replicator.replication.receiving import Receiver
 from replicator.replication.shipping import Shipper
 from replicator.replication.wire import error_of, refusal
-from replicator.store import chain as chains
 from replicator.store import reading
-from replicator.store.content import read_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -211,20 +206,9 @@ class Coordinator:
         origin = feed.link.hello.origin
         return {**feed.shipper.acknowledged, origin: self.store.context.get(origin, 0)}
 
-    # ---- content
-
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
         """A message text from a neighbour that has it whole."""
-        for link in self.connections.links:
-            try:
-                match await link.request(FetchHash(content_hash)):
-                    case Content(message) if hashlib.sha256(message).digest() == content_hash:
-                        return message
-                    case _:
-                        continue
-            except LinkDownError:
-                continue
-        return None
+        return await content.fetch(self.connections.links, content_hash)
 
     # ---- as the owner of links
 
@@ -294,9 +278,9 @@ class Coordinator:
             case Who():
                 return await self.mastership.answer_who(command)
             case Mbox():
-                return await self._compare(link, command)
+                return await comparison.compare(self.store, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid():
-                return await self._content(link, command)
+                return await content.answer_fetch(self.store, link, command)
             case _:
                 operations = from_command(link, command, self._new_id)
                 if not operations:
@@ -305,65 +289,8 @@ class Coordinator:
                 replies = [await self.perform(operation, link) for operation in operations]
                 return replies[0] if len(replies) == 1 else _joined(replies)
 
-    async def _compare(self, link: PeerLink, mbox: Mbox) -> Reply:
-        if mbox.destination not in {None, self.sid}:
-            onward = self.mastership.toward(mbox.destination) if mbox.destination else None
-            if onward is None or onward is link:
-                return Refused(RefusalCode.UNAVAILABLE, f"no way to {mbox.destination}")
-            key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
-            return await onward.request(lambda onward: _renumbered(mbox, onward.number(key, mbox.name)))
-        mine = await self.store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
-        if mine is None or (mine.head == mbox.head and mine.digest() == mbox.digest):
-            return Done()
-        fields = ("head",) if mine.head != mbox.head else ("digest",)
-        return Mismatch(fields, mine.head, tuple(Dot(origin, seq) for origin, seq in sorted(mine.context.items())))
-
-    async def _content(self, link: PeerLink, command: FetchHash | FetchGuid | FetchUid) -> Reply:
-        match command:
-            case FetchHash(content_hash):
-                wanted: bytes | None = content_hash
-            case FetchGuid(guid):
-                wanted = await self.store.read(lambda reader: reading.content_hash_of_guid(reader, guid))
-            case FetchUid(number, uid):
-                key = link.key_of(number)
-                if key is None:
-                    raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-                wanted = await self.store.read(lambda reader: reading.content_hash_of_uid(reader, key.mailbox_id, uid))
-            case _:
-                assert_never(command)
-        text = await self.store.read(lambda reader: read_text(reader, wanted)) if wanted else None
-        return Content(text) if text is not None else Refused(RefusalCode.NO_CONTENT, "not at this node")
-
-    # ---- becoming a master
-
     async def _catch_up(self, key: MailboxKey) -> None:
-        """Compare the heads of one mailbox with all nodes of the component; take what they have more, or join it."""
-        chain = await self.store.read(lambda reader: chains.load(reader, key.mailbox_id))
-        chain = chain or chains.Chain(key.mailbox_id, key.user, key.uidvalidity)
-        others = [sid for sid in self.mastership.table.component if sid != self.sid]
-        async with trio.open_nursery() as nursery:
-            for sid in others:
-                nursery.start_soon(self._catch_up_with, sid, key, chain)
-
-    async def _catch_up_with(self, sid: str, key: MailboxKey, chain: chains.Chain) -> None:
-        link = self.mastership.toward(sid)
-        if link is None:
-            return
-        try:
-            reply = await link.request(
-                lambda link: Mbox(
-                    link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, chain.uidnext, chain.messages,
-                    chain.highestmodseq, chain.head, chain.digest(), sid,
-                )
-            )  # fmt: skip
-        except LinkDownError:
-            return
-        if isinstance(reply, Mismatch) and reply.head is not None and not chain.has_seen(reply.head):
-            await self.store.wait_logged(reply.head)
-            while self.store.is_waiting(reply.head):
-                await self.healer.join_branches(key)
-                if self.store.is_waiting(reply.head):
-                    await self.store.tail.grown()
+        await comparison.catch_up(self.store, self.mastership, self.healer, key)
 
     # ---- upkeep
 
@@ -416,7 +343,3 @@ def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
 def _joined(replies: list[Reply]) -> Reply:
     saved = [reply for reply in replies if isinstance(reply, Saved)]
     return Saved(tuple(uid for one in saved for uid in one.uids), tuple(dot for one in saved for dot in one.dots))
-
-
-def _renumbered(mbox: Mbox, number: int) -> Mbox:
-    return replace(mbox, number=number)

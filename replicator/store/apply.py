@@ -7,7 +7,6 @@ tried again whenever its chain gets another head.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import msgpack
 
@@ -16,6 +15,7 @@ from replicator.store import history
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText
+from replicator.store.rows import ROW_COLUMNS, message_of, row_from
 from replicator.store.transaction import Transaction
 from replicator.view import SEEN, Message, ViewChange
 from resync import row as rows
@@ -138,34 +138,6 @@ def _absorb(tx: Transaction, chain: Chain) -> None:
         if chain.has_seen(dot):
             _release(tx, position, Entry.unpack(dot, body))
             tx.commit.absorbed.append(dot)
-
-
-ROW_COLUMNS = (
-    "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash"
-)
-
-
-def row_from(columns: tuple[object, ...]) -> Row:
-    """A row from `ROW_COLUMNS`."""
-    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest = columns
-    return Row(
-        cast("int", uid),
-        Dot(cast("str", origin), cast("int", seq)),
-        cast("int", change),
-        cast("bytes", guid),
-        Dot(cast("str", claim_origin), cast("int", claim_seq)),
-        cast("int", modseq),
-        msgpack.unpackb(flags, use_list=False),
-        *cast("tuple[int, int, bytes]", tuple(rest)),
-    )
-
-
-def message_of(row: Row) -> Message:
-    """What a client may see of a row."""
-    return Message(
-        row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
-        row.dot, row.change,
-    )  # fmt: skip
 
 
 class _Work:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
-from replicator.store.apply import ROW_COLUMNS, message_of, row_from
 from replicator.store.chain import Chain
 from replicator.store.content import read_text
+from replicator.store.rows import ROW_COLUMNS, message_of, row_from
 from replicator.store.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState

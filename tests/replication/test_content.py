@@ -72,7 +72,7 @@ async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
         await nodes["dc1"].save(TEXT)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
-        monkeypatch.setattr("replicator.replication.coordinator.read_text", wrong_at_first())
+        monkeypatch.setattr("replicator.replication.content.read_text", wrong_at_first())
         assert await nodes["dc3"].texts() == {1: TEXT}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from protocol.values import Dot
 from replicator.store import reading, schema
-from replicator.store.apply import message_of
+from replicator.store.rows import message_of
 from replicator.store.content import read_text
 from replicator.view import SEEN
 from resync import row as rows

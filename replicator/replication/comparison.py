@@ -1,0 +1,66 @@
+"""Comparing one mailbox between nodes: what a new master does before it numbers (design section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import trio
+
+from protocol.commands import Done, Mbox, Mismatch, RefusalCode, Refused, Reply
+from protocol.values import Dot
+from replicator.replication.healing import Healer
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.mastership import Mastership
+from replicator.store import chain as chains
+from replicator.store.chain import Chain
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+
+async def compare(store: Store, mastership: Mastership, link: PeerLink, mbox: Mbox) -> Reply:
+    """Answer an MBOX, or pass it on to the node that it is for. Raises LinkDownError."""
+    if mbox.destination is not None and mbox.destination != mastership.sid:
+        onward = mastership.toward(mbox.destination)
+        if onward is None or onward is link:
+            return Refused(RefusalCode.UNAVAILABLE, f"no way to {mbox.destination}")
+        key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+        return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
+    mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
+    if mine is None or (mine.head == mbox.head and mine.digest() == mbox.digest):
+        return Done()
+    fields = ("head",) if mine.head != mbox.head else ("digest",)
+    return Mismatch(fields, mine.head, tuple(Dot(origin, seq) for origin, seq in sorted(mine.context.items())))
+
+
+async def catch_up(store: Store, mastership: Mastership, healer: Healer, key: MailboxKey) -> None:
+    """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it."""
+    chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
+    mine = chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
+
+    async def catch_up_with(sid: str) -> None:
+        link = mastership.toward(sid)
+        reply = await _ask(link, sid, key, mine) if link else None
+        if isinstance(reply, Mismatch) and reply.head is not None and not mine.has_seen(reply.head):
+            await store.wait_logged(reply.head)
+            while store.is_waiting(reply.head):
+                await healer.join_branches(key)
+                if store.is_waiting(reply.head):
+                    await store.tail.grown()
+
+    async with trio.open_nursery() as nursery:
+        for sid in mastership.table.component:
+            if sid != mastership.sid:
+                nursery.start_soon(catch_up_with, sid)
+
+
+async def _ask(link: PeerLink, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:
+    def mbox(link: PeerLink) -> Mbox:
+        return Mbox(
+            link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,
+            mine.highestmodseq, mine.head, mine.digest(), sid,
+        )  # fmt: skip
+
+    try:
+        return await link.request(mbox)
+    except LinkDownError:
+        return None
