@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup run test lint bench clean
+.PHONY: help setup run test lint soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,6 +30,11 @@ lint: setup ## style, types and layers, without the tests
 
 test: lint ## everything that CI checks
 	$(BIN)/pytest
+
+SEEDS ?= 1000
+FIRST_SEED ?= 100000
+soak: setup ## simulated clusters, SEEDS=n of them, from FIRST_SEED=n on
+	SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/simulation
 
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Address, Config, PeerConfig, TlsConfig
+from replicator.config import Address, Config, PeerConfig, TlsConfig, UidConflict
 from replicator.environment import Environment
 from replicator.errors import ConfigError, DataError
 from replicator.http.server import HttpServer
@@ -48,6 +48,8 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     """
     environment = environment or Environment()
     _make_directory(config.node.data)
+    if config.conflict.uid is UidConflict.UIDVALIDITY:
+        log.warning('`conflict.uid = "uidvalidity"` has no effect in this version: single UIDs are given anew')
     origin = environment.new_origin(config.node.id)
     async with Store.open(config.node.data / DATABASE, origin, environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
