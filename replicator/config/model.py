@@ -6,11 +6,12 @@ depend on other keys: `node.data` is the node's id, and `durability.copies` is 2
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
+
+from replicator.addresses import is_loopback
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -30,13 +31,8 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nothing but this machine is on the other end. Names other than `localhost` are not looked up."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """Whether nothing but this machine is on the other end."""
+        return is_loopback(self.host)
 
 
 class WhenShort(StrEnum):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from replicator.addresses import is_loopback
 from replicator.http.message import Head, ProblemError, Request, Response
 
 Services = TypeVar("Services")
@@ -51,7 +51,7 @@ class Route(Generic[Services]):
 def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Services], Request]:
     """The route for this head and the request so far, without its body. Raises ProblemError."""
     url = _request_url(head)
-    if not is_loopback(url.hostname):
+    if not is_loopback(url.hostname):  # else a web page could reach us by a name of its own (DNS rebinding)
         raise ProblemError(
             HTTPStatus.MISDIRECTED_REQUEST,
             f"this node answers to localhost, 127.0.0.1 and [::1] only, not to {url.hostname!r}",
@@ -72,16 +72,6 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
         f"{head.method} is not possible at {url.path!r}, only {allowed}",
         (("Allow", allowed),),
     )
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a Host names this machine by a name that no one else's DNS can point here (DNS rebinding)."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _request_url(head: Head) -> SplitResult:

@@ -5,7 +5,6 @@ Output is gathered and sent in blocks; a client that does not read holds up its 
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Iterable
 from math import inf
@@ -13,6 +12,7 @@ from math import inf
 import trio
 
 from protocol.framing import KIB, ContinuationNeeded, Event, Frame, FrameLimits, Framer
+from replicator.addresses import is_loopback
 from replicator.imap.responses import continuation
 
 LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
@@ -124,14 +124,6 @@ class Connection:
             await self._stream.send_all(block)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionEndedError(f"{self.address}: {error}") from error
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an IP address is this machine's own; IPv4 in IPv6 counts as IPv4."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        return ip.ipv4_mapped.is_loopback
-    return ip.is_loopback
 
 
 def _blocks(chunks: list[bytes]) -> Iterable[bytes | memoryview]:

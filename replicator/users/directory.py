@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import logging
 import secrets
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from replicator.addresses import network_of
 from replicator.environment import ThreadRunner, run_in_thread
 from replicator.errors import UnavailableError, UsersUnavailableError
 from replicator.log_fields import LogFields
@@ -122,7 +122,7 @@ class UserDirectory:
         secret = password.encode("utf-8", "surrogateescape")
         if (login := self._remembered_login(user, secret)) is not None:
             return login
-        network = _network(address)
+        network = None if address is None else network_of(address)
         async with AsyncExitStack() as turn:
             await self._take_turn(turn, user, network)
             async with self._hashing:
@@ -242,14 +242,3 @@ def _decoy(table: UserTable) -> PasswordHash:
         return parse_hash(DECOY)
     [(scheme, _)] = Counter(stored.scheme for stored in hashes).most_common(1)
     return next(stored for stored in hashes if stored.scheme == scheme)
-
-
-def _network(address: str | None) -> str | None:
-    """What counts as one address: an IPv4 address, or the /64 that one IPv6 site has."""
-    if address is None:
-        return None
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:64]
-    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)

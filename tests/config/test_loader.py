@@ -335,12 +335,3 @@ def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
 def test_file_urls_become_absolute(tmp_path: Path, url: str, expected: str) -> None:
     config = load(tmp_path, f'node.id = "a"\ncheckpoint.url = "{url}"')
     assert config.checkpoint.url == "file://" + expected.format(dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
-     ("mail.example", False), ("10.0.0.1", False)],
-)  # fmt: skip
-def test_what_counts_as_loopback(host: str, *, loopback: bool) -> None:
-    assert Address(host, 1).is_loopback is loopback

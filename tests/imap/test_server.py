@@ -20,7 +20,6 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
-from replicator.imap.connection import is_loopback
 from replicator.imap.refusals import code_of
 from replicator.imap.search_keys import BadCharsetError
 from replicator.imap.server import serve_imap
@@ -57,14 +56,6 @@ async def test_under_tls_anybody_may_log_in(served: ImapServices) -> None:
         await client.log_in("alice")
     assert isinstance(served.users, OneUser)
     assert served.users.asked == [("alice", AWAY)]
-
-
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("192.0.2.1", False), ("fe80::1%eth0", False)],
-)
-def test_loopback(address: str, loopback: bool) -> None:  # noqa: FBT001 (a table of cases)
-    assert is_loopback(address) is loopback
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------
