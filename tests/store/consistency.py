@@ -10,8 +10,8 @@ from pathlib import Path
 
 from protocol.values import Dot
 from replicator.store import reading, schema
-from replicator.store.rows import message_of
 from replicator.store.content import read_text
+from replicator.store.rows import message_of
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd

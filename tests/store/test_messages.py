@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.values import Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.environment import Environment
+from replicator.errors import MailboxFullError
 from replicator.store import reading
 from replicator.store.numbering import CopySource, Placed
 from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
 from replicator.view import SEEN
 from resync.row import Row
 from tests.store import consistency
@@ -168,3 +170,16 @@ def test_unchanged_since_refuses_what_changed_later(node: MemoryNode) -> None:
     assert [row.visible_flags() for row in rows(node).values()] == [{SEEN}, {FLAGGED}, set()]
     result = node.write(flagging(1, added=[FLAGGED], unchanged_since=0))
     assert (result.refused, result.dot, result.modseq) == (UidSet.of([1]), Dot("dc1.a", 5), 5)
+
+
+def test_uids_that_run_out_are_refused() -> None:
+    node = MemoryNode("dc1.a")  # not checked at the end: no history leads there
+
+    def use_up(tx: Transaction) -> None:
+        tx.chain_to_change(INBOX.mailbox_id, INBOX.user, INBOX.uidvalidity).uidnext = UID_MAX - 1
+
+    node.write(saving(b"text", guid(1)))
+    node.write(use_up)
+    assert node.write(saving(b"text", guid(2))).uids == (UID_MAX - 1,)
+    with pytest.raises(MailboxFullError):
+        node.write(saving(b"text", guid(3)))

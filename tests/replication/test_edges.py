@@ -1,0 +1,168 @@
+"""What the promises of design section 3 mean where it is least convenient."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Dropped, LinkAdvert, Links
+from protocol.values import UidSet
+from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
+from replicator.mailstore import INBOX
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from replicator.replication.mastership import COUNT_MAX
+from replicator.replication.operations import DeleteOperation, ExpungeOperation
+from replicator.store.reading import MailboxKey
+from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
+from tests.replication.stranger import visit
+
+SEEN = frozenset({"\\Seen"})
+
+
+async def test_a_change_that_was_made_already_is_ok_when_it_is_durable(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
+        node = nodes["dc1"]
+        await node.save("x")
+        view = await node.view()
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").hold()
+        done: list[str] = []
+
+        async def flag(who: str) -> None:
+            await node.mail.store_flags(view, UidSet.of([1]), added=SEEN)
+            done.append(who)
+
+        nursery.start_soon(flag, "first")
+        nursery.start_soon(flag, "second, which finds nothing to do")
+        await trio.sleep(TIMEOUT_S / 2)
+        assert view.messages[1].flags == SEEN
+        assert not done
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").release()
+        await trio.sleep(TIMEOUT_S)
+        assert len(done) == 2
+
+
+async def test_the_third_copy_of_a_line_is_the_one_at_its_end(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=3) as nodes:
+        await nodes.make_line()
+        assert await nodes["dc1"].save("first") == 1
+        saved: list[int] = []
+
+        async def save() -> None:
+            saved.append(await nodes["dc1"].save("second"))
+
+        async with trio.open_nursery() as nursery:
+            nodes.network.road("dc3", "dc2").hold()
+            nursery.start_soon(save)
+            await trio.sleep(TIMEOUT_S / 2)
+            assert not saved
+            nodes.network.road("dc3", "dc2").release()
+            await trio.sleep(2 * HEARTBEAT_S)
+            assert saved == [2]
+
+
+async def test_a_node_that_is_far_behind_does_not_make_its_client_try_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc3"]
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+
+        async def never(_: object) -> None:
+            await trio.sleep_forever()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.store, "wait_applied", never)
+            with trio.fail_after(REQUEST_TIMEOUT_S):
+                assert await node.save("second") == 2
+
+
+async def test_uids_mean_what_they_meant_where_they_were_seen(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The master may show another mail under that UID: it waits until it has seen the asker's head."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("x")
+        await nodes.converged()
+        inbox = await nodes["dc1"].inbox()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        assert await nodes["dc1"].save("mine") == 2
+        assert await nodes["dc2"].save("rival") == 2
+        head = (await nodes["dc1"].view()).head
+        key = (await nodes["dc2"].view()).mailbox_id
+        assert key == inbox.mailbox_id
+        operation = ExpungeOperation(MailboxKey("alice", key, inbox.uidvalidity), UidSet.of([2]), head)
+        with pytest.raises(UnavailableError):
+            await nodes["dc2"].coordinator.submit(operation)
+        assert (await nodes["dc2"].texts())[2] == "rival"
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await nodes.converged()
+        await nodes["dc2"].coordinator.submit(operation)
+        assert sorted((await nodes["dc2"].texts()).values()) == ["mine", "rival", "x"]
+
+
+async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        await node.mail.create_folder("alice", "Work")
+        await node.save("kept", "Work")
+        submit = node.coordinator.submit
+
+        async def fail(operation: object) -> object:
+            if isinstance(operation, DeleteOperation):
+                raise UnavailableError("not now")
+            return await submit(operation)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.coordinator, "submit", fail)
+            with pytest.raises(UnavailableError):
+                await node.mail.delete_folder("alice", "Work")
+        assert list((await node.texts("Work")).values()) == ["kept"]
+
+
+async def test_a_deleted_folder_whose_last_mail_goes_is_gone_for_all(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        folder = await node.mail.create_folder("alice", "Work")
+        await node.save("late", "Work")
+        view = await node.view("Work")
+        await node.coordinator.submit(DeleteOperation("alice", folder.mailbox_id))
+        assert (await node.mail.folder("alice", "Work")).mailbox_id == folder.mailbox_id
+        await node.mail.expunge(view, UidSet.of([1]))
+        assert view.deleted
+        with pytest.raises(FolderNotFoundError):
+            await node.mail.folder("alice", "Work")
+
+
+async def test_inbox_can_move_below_itself_and_no_folder_too_deep(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("old")
+        await node.mail.rename_folder("alice", INBOX, "INBOX/old")
+        assert list((await node.texts("INBOX/old")).values()) == ["old"]
+        assert await node.texts() == {}
+        await node.mail.create_folder("alice", "/".join(["a"] * 20))
+        with pytest.raises(InvalidNameError):
+            await node.mail.rename_folder("alice", "a", "/".join(["b"] * 20))
+
+
+@pytest.mark.parametrize("command", [
+    Links((LinkAdvert("dc2", COUNT_MAX, ()),)),
+    Links((LinkAdvert("dc1", COUNT_MAX + 1, (("dc2", 1),)),)),
+    Dropped(COUNT_MAX, "dc1", ()),
+])  # fmt: skip
+async def test_a_number_beyond_counting_ends_the_link_and_not_the_node(
+    tmp_path: Path, autojump_clock: MockClock, command: Links | Dropped
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.send(command)
+            assert await stranger.ended()
+        assert await nodes["dc2"].save("x") == 1
