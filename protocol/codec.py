@@ -13,8 +13,9 @@ import zstandard
 
 from protocol.commands import Command, Reply
 from protocol.formatter import format_item
-from protocol.framing import MIB, ContinuationNeeded, Frame, FrameLimits, Framer, FramingError
+from protocol.framing import ContinuationNeeded, Frame, FrameLimits, Framer, FramingError
 from protocol.parser import WIRE_LIMITS, ProtocolError, Request, Response, parse
+from protocol.units import MIB
 
 __all__ = [
     "WIRE_LIMITS",

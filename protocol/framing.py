@@ -14,8 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-KIB = 1024
-MIB = 1024 * KIB
+from protocol.units import KIB, MIB
 
 _MARKER = re.compile(rb"\{([0-9]+)(\+?)\}\Z")
 _MARKER_BYTES = 32

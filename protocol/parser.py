@@ -18,7 +18,8 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from lark.load_grammar import FromPackageLoader
 
 from protocol import commands as c
-from protocol.framing import KIB, MIB, Frame, FrameLimits
+from protocol.framing import Frame, FrameLimits
+from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, Dot, UidSet
 
 WIRE_LIMITS = FrameLimits(

@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
-ANSWER_BYTES_MAX = 256 * 1024 * 1024  # the list of a million mailboxes
+ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 
 _Object = dict[str, Any]  # of JSON, before it is a value
 

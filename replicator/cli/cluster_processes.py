@@ -16,13 +16,14 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from protocol.units import KIB
 from replicator.cli.cluster_files import ClusterNode
 from replicator.cli.output import own_name
 
 STOP_S = 20.0  # a node that ends closes its database; after this it is killed, and recovers at its next start
 READY_LINE = b"ready"
-LINE_BYTES_MAX = 64 * 1024  # of a child's output; longer lines are cut in pieces
-RECEIVE_BYTES = 64 * 1024
+LINE_BYTES_MAX = 64 * KIB  # of a child's output; longer lines are cut in pieces
+RECEIVE_BYTES = 64 * KIB
 SAME_SIGNAL_S = 1.0  # one Ctrl-C reaches us from the terminal, and again from `make`, which passes it on
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from protocol.units import MIB
 from replicator.config import values
 from replicator.config.model import (
-    MIB,
     Address,
     CheckpointConfig,
     Config,

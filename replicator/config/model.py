@@ -11,11 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from protocol.units import GIB, KIB
 from replicator.addresses import is_loopback
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
 
 DAY_S = 86_400.0
 

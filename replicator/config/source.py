@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from protocol.units import MIB
 from replicator.config.positions import KeyPath, key_lines, line_of
 from replicator.errors import ConfigError
 
 T = TypeVar("T")
 
-FILE_MAX_BYTES = 1024 * 1024
+FILE_MAX_BYTES = MIB
 """A configuration is a few KiB; a wrong file name must not be read into memory whole."""
 
 TOML_POSITION = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from replicator.config.model import DAY_S, GIB, KIB, MIB, Address, Scope
+from protocol.units import GIB, KIB, MIB
+from replicator.config.model import DAY_S, Address, Scope
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -14,17 +14,18 @@ from http import HTTPStatus
 import h11
 import trio
 
+from protocol.units import KIB, MIB
 from replicator.errors import MailError
 from replicator.http.api import ROUTES
 from replicator.http.message import Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 
-HEAD_BYTES_MAX = 16 * 1024  # request line and headers; what other servers allow
-BODY_BYTES_MAX = 64 * 1024 * 1024  # the largest message that can be imported
+HEAD_BYTES_MAX = 16 * KIB  # request line and headers; what other servers allow
+BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
 CONNECTIONS_MAX = 64  # a few imports, a scraper and people
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 64 * KIB
 HEAD_S = 75.0  # from one response to the next whole head; as long as other servers keep a connection
 BODY_S = 60.0  # 1 MiB/s for the largest body
 HANDLER_S = 60.0  # above every deadline of the mail store

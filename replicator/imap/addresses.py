@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from protocol.units import KIB
+
 MAX_ADDRESSES = 1000
 """Addresses of a field that are looked at: an answer holds them in memory, at fifty times the size of the shortest."""
 
-MAX_TEXT = 256 * 1024
+MAX_TEXT = 256 * KIB
 """Octets of a field that are looked at: a generous share for each address, and a tenth of a second for the worst."""
 
 _TOKEN = re.compile(

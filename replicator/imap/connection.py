@@ -11,7 +11,8 @@ from math import inf
 
 import trio
 
-from protocol.framing import KIB, ContinuationNeeded, Event, Frame, FrameLimits, Framer
+from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer
+from protocol.units import KIB
 from replicator.addresses import is_loopback
 from replicator.imap.responses import continuation
 

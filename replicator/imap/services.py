@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.framing import MIB
+from protocol.units import MIB
 from replicator.imap.parser import CommandParser
 from replicator.mailstore import MailStore
 from replicator.metrics import ImapMetrics

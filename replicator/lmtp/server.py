@@ -6,6 +6,7 @@ import logging
 
 import trio
 
+from protocol.units import KIB, MIB
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import deliver
 from replicator.lmtp.machine import LmtpMachine
@@ -20,13 +21,13 @@ IDLE_S = 300.0
 SEND_S = 60.0
 """For a client that does not read our replies; they are short."""
 
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 64 * KIB
 
 CONNECTIONS_MAX = 200
 """Twice what mail servers open by default, so that two of them can deliver. With the two below, memory stays within
 CONNECTIONS_MAX * LARGE_BYTES + LARGE_AT_ONCE * (the largest message and its copies)."""
 
-LARGE_BYTES = 1024 * 1024
+LARGE_BYTES = MIB
 """Of a message that is still arriving. Nearly all mail is smaller; larger ones take turns."""
 
 LARGE_AT_ONCE = 8

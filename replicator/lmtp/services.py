@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from protocol.units import MIB
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, NewMessage, SavedMessage
 from replicator.metrics import LmtpMetrics
 
-MESSAGE_BYTES_MAX = 50 * 1024 * 1024
+MESSAGE_BYTES_MAX = 50 * MIB
 """What large mail providers accept; a message is held in memory while it arrives."""
 
 

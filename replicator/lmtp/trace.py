@@ -6,13 +6,14 @@ import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
+from protocol.units import KIB
 from replicator.lmtp.machine import Envelope, ReceivedMessage
 
 # At the top only: nobody reads a whole header for what the relay before us would have written there.
 RETURN_PATHS = re.compile(rb"(?:Return-Path[ \t]*:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*)+", re.IGNORECASE)
 
 MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:(?:[ \t]|\r\n[ \t])*([^\s]+)", re.IGNORECASE | re.MULTILINE)
-HEADER_BYTES_MAX = 64 * 1024
+HEADER_BYTES_MAX = 64 * KIB
 """In which a Message-ID is looked for, for the log alone."""
 
 

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from protocol.units import MIB
 from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
-FILE_MAX_BYTES = 64 * 1024 * 1024
+FILE_MAX_BYTES = 64 * MIB
 """Half a million users, each with a line of usual length."""
 
 USER_MAX_BYTES = 254

@@ -16,8 +16,9 @@ from protocol.codec import (
     Response,
 )
 from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Sync, Who
-from protocol.framing import MIB, FrameLimits
+from protocol.framing import FrameLimits
 from protocol.parser import LIST_MAX
+from protocol.units import MIB
 from protocol.values import Dot, UidSet
 from tests.protocol import strategies
 
