@@ -85,6 +85,11 @@ class Framer:
     _awaited: int | None = field(default=None, init=False)  # bytes of the literal that we are in
     _error: FramingError | None = field(default=None, init=False)
 
+    @property
+    def literal_bytes(self) -> int:
+        """How large the literals of the frame that is coming in are, with the one that was announced last."""
+        return self._literals_total
+
     def receive(self, data: bytes) -> None:
         """Take bytes from the stream. Drain `next_event` before the next call, so that memory stays bounded."""
         if self._error is None:  # of a dead stream nothing is kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,28 @@ def failing(error: MailError) -> Hook:
         raise error
 
     return fail
+
+
+@dataclass
+class Gate:
+    """Ahead of a change: users in `failures` fail, others wait until the gate is `open`."""
+
+    failures: dict[str, MailError] = field(default_factory=dict)
+    open: trio.Event | None = None
+    waiting: int = 0
+    most_waiting: int = 0
+
+    async def __call__(self, user: str) -> None:
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        try:
+            await trio.lowlevel.checkpoint()
+            if self.open is not None:
+                await self.open.wait()
+            if user in self.failures:
+                raise self.failures[user]
+        finally:
+            self.waiting -= 1
 
 
 class HookedMail(ClusterMail):

@@ -6,7 +6,8 @@ Output is gathered and sent in blocks; a client that does not read holds up its 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from math import inf
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer
 from protocol.units import KIB
 from replicator.addresses import is_loopback
+from replicator.imap.limits import LARGE_BYTES, LARGE_TIMEOUT_S
 from replicator.imap.responses import continuation
 
 LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
@@ -24,6 +26,10 @@ BLOCK_BYTES = 64 * KIB
 
 _STRANGERS = FrameLimits(text=8 * KIB, literal=4 * KIB, literals_total=8 * KIB, literals=4)
 """Before login there is nothing long to say: two names, a password, an ID."""
+
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes a turn for one large command: to be entered while it comes in and is served."""
 
 
 class ConnectionEndedError(Exception):
@@ -42,7 +48,11 @@ class Connection:
         self._framer = Framer(limits=_STRANGERS, bare_lf=True)
         self._output: list[bytes] = []
         self._output_bytes = 0
+        self._sending = False  # if that was broken off, nothing more can be understood
         self._login_by = trio.current_time() + LOGIN_TIMEOUT_S
+        self._large_by = inf
+        self._new_turn: Turn | None = None
+        self._turn = AsyncExitStack()
         self.address = address
         self.secure = secure
 
@@ -51,8 +61,9 @@ class Connection:
         """Whether a password may be said here: TLS, or nobody between us."""
         return self.secure or is_loopback(self.address)
 
-    def welcome(self, max_message_bytes: int) -> None:
-        """The client has logged in: time and room to work."""
+    def welcome(self, max_message_bytes: int, new_turn: Turn) -> None:
+        """The client has logged in: time and room to work, and turns for commands that need much of it."""
+        self._new_turn = new_turn
         self._login_by = inf
         total = max_message_bytes + 64 * KIB  # and some names beside the message
         self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=total)
@@ -62,6 +73,8 @@ class Connection:
         while (event := self._framer.next_event()) is None:
             deadline = min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)
             with trio.CancelScope(deadline=deadline) as scope:
+                await self._take_turn()
+                scope.deadline = min(deadline, self._large_by)
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:
                 raise InactivityError
@@ -85,17 +98,22 @@ class Connection:
     async def flush(self) -> None:
         """Send all that was gathered. Raises ConnectionEndedError."""
         chunks, self._output, self._output_bytes = self._output, [], 0
+        if self._sending:
+            raise ConnectionEndedError(f"{self.address} has not heard all of what was said before")
+        self._sending = True
         for block in _blocks(chunks):
             with trio.CancelScope(deadline=trio.current_time() + WRITE_TIMEOUT_S) as scope:
                 await self._send(block)
             if scope.cancelled_caught:
                 raise ConnectionEndedError(f"{self.address} did not read for {WRITE_TIMEOUT_S:.0f} s")
+        self._sending = False
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Encrypt from here on. Raises ConnectionEndedError."""
         if self._framer.detach():  # said in the open, it must not count as said under TLS (RFC 3501 section 6.2.1)
             raise ConnectionEndedError(f"{self.address} sent commands ahead of STARTTLS's answer")
         stream = trio.SSLStream(self._stream, context, server_side=True, https_compatible=True)
+        self._sending = True
         with trio.CancelScope(deadline=self._login_by) as scope:
             try:
                 await stream.do_handshake()
@@ -104,12 +122,23 @@ class Connection:
         if scope.cancelled_caught:
             raise ConnectionEndedError(f"{self.address} was too slow to agree on TLS")
         self._stream = stream
+        self._sending = False
         self.secure = True
 
     async def close(self) -> None:
         """Let go of the socket, without waiting for the client."""
+        await self._turn.aclose()
         with trio.CancelScope(deadline=trio.current_time() + 1):  # TLS says goodbye, if the client takes it
             await self._stream.aclose()
+
+    async def _take_turn(self) -> None:
+        """A large command waits until one of few places is free; the place is given back once it has been served."""
+        if self._framer.literal_bytes <= LARGE_BYTES:
+            await self._turn.aclose()
+            self._large_by = inf
+        elif self._large_by == inf and self._new_turn is not None:
+            await self._turn.enter_async_context(self._new_turn())
+            self._large_by = trio.current_time() + LARGE_TIMEOUT_S
 
     async def _receive(self) -> bytes:
         try:

@@ -15,6 +15,8 @@ from replicator.imap.selection import MailboxGoneError
 from replicator.imap.services import ImapServices
 from replicator.imap.session import LoginRevokedError, Session
 
+GOODBYE_S = 1.0  # to tell a client that the node goes down; what does not wait for clients longer than that
+
 _log = logging.getLogger(__name__)
 
 
@@ -24,13 +26,12 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
     Closes the stream. Raises nothing but cancellation: what goes wrong is told to the client and the log.
     """
     connection = Connection(stream, address, secure=secure)
-    session = Session(services, connection)
     try:
-        with services.connections.admit() as admitted, services.metrics.connections.track_inprogress():
-            if admitted:
-                await converse(session)
-            else:
+        with services.connections.admit(address) as place, services.metrics.connections.track_inprogress():
+            if place is None:
                 await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
+            else:
+                await _serve(Session(services, connection, place))
     except* ConnectionEndedError as ended:
         _log.debug("connection ended: %s", ended.exceptions[0])
     except* FramingError as unframed:  # within a command: what a client says to AUTHENTICATE or IDLE
@@ -41,12 +42,22 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
         await _say_bye(connection, str(gone.exceptions[0]), "NONEXISTENT")
     except* LoginRevokedError as revoked:
         await _say_bye(connection, str(revoked.exceptions[0]))
+    except* trio.Cancelled:
+        with trio.CancelScope(deadline=trio.current_time() + GOODBYE_S, shield=True):
+            await _say_bye(connection, f"{services.sid} is going down; connect again", "UNAVAILABLE")
+        raise
     except* Exception:  # noqa: BLE001 (a defect in serving one client must not end the others' connections)
         _log.exception("IMAP connection from %s failed", address)
         await _say_bye(connection, f"Failed; the log of {services.sid} says why", "SERVERBUG")
     finally:
-        session.close()
         await connection.close()
+
+
+async def _serve(session: Session) -> None:
+    try:
+        await converse(session)
+    finally:
+        session.close()
 
 
 async def _say_bye(connection: Connection, text: str, code: str | None = None) -> None:

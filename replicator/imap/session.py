@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from replicator.imap.connection import Connection
+from replicator.imap.limits import Place
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
@@ -55,9 +57,10 @@ class Completion:
 class Session:
     """The state that commands read and change."""
 
-    def __init__(self, services: ImapServices, connection: Connection) -> None:
+    def __init__(self, services: ImapServices, connection: Connection, place: Place) -> None:
         self.services = services
         self.connection = connection
+        self._place = place
         self.ended = False
         self.failed_logins = 0
         self._login: Login | None = None
@@ -104,11 +107,11 @@ class Session:
 
     def log_in(self, login: Login) -> Completion:
         """The client is this user from here on. Raises CommandFailedError if the user has too many connections."""
-        if not self.services.connections.log_in(login.user):
+        if not self._place.log_in(login.user):
             limit = self.services.connections.limit_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login
-        self.connection.welcome(self.services.max_message_bytes)
+        self.connection.welcome(self.services.max_message_bytes, partial(self.services.large.turn, login.user))
         return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
 
     def check_login(self) -> None:
@@ -125,9 +128,7 @@ class Session:
     def close(self) -> None:
         """End the session, however it ends."""
         self.select(None)
-        if self._login is not None:
-            self.services.connections.log_out(self._login.user)
-            self._login = None
+        self._login = None
         self.ended = True
 
     async def folder(self, name: str) -> Folder:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
@@ -20,13 +21,14 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
+from replicator.imap.limits import LARGE_AT_ONCE, LARGE_BYTES, LARGE_PER_USER, LARGE_TIMEOUT_S, Connections
 from replicator.imap.refusals import code_of
 from replicator.imap.search_keys import BadCharsetError
 from replicator.imap.server import serve_imap
-from replicator.imap.services import Connections, ImapServices
+from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder, NewMessage
 from tests.imap.client import LOOPBACK, Client, OneUser, connected
-from tests.one_node import HookedMail, failing
+from tests.one_node import Gate, HookedMail, failing
 
 AWAY = "192.0.2.7"
 
@@ -139,6 +141,108 @@ async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) 
         await again.log_in("alice")
 
 
+async def refused(served: ImapServices, address: str) -> bool:
+    """Whether another connection from there is turned away."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_imap, theirs, served, address=address))
+        greeting = await Client(ours).line()
+        nursery.cancel_scope.cancel()
+    return greeting.startswith("* BYE [UNAVAILABLE] Too many connections")
+
+
+async def test_strangers_have_a_part_of_all_places_and_of_that_a_part_each(served: ImapServices) -> None:
+    few = Connections(limit_strangers=6, limit_strangers_per_address=2, limit_strangers_on_loopback=3)
+    served = dataclasses.replace(served, connections=few)
+    async with AsyncExitStack() as open_ones:
+
+        async def connect(address: str) -> Client:
+            return await open_ones.enter_async_context(connected(served, address=address, secure=True))
+
+        first = await connect("192.0.2.1")
+        await connect("::ffff:192.0.2.1")
+        assert await refused(served, "192.0.2.1")
+        await connect("2001:db8::1")
+        await connect("2001:db8::2")
+        assert await refused(served, "2001:db8::3")
+        await connect(LOOPBACK)
+        assert not await refused(served, LOOPBACK)
+        await connect("192.0.2.2")
+        assert await refused(served, "192.0.2.3")
+        await first.log_in("alice")
+        assert not await refused(served, "192.0.2.3")
+        assert not await refused(served, "192.0.2.1")
+        assert (few.open, few.strangers.total(), few.users) == (6, 5, {"alice": 1})
+    assert (few.open, few.strangers, few.users) == (0, {}, {})
+
+
+def literal(size: int) -> bytes:
+    return b"a APPEND INBOX {%d+}\r\n" % size + b"x" * size
+
+
+async def test_large_appends_take_turns_and_small_ones_pass(mail: HookedMail, served: ImapServices) -> None:
+    opening = trio.Event()
+    mail.before_change = gate = Gate(open=opening)
+    async with AsyncExitStack() as open_ones:
+        clients = [await open_ones.enter_async_context(connected(served)) for _ in range(4 * LARGE_AT_ONCE)]
+        for number, client in enumerate(clients):
+            await client.log_in(f"user{number % LARGE_AT_ONCE}")
+        for client in clients[::LARGE_AT_ONCE]:  # those of one user
+            await client.send(literal(LARGE_BYTES + 1))
+            await trio.testing.wait_all_tasks_blocked()
+            await client.send(b"\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.waiting == LARGE_PER_USER
+        others = [client for number, client in enumerate(clients) if number % LARGE_AT_ONCE]
+        for client in others:
+            await client.send(literal(LARGE_BYTES + 1) + b"\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.waiting == LARGE_AT_ONCE
+        await others[0].stream.aclose()
+        opening.set()
+        small = await open_ones.enter_async_context(connected(served))
+        await small.log_in("user0")
+        await small.send(literal(LARGE_BYTES) + b"\r\n")
+        assert (await small.line()).startswith("a OK")
+        for client in [*clients[::LARGE_AT_ONCE], *others[1:]]:
+            assert (await client.line()).startswith("a OK")
+    assert gate.most_waiting <= LARGE_AT_ONCE + 1
+
+
+async def test_whoever_is_slow_with_a_large_append_gives_the_turn_back(
+    served: ImapServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with connected(served) as slow, connected(served) as slow_too, connected(served) as other:
+        for client in (slow, slow_too, other):
+            await client.log_in("alice")
+        began = autojump_clock.current_time()
+        for client in (slow, slow_too):
+            await client.send(literal(LARGE_BYTES + 1)[:-1])
+        await trio.testing.wait_all_tasks_blocked()
+        await other.send(literal(LARGE_BYTES + 1) + b"\r\n")
+        await trio.sleep(LARGE_TIMEOUT_S - 1)
+        assert not other.received
+        assert (await other.line()).startswith("a OK")
+        assert (await slow.line()).startswith("* BYE You said nothing for too long")
+        assert autojump_clock.current_time() - began < LARGE_TIMEOUT_S + 1
+
+
+async def test_a_turn_comes_back_however_a_large_append_ends(mail: HookedMail, served: ImapServices) -> None:
+    for ending in range(2 * LARGE_AT_ONCE):
+        async with connected(served) as client:
+            await client.log_in("alice")
+            await client.send(literal(LARGE_BYTES + 1))
+            await trio.testing.wait_all_tasks_blocked()
+            if ending % 2:
+                await client.send(b" and more\r\n")
+                assert (await client.line()).startswith("a BAD")
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(literal(LARGE_BYTES + 1) + b"\r\n")
+        assert (await client.line()).startswith("a OK")
+    assert len(await mail.texts("alice")) == 1
+
+
 # ---- deadlines -------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +292,44 @@ async def test_a_client_that_does_not_read_is_let_go(
         await client.send("a FETCH 1 BODY.PEEK[]\r\n")
     assert 60 <= autojump_clock.current_time() - began < 70
     assert not (await mail.open_mailbox(inbox)).subscribers
+
+
+async def test_whoever_is_connected_hears_that_the_node_goes_down(served: ImapServices) -> None:
+    streams = []
+    async with trio.open_nursery() as nursery:
+        for said in ("", "i IDLE\r\n"):
+            ours, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(partial(serve_imap, theirs, served, address=LOOPBACK))
+            streams.append(Client(ours))
+            await streams[-1].line()
+            await streams[-1].log_in("alice", "INBOX")
+            await streams[-1].send(said)
+        assert await streams[1].line() == "+ idling"
+        nursery.cancel_scope.cancel()
+    for client in streams:
+        assert await client.line() == "* BYE [UNAVAILABLE] dc1 is going down; connect again"
+        assert await client.line() == ""
+
+
+async def test_nobody_is_waited_for_when_the_node_goes_down(
+    mail: HookedMail, served: ImapServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    await fill(mail, text=b"x" * 1_000_000)
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    client = Client(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_imap, theirs, served, address=LOOPBACK))
+        await client.line()
+        await client.log_in("alice", "INBOX")
+        await client.send("a FETCH 1 BODY.PEEK[]\r\n")
+        assert (await ours.receive_some(100)).startswith(b"* 1 FETCH")
+        before = autojump_clock.current_time()
+        nursery.cancel_scope.cancel()
+    assert autojump_clock.current_time() - before <= 2
+    rest = bytearray()
+    async for data in ours:
+        rest += data
+    assert b"BYE" not in rest  # within a literal it would be part of the message
 
 
 # ---- the store fails -------------------------------------------------------------------------------------------

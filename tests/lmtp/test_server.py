@@ -3,7 +3,7 @@ import email
 import logging
 import smtplib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,13 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from replicator.errors import DiskFullError, DurabilityError, MailError, UnavailableError
+from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
-from tests.one_node import HookedMail, Names, one_node
+from tests.one_node import Gate, HookedMail, Names, one_node
 
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
@@ -30,28 +30,6 @@ USERS = Names("alice", "bob", "carol@example.org", *(f"user{n}" for n in range(6
 async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
     async with one_node(tmp_path) as mail:
         yield mail
-
-
-@dataclass
-class Gate:
-    """Ahead of a change: users in `failures` fail, others wait until the gate is `open`."""
-
-    failures: dict[str, MailError] = field(default_factory=dict)
-    open: trio.Event | None = None
-    waiting: int = 0
-    most_waiting: int = 0
-
-    async def __call__(self, user: str) -> None:
-        self.waiting += 1
-        self.most_waiting = max(self.most_waiting, self.waiting)
-        try:
-            await trio.lowlevel.checkpoint()
-            if self.open is not None:
-                await self.open.wait()
-            if user in self.failures:
-                raise self.failures[user]
-        finally:
-            self.waiting -= 1
 
 
 async def bodies(mail: HookedMail, user: str) -> list[bytes]:
