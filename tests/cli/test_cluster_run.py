@@ -257,11 +257,11 @@ def test_data_directory_in_use_or_unusable_is_no_mistake_of_the_configuration(
 ) -> None:
     data = node.config.node.data
     data.mkdir()
-    with (data / "lock").open("wb") as lock:
+    with (data / "node.db.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start(running, "node", "--config", node.file)
-        assert (process.finish(), "another node uses this directory" in process.seen) == (1, True)
-    (data / "lock").unlink()
+        assert (process.finish(), "another process has it open" in process.seen) == (1, True)
+    (data / "node.db.lock").unlink()
     data.rmdir()
     data.write_text("no directory")
     process = start(running, "node", "--config", node.file)
