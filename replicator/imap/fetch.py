@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap import commands as c
-from replicator.imap.fetch_items import Attribute, FetchItem, Value, needs_text, response_name, sets_seen
+from replicator.imap.fetch_items import Atom, Attribute, FetchItem, needs_text, response_name, sets_seen
 from replicator.imap.message import MessageText, fetch_value
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import fetch_response
@@ -53,7 +54,8 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         except ContentUnavailableError:
             unreadable += 1
             continue
-        chunks += fetch_response(number, _values(plan, selection, message, text))
+        respond = partial(_response, plan, number, message, selection.printed_flags(message), text)
+        chunks += await session.services.parsing.run(text, respond) if text else respond()
         if plan.with_text or position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
             await session.write(chunks)
             chunks.clear()
@@ -100,17 +102,14 @@ async def _mark_seen(session: Session, items: Sequence[FetchItem], runs: list[ra
     return unseen
 
 
-def _values(plan: _Plan, selection: Selection, message: Message, text: MessageText | None) -> list[tuple[bytes, Value]]:
-    values: list[tuple[bytes, Value]] = [
-        (
-            name,
-            selection.printed_flags(message) if item is Attribute.FLAGS else fetch_value(item, message, text),
-        )
-        for name, item in plan.items
+def _response(plan: _Plan, number: int, message: Message, flags: Atom, text: MessageText | None) -> list[bytes]:
+    """Looks at nothing that changes: may run in a thread."""
+    values = [
+        (name, flags if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in plan.items
     ]
     if message.uid in plan.seen and not plan.tells_flags:
-        values.append((b"FLAGS", selection.printed_flags(message)))
-    return values
+        values.append((b"FLAGS", flags))
+    return fetch_response(number, values)
 
 
 def _completion(*, gone: int, unreadable: int) -> Completion:

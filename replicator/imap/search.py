@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import singledispatchmethod
 
 from protocol.values import UidSet
@@ -31,7 +30,7 @@ from replicator.imap.search_bounds import (
     Test,
     Within,
 )
-from replicator.view import MailboxView
+from replicator.view import MailboxView, Message
 
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
@@ -53,10 +52,9 @@ class Search:
         sure, possible = self._test.bounds(self._scope)
         return sure, sorted(possible - sure)
 
-    def matches(self, uid: int, text: MessageText) -> bool:
-        """Whether the message matches. False if it has gone from the view."""
-        here = {uid} if uid in self._scope.view.messages else set()
-        return bool(self._test.bounds(replace(self._scope, chosen=here, text=ReadableText(text))).sure)
+    def matches(self, message: Message, text: MessageText) -> bool:
+        """Whether the message matches. Looks at nothing that changes: may run in a thread."""
+        return bool(self._test.bounds(Scope.of_one(message, ReadableText(text))).sure)
 
 
 def _codec(charset: str | None) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from sortedcontainers import SortedSet
 
@@ -75,6 +75,14 @@ class Scope:
     last: int
     chosen: set[int] | None = None
     text: ReadableText | None = None
+
+    @classmethod
+    def of_one(cls, message: Message, text: ReadableText) -> Self:
+        """One message with its text. It shares nothing with the live view, so a thread may look at it."""
+        alone = MailboxView.build(
+            mailbox_id=b"", user="", uidvalidity=1, uidnext=message.uid + 1, highestmodseq=0, rows=(message,)
+        )
+        return cls(alone, message.uid, {message.uid}, text)
 
     def everything(self) -> set[int]:
         """All messages in question."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from replicator.errors import ContentUnavailableError
@@ -32,7 +34,8 @@ async def search(session: Session, command: c.Search) -> Completion:
         except ContentUnavailableError:
             unreadable += 1
             continue
-        if evaluation.matches(uid, text):
+        matches = await session.services.parsing.run(text, partial(evaluation.matches, message, text))
+        if matches and uid in view.messages:
             found.add(uid)
     numbers = found if command.by_uid else {n for uid in found if (n := numbering.number(uid)) is not None}
     await session.write([search_response(sorted(numbers))])

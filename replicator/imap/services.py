@@ -9,6 +9,7 @@ from typing import Protocol
 from protocol.units import MIB
 from replicator.imap.limits import Connections, LargeCommands
 from replicator.imap.parser import CommandParser
+from replicator.imap.parsing import Parsing
 from replicator.mailstore import MailStore
 from replicator.metrics import ImapMetrics
 from replicator.users import Login
@@ -43,4 +44,5 @@ class ImapServices:
     parser: CommandParser = field(default_factory=CommandParser)
     connections: Connections = field(default_factory=Connections)
     large: LargeCommands = field(default_factory=LargeCommands)
+    parsing: Parsing = field(default_factory=Parsing)
     metrics: ImapMetrics = field(default_factory=ImapMetrics)

@@ -12,11 +12,13 @@ import trio
 import trio.testing
 
 from replicator.imap.parser import CommandParser
+from replicator.imap.parsing import Parsing
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
-from replicator.mailstore import MailStore
+from replicator.mailstore import Folder, MailStore, NewMessage
 from replicator.users import Login
 from replicator.users.schemes import parse_hash
+from tests.one_node import run_inline
 
 LOOPBACK = "127.0.0.1"
 PARSER = CommandParser()  # compiled once for all tests
@@ -76,7 +78,16 @@ class Client:
 
 
 def services(mail: MailStore) -> ImapServices:
-    return ImapServices(mail=mail, users=OneUser(), sid="dc1", version="1.0", parser=PARSER)
+    return ImapServices(
+        mail=mail, users=OneUser(), sid="dc1", version="1.0", parser=PARSER, parsing=Parsing(run_in_thread=run_inline)
+    )
+
+
+async def fill(mail: MailStore, messages: int = 1, text: bytes = b"Subject: x\r\n\r\nHello\r\n") -> Folder:
+    inbox = await mail.folder("alice", "INBOX")
+    for _ in range(messages):
+        await mail.save(inbox, NewMessage(text))
+    return inbox
 
 
 @asynccontextmanager

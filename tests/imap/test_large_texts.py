@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+from protocol.values import UidSet
+from replicator.environment import run_in_thread
+from replicator.imap.parsing import LARGE_TEXT_BYTES, Parsing
+from replicator.imap.services import ImapServices
+from replicator.mailstore import NewMessage
+from tests.imap.client import connected, fill
+from tests.one_node import HookedMail
+
+T = TypeVar("T")
+
+
+async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
+    threads = 0
+
+    async def count(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        return await run_in_thread(work)
+
+    inbox = await fill(mail, text=b"Subject: small\r\n\r\nHello\r\n")
+    await mail.save(inbox, NewMessage(b"Subject: large\r\n\r\n" + b"Hello\r\n" * (LARGE_TEXT_BYTES // 7)))
+    served = dataclasses.replace(served, parsing=Parsing(run_in_thread=count))
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert "t OK Fetched" in await client.run("FETCH 1 (FLAGS BODYSTRUCTURE)")
+        assert (await client.run("SEARCH 1 TEXT small"))[0] == "* SEARCH 1"
+        assert threads == 0
+        structure, *_ = await client.run("FETCH 2 (FLAGS BODYSTRUCTURE)")
+        assert structure.startswith("* 2 FETCH (FLAGS (\\Recent) BODYSTRUCTURE ")
+        assert threads == 1
+        assert (await client.run("SEARCH TEXT large"))[0] == "* SEARCH 2"
+        assert (await client.run("SEARCH TEXT small"))[0] == "* SEARCH 1"
+        assert threads == 3
+
+
+async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, served: ImapServices) -> None:
+    inbox = await fill(mail, 2, text=b"Subject: x\r\n\r\n" + b"x" * LARGE_TEXT_BYTES)
+    view = await mail.open_mailbox(inbox)
+
+    async def expunge_first(work: Callable[[], T]) -> T:
+        await mail.store_flags(view, UidSet.of([2]), added=frozenset({"\\Seen"}))
+        await mail.expunge(view, UidSet.of([1]))
+        return work()
+
+    served = dataclasses.replace(served, parsing=Parsing(run_in_thread=expunge_first))
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert await client.run("SEARCH UNSEEN SMALLER 9999999 TEXT x") == [
+            "* SEARCH 2",
+            "* 2 FETCH (FLAGS (\\Seen \\Recent))",
+            "t OK Searched",
+        ]
+        assert (await client.run("NOOP"))[0] == "* 1 EXPUNGE"
+        assert (await client.run("UID FETCH 2 RFC822.HEADER"))[0].startswith("* 1 FETCH (UID 2 RFC822.HEADER {")
