@@ -1,7 +1,7 @@
 r"""What the server says, as bytes (RFC 3501 section 7). Pure.
 
 Lines end in CRLF. Text that people read is ASCII of ours. Strings go quoted where they may and as literals where
-they must. A response with literals is a list of chunks, so that message texts are never copied together.
+they must. A FETCH response is a list of chunks, so that message texts of some size are not copied.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.imap.fetch_items import Adjacent, Atom, Value
 from replicator.imap.mailbox_names import encode_name
@@ -18,6 +19,9 @@ RECENT = "\\Recent"
 
 SYSTEM_FLAGS = ("\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft")
 """RFC 3501 section 2.3.2, without `\\Recent`, which no client sets."""
+
+_LARGE_CHUNK = 16 * KIB
+"""Smaller ones cost less to copy than to handle one by one."""
 
 _CACHED_FLAG_SETS = 4096  # a mailbox of ordinary mail has tens; hostile ones must not fill the memory
 
@@ -110,7 +114,7 @@ def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[b
         chunks += [b" " if position else b"", name, b" "]
         _print(value, chunks)
     chunks.append(b")\r\n")
-    return chunks
+    return _joined(chunks)
 
 
 def copyuid(uidvalidity: int, pairs: Sequence[tuple[int, int]]) -> str:
@@ -131,6 +135,19 @@ def _runs(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in runs)
+
+
+def _joined(chunks: list[bytes]) -> list[bytes]:
+    """Runs of small chunks as one: an answer may have millions of them, and whoever sends it has no time for each."""
+    joined: list[bytes] = []
+    small: list[bytes] = []
+    for chunk in chunks:
+        if len(chunk) < _LARGE_CHUNK:
+            small.append(chunk)
+        else:
+            joined += (b"".join(small), chunk)
+            small = []
+    return [*joined, b"".join(small)]
 
 
 def _print(value: Value, chunks: list[bytes]) -> None:

@@ -32,6 +32,11 @@ def test_message_texts_are_not_copied() -> None:
     assert any(chunk is text for chunk in fetch_response(1, [(b"BODY[]", text)]))
 
 
+def test_small_values_are_one_chunk() -> None:
+    addresses = Adjacent(tuple((b"a", None, b"b", b"c") for _ in range(1000)))
+    assert len(fetch_response(1, [(b"ENVELOPE", (addresses, b"x" * 2000)), (b"UID", 9)])) == 1
+
+
 @pytest.mark.parametrize(
     ("pairs", "code"),
     [
