@@ -104,11 +104,6 @@ class LinkTable:
         """SIDs that can be reached, this node included; sorted."""
         return self._component
 
-    @property
-    def adverts(self) -> tuple[LinkAdvert, ...]:
-        """The whole table, by SID."""
-        return tuple(self._adverts[sid] for sid in sorted(self._adverts))
-
     def next_hop(self, to: str) -> str | None:
         """The neighbour over which `to` is reached; None if it is this node or cannot be reached."""
         return self.next_hop_from(self.sid, to)

@@ -6,6 +6,10 @@ defect of ours. The text is one line, says what is wrong and what to do, and may
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class MailError(Exception):
     """Base of all errors that a door reports to its client."""
@@ -61,3 +65,11 @@ class ConfigError(Exception):
 
 class DataError(Exception):
     """A node's data that cannot be used now: another process has them, or the disk does not give them."""
+
+
+def leaves(group: BaseExceptionGroup[E]) -> list[E]:
+    """The errors of a group, and of the groups within, in order; never empty."""
+    found: list[E] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

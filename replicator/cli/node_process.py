@@ -16,7 +16,7 @@ import trio
 
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
-from replicator.errors import ConfigError, DataError
+from replicator.errors import ConfigError, DataError, leaves
 from replicator.node import run_node
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def run_process(config: Config, file: Path, log_level: str, *, asked: Sequence[i
     try:
         trio.run(_run, config, asked, until_stdin_closes)
     except* (OSError, sqlite3.Error, DataError, ConfigError) as group:
-        errors = _leaves(group)
+        errors = leaves(group)
     if errors:
         kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError
         raise kind(f"{file}: the node cannot run: {'; '.join(map(str, errors))}")
@@ -98,10 +98,3 @@ def _log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter("%(asctime)sZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-
-
-def _leaves(group: ExceptionGroup[Exception]) -> list[Exception]:
-    leaves: list[Exception] = []
-    for error in group.exceptions:
-        leaves.extend(_leaves(error) if isinstance(error, ExceptionGroup) else [error])
-    return leaves

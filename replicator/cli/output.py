@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -69,11 +68,6 @@ def ago(since_ms: int, now_ms: int) -> str:
     if hours:
         return f"{hours}h {minutes}m"
     return f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
-
-
-def utc(time_ms: int) -> str:
-    """A time as `2025-01-31 12:00:00Z`."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def size(size_bytes: int) -> str:

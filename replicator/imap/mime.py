@@ -54,11 +54,6 @@ class Part:
         """The body, byte for byte."""
         return self.header.raw[self.header.end : self.end]
 
-    @property
-    def whole(self) -> bytes:
-        """Header and body, byte for byte."""
-        return self.header.raw[self.header.start : self.end]
-
     def walk(self) -> Iterator[Part]:
         """This part and all within it, in the order of the text."""
         yield self

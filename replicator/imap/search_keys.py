@@ -200,9 +200,6 @@ PLAIN_KEYS: Mapping[str, SearchKey] = MappingProxyType(
 )
 """The keys without arguments."""
 
-HEADER_KEYS = frozenset({"BCC", "CC", "FROM", "SUBJECT", "TO"})
-"""The keys that are `HeaderContains` of the header of their own name."""
-
 RECEIVED_KEYS: Mapping[str, Relation] = MappingProxyType({relation.value: relation for relation in Relation})
 SENT_KEYS: Mapping[str, Relation] = MappingProxyType({f"SENT{relation.value}": relation for relation in Relation})
 """The date keys."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 import trio
 
 from protocol.framing import FramingError
+from replicator.errors import leaves
 from replicator.imap.connection import Connection, ConnectionEndedError, InactivityError
 from replicator.imap.dispatch import converse
 from replicator.imap.responses import status_line
@@ -33,15 +34,15 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
             else:
                 await _serve(Session(services, connection, place))
     except* ConnectionEndedError as ended:
-        _log.debug("connection ended: %s", ended.exceptions[0])
+        _log.debug("connection ended: %s", leaves(ended)[0])
     except* FramingError as unframed:  # within a command: what a client says to AUTHENTICATE or IDLE
-        await _say_bye(connection, str(unframed.exceptions[0]))
+        await _say_bye(connection, str(leaves(unframed)[0]))
     except* InactivityError:
         await _say_bye(connection, "You said nothing for too long; connect again")
     except* MailboxGoneError as gone:
-        await _say_bye(connection, str(gone.exceptions[0]), "NONEXISTENT")
+        await _say_bye(connection, str(leaves(gone)[0]), "NONEXISTENT")
     except* LoginRevokedError as revoked:
-        await _say_bye(connection, str(revoked.exceptions[0]))
+        await _say_bye(connection, str(leaves(revoked)[0]))
     except* trio.Cancelled:
         with trio.CancelScope(deadline=trio.current_time() + GOODBYE_S, shield=True):
             await _say_bye(connection, f"{services.sid} is going down; connect again", "UNAVAILABLE")

@@ -20,7 +20,7 @@ from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
 from protocol.values import sid_of
 from replicator.config import Config, PeerConfig
 from replicator.environment import Environment
-from replicator.errors import HistoryError, MailError
+from replicator.errors import HistoryError, MailError, leaves
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class Connections:
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
         # That the link is down, which others had to notice, is no reason beside the one that they were told.
-        causes = [error for error in _leaves(errors) if not isinstance(error, LinkDownError)]
+        causes = [error for error in leaves(errors) if not isinstance(error, LinkDownError)]
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
         if state is None:
@@ -336,13 +336,6 @@ async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Re
         for item in decoder.feed(bytes(data)):
             if isinstance(item, Request | Response):
                 return item
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
 
 
 def _reason(error: BaseException) -> str:

@@ -129,9 +129,12 @@ def test_search_keys(text: bytes, key: k.SearchKey) -> None:
     assert searched(text) == key
 
 
-@pytest.mark.parametrize("name", [*k.PLAIN_KEYS, *k.HEADER_KEYS, *k.RECEIVED_KEYS, *k.SENT_KEYS])
+HEADER_KEYS = ("BCC", "CC", "FROM", "SUBJECT", "TO")
+
+
+@pytest.mark.parametrize("name", [*k.PLAIN_KEYS, *HEADER_KEYS, *k.RECEIVED_KEYS, *k.SENT_KEYS])
 def test_the_grammar_has_every_search_key(name: str) -> None:
-    argument = " 1-Jan-2020" if name in {*k.RECEIVED_KEYS, *k.SENT_KEYS} else " x" if name in k.HEADER_KEYS else ""
+    argument = " 1-Jan-2020" if name in {*k.RECEIVED_KEYS, *k.SENT_KEYS} else " x" if name in HEADER_KEYS else ""
     searched((name.lower() + argument).encode())
 
 

@@ -126,7 +126,7 @@ def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None
     net.down("b", "c")
     net.settle()
     assert net.tables["a"].component == ("a", "b")
-    assert "c" in {advert.sid for advert in net.tables["a"].adverts}
+    assert "c" in net.tables["a"]._adverts
 
 
 def test_a_restarted_node_wins_over_its_past() -> None:
@@ -154,7 +154,7 @@ def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.Mo
     net = network("abc", ["ab", "bc"])
     for number in range(10):
         net.tables["a"].receive([LinkAdvert(f"x{number}", 1, ())], "b")
-    assert [advert.sid for advert in net.tables["a"].adverts] == ["a", "b", "c", "x9"]
+    assert sorted(net.tables["a"]._adverts) == ["a", "b", "c", "x9"]
     assert net.tables["a"].receive([LinkAdvert("b", 99, (("a", 1),) * 5)], "b").floods == ()
     assert net.tables["a"].component == ("a", "b", "c")
 
