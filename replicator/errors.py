@@ -27,6 +27,14 @@ class InvalidNameError(MailError):
     """A folder name that cannot be: empty, too long, control characters, INBOX where it may not be."""
 
 
+class InvalidFlagError(MailError):
+    """A flag that no message can have, or that is not a client's to set."""
+
+
+class FlagLimitError(MailError):
+    """A keyword that is too long, or one more than a mailbox can have."""
+
+
 class MessageTooLargeError(MailError):
     """Larger than the limit that the door announced."""
 

@@ -16,8 +16,6 @@ percent-encoded as everything is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
 from itertools import islice
@@ -26,6 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
 from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.flags import settable_in
 from replicator.http.message import ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
@@ -34,16 +33,7 @@ from replicator.metrics import exposition
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
-FLAGS_MAX = 64  # on one message; clients use a handful
-FLAG_LENGTH_MAX = 128
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
-
-# RFC 9051: atom = 1*ATOM-CHAR, any CHAR except "(" / ")" / "{" / SP / CTL / "%" / "*" / DQUOTE / "\" / "]"
-_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
-# RFC 9051 section 2.3.2; \Recent is the server's own.
-_SYSTEM_FLAGS: Mapping[str, str] = {
-    flag.lower(): flag for flag in ("\\Answered", "\\Deleted", "\\Draft", "\\Flagged", "\\Seen")
-}
 
 
 async def get_health(services: HttpServices, _request: Request) -> Response:
@@ -108,31 +98,14 @@ async def post_message(services: HttpServices, request: Request) -> Response:
     user = _known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
+    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
     message = NewMessage(
         text=request.body,
-        flags=parse_flags(request.query.get("flags", "")),
+        flags=await settable_in(services.mail, folder, request.query.get("flags", "").split()),
         received_ms=_number(request, "received_ms", TIME_MAX_MS),
     )
-    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
     saved = await services.mail.save(folder, message)
     return json_response({"uidvalidity": saved.uidvalidity, "uid": saved.uid}, HTTPStatus.CREATED)
-
-
-def parse_flags(text: str) -> frozenset[str]:
-    """IMAP flags separated by spaces; system flags in their usual spelling. Raises ProblemError."""
-    flags = text.split()
-    if len(flags) > FLAGS_MAX:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"{len(flags)} flags; a message may have {FLAGS_MAX}")
-    return frozenset(_parse_flag(flag) for flag in flags)
-
-
-def _parse_flag(flag: str) -> str:
-    if flag.startswith("\\"):
-        if flag.lower() in _SYSTEM_FLAGS:
-            return _SYSTEM_FLAGS[flag.lower()]
-    elif len(flag) <= FLAG_LENGTH_MAX and _KEYWORD.fullmatch(flag):
-        return flag
-    raise ProblemError(HTTPStatus.BAD_REQUEST, f"{flag[:FLAG_LENGTH_MAX]!r} is not an IMAP flag that can be set")
 
 
 def _known_user(services: HttpServices, request: Request) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from replicator.errors import InvalidNameError
+from replicator.flags import settable_in
 from replicator.imap import commands as c
-from replicator.imap.flags import keywords, settable_flags
 from replicator.imap.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
 from replicator.imap.refusals import CommandFailedError, offering_to_create
 from replicator.imap.responses import list_line, status_line, status_response, untagged
@@ -102,10 +102,8 @@ async def append(session: Session, command: c.Append) -> Completion:
     """APPEND, with APPENDUID (RFC 4315 section 3)."""
     with offering_to_create():
         folder = await session.folder(command.mailbox)
-        in_use: list[str] = []
-        if any(not flag.startswith("\\") for flag in command.flags):  # only keywords need the mailbox's spelling
-            in_use = keywords(await session.mail.open_mailbox(folder))
-        message = NewMessage(command.text, settable_flags(command.flags, in_use), command.received_ms)
+        flags = await settable_in(session.mail, folder, command.flags)
+        message = NewMessage(command.text, flags, command.received_ms)
         saved = await session.mail.save(folder, message)
     return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import trio
 
 from protocol.values import UidSet
+from replicator.flags import flags_in_use, keywords, known_flags, settable_flags
 from replicator.imap import commands as c
 from replicator.imap.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
 from replicator.imap.fetch_items import Value
-from replicator.imap.flags import flags_in_use, keywords, known_flags, settable_flags
 from replicator.imap.refusals import CommandFailedError, offering_to_create
 from replicator.imap.responses import continuation, copyuid, fetch_response, status_line
 from replicator.imap.selection import Selection

@@ -11,14 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from protocol.units import KIB
 from protocol.values import UidSet
+from replicator.flags import RECENT, SYSTEM_FLAGS
 from replicator.imap.fetch_items import Adjacent, Atom, Value
 from replicator.imap.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
-
-RECENT = "\\Recent"
-
-SYSTEM_FLAGS = ("\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft")
-"""RFC 3501 section 2.3.2, without `\\Recent`, which no client sets."""
 
 _LARGE_CHUNK = 16 * KIB
 """Smaller ones cost less to copy than to handle one by one."""

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
 from replicator.errors import MailError
+from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.fetch_items import Atom
-from replicator.imap.flags import keywords
 from replicator.imap.numbering import Numbering
 from replicator.imap.responses import (
-    RECENT,
-    SYSTEM_FLAGS,
     FlagFormatter,
     fetch_response,
     status_line,

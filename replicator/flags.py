@@ -1,4 +1,4 @@
-r"""Flags as a mailbox spells them. Pure.
+r"""Flags as a mailbox spells them, whichever door they come through.
 
 Flags are equal in any case of letters (RFC 9051 section 2.3.2): system flags have the RFC's spelling, a keyword the
 one that the mailbox has already. `\Recent` is the server's alone, and what clients say of it is passed over.
@@ -6,15 +6,24 @@ one that the mailbox has already. `\Recent` is the server's alone, and what clie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 from protocol.values import UidSet
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import RECENT, SYSTEM_FLAGS
+from replicator.errors import FlagLimitError, InvalidFlagError
+from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView
+
+RECENT = "\\Recent"
+
+SYSTEM_FLAGS = ("\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft")
+"""RFC 3501 section 2.3.2, without `\\Recent`, which no client sets."""
 
 MAX_KEYWORDS = 100  # of a mailbox: each is announced at every SELECT and indexed in every view of it
 MAX_KEYWORD_BYTES = 64  # clients' own keywords have about 20; each stands in every row that has it
+
+# RFC 9051 section 9: atom = 1*ATOM-CHAR, any CHAR except "(" / ")" / "{" / SP / CTL / "%" / "*" / DQUOTE / "\" / "]"
+_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
 
 
 def keywords(view: MailboxView) -> list[str]:
@@ -28,18 +37,25 @@ def known_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
 
 
 def settable_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
-    """The flags in their spelling, for a mailbox with these keywords. Raises CommandFailedError."""
+    """The flags in their spelling, for a mailbox with these keywords. Raises InvalidFlagError, FlagLimitError."""
     spellings = {keyword.lower(): keyword for keyword in in_use}
     wanted = frozenset(_spelled(flags, spellings))
     for flag in wanted:
-        if flag.startswith("\\") and flag not in SYSTEM_FLAGS:
-            raise CommandFailedError(f"{flag} is no system flag; keywords have no backslash", "CANNOT")
+        if flag not in SYSTEM_FLAGS and not _KEYWORD.fullmatch(flag):
+            raise InvalidFlagError(f"'{flag[:MAX_KEYWORD_BYTES]}' is not an IMAP flag that can be set")
         if len(flag) > MAX_KEYWORD_BYTES:
-            raise CommandFailedError(f"A keyword may have {MAX_KEYWORD_BYTES} bytes, not {len(flag)}", "LIMIT")
+            raise FlagLimitError(f"a keyword may have {MAX_KEYWORD_BYTES} bytes, not {len(flag)}")
     after = {flag.lower() for flag in wanted if not flag.startswith("\\")} | spellings.keys()
     if len(after) > max(MAX_KEYWORDS, len(spellings)):
-        raise CommandFailedError(f"A mailbox may have {MAX_KEYWORDS} keywords; remove some first", "LIMIT")
+        raise FlagLimitError(f"a mailbox may have {MAX_KEYWORDS} keywords; remove some first")
     return wanted
+
+
+async def settable_in(mail: MailStore, folder: Folder, flags: Collection[str]) -> frozenset[str]:
+    """The flags in their spelling, for a new message of this folder. Raises as `settable_flags`, and MailError."""
+    if all(flag.startswith("\\") for flag in flags):  # only keywords need the mailbox's spelling
+        return settable_flags(flags, ())
+    return settable_flags(flags, keywords(await mail.open_mailbox(folder)))
 
 
 def flags_in_use(view: MailboxView, uids: UidSet) -> frozenset[str]:
