@@ -12,6 +12,7 @@ from replicator.environment import wall_clock_ms
 from replicator.mailstore import MailStore
 from replicator.metrics import HttpMetrics
 from replicator.status import MailboxStatus, NodeStatus
+from replicator.users import UserNames
 
 
 class NodeReport(Protocol):
@@ -27,14 +28,6 @@ class NodeReport(Protocol):
 
     async def healthy(self) -> Sequence[str]:
         """Why the node cannot serve, one line each; empty: it can."""
-        ...
-
-
-class UserNames(Protocol):
-    """Who has mail here."""
-
-    def find(self, name: str) -> str | None:
-        """The user whom the name means; None: nobody. Raises UsersUnavailableError while nobody can know."""
         ...
 
 

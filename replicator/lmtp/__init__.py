@@ -7,6 +7,6 @@ one message in that INBOX, and both get its reply.
 """
 
 from replicator.lmtp.server import LmtpServer
-from replicator.lmtp.services import LmtpServices, UserNames
+from replicator.lmtp.services import LmtpServices
 
-__all__ = ["LmtpServer", "LmtpServices", "UserNames"]
+__all__ = ["LmtpServer", "LmtpServices"]

@@ -11,6 +11,7 @@ from protocol.units import MIB
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, NewMessage, SavedMessage
 from replicator.metrics import LmtpMetrics
+from replicator.users import UserNames
 
 MESSAGE_BYTES_MAX = 50 * MIB
 """What large mail providers accept; a message is held in memory while it arrives."""
@@ -34,17 +35,6 @@ class Inboxes(Protocol):
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """Store one message; when it returns, the message is as safe as was configured."""
-        ...
-
-
-class UserNames(Protocol):
-    """Who has mail here."""
-
-    def find(self, name: str) -> str | None:
-        """The user whom an address means; None: nobody. Never waits.
-
-        Raises UsersUnavailableError while nobody can know.
-        """
         ...
 
 

@@ -6,7 +6,7 @@ written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.directory import Login, UserDirectory
-from replicator.users.names import folded
+from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file import (
     PasswdFileError,
     UserExistsError,
@@ -22,6 +22,7 @@ __all__ = [
     "PasswdFileError",
     "UserDirectory",
     "UserExistsError",
+    "UserNames",
     "UserUnknownError",
     "add_user",
     "delete_user",

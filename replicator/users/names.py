@@ -8,8 +8,20 @@ The whole name is tried first, then its local part alone, so that `Alice@Example
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 DETAIL = "+"
+
+
+class UserNames(Protocol):
+    """Who has mail here."""
+
+    def find(self, name: str) -> str | None:
+        """The user whom an address or a login name means; None: nobody. Never waits.
+
+        Raises UsersUnavailableError while nobody can know.
+        """
+        ...
 
 
 def folded(name: str) -> str:
