@@ -77,10 +77,6 @@ class HookedMail(ClusterMail):
 
     before_change: Hook = staticmethod(nothing)
 
-    async def text(self, user: str, name: str, uid: int) -> bytes:
-        view = await self.open_mailbox(await self.folder(user, name))
-        return await self.read_content(view.messages[uid])
-
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))
         return [await self.read_content(message) for message in view.messages.values()]
