@@ -1,7 +1,7 @@
 """A mailbox's whole state as values, and what an entry makes of it: the rule that the node's database follows too.
 
 Used where a state is needed that the database does not show: the other branch of a fork is rebuilt here from the
-log. Nothing is checked: entries come from a log that checked them.
+log. An entry that no node can have numbered on the state before it makes the branch worthless, and is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from resync.row import Row
 
 Placement: TypeAlias = tuple[Dot, int]
 """The entry that added a message, and which of its changes did."""
+
+
+class ContradictionError(Exception):
+    """The entry cannot stand on the state that it names as its predecessor's."""
 
 
 def placement(row: Row) -> Placement:
@@ -38,9 +42,13 @@ class MailboxState:
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def apply(self, entry: Entry) -> None:
-        """Step to the entry, which stands on this state."""
+        """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
+        if len(entry.predecessors) < 2 and entry.modseq != self.modseq + 1:
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
         for number, change in enumerate(entry.changes):
             match change:
+                case MailAdd(uid) if uid != self.uidnext:
+                    raise ContradictionError(f"{entry.dot} gives UID {uid} at UIDNEXT {self.uidnext}")
                 case MailAdd():
                     flags = rows.set_flags({}, change.flags, entry.stamp, value=True)
                     self._put(
@@ -66,17 +74,23 @@ class MailboxState:
         self.context[entry.dot.origin] = entry.dot.seq
 
     def _present(self, uids: UidSet) -> list[int]:
-        if len(uids) < len(self.rows):
-            return [uid for uid in uids if uid in self.rows]
-        return [uid for uid in self.rows if uid in uids]
+        if len(uids) > len(self.rows):
+            raise ContradictionError(f"{len(uids)} UIDs are named where there are {len(self.rows)}")
+        found = [uid for uid in uids if uid in self.rows]
+        if len(found) != len(uids):
+            raise ContradictionError("a UID is named that is not there")
+        return found
 
     def _merge(self, merge: Merge) -> None:
+        seen = {dot.origin: dot.seq for dot in merge.context}
+        if merge.uidnext < self.uidnext or any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
+            raise ContradictionError("a merge lacks what was there before it")
         gone = {row.guid for row in merge.rows} | set(merge.removed)
         self.rows = {uid: row for uid, row in self.rows.items() if row.guid not in gone}
         for row in merge.rows:
             self._put(row)
         self.uidnext = merge.uidnext
-        self.context = {dot.origin: dot.seq for dot in merge.context}
+        self.context = seen
 
     def _put(self, row: Row) -> None:
         self.rows[row.uid] = row

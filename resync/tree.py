@@ -21,6 +21,10 @@ from resync.entry import (
     SubscriptionState,
     TreeMerge,
 )
+from resync.state import ContradictionError
+
+UIDVALIDITY_AHEAD_MAX = 1 << 24
+"""A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
 
 
 @dataclass(slots=True)
@@ -33,8 +37,9 @@ class TreeState:
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
-        """Step to the entry, which stands on this state."""
+        """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
         stamp = entry.stamp
+        self._check(entry)
         for change in entry.changes:
             match change:
                 case FolderCreate(mailbox_id, name, uidvalidity):
@@ -57,6 +62,24 @@ class TreeState:
                     raise AssertionError(f"{type(change).__name__} does not change a tree")
         self.modseq = entry.modseq
         self.context[entry.dot.origin] = entry.dot.seq
+
+    def _check(self, entry: Entry) -> None:
+        if len(entry.predecessors) < 2 and entry.modseq != self.modseq + 1:
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
+        known = set(self.folders)
+        highest = max((folder.uidvalidity for folder in self.folders.values()), default=0)
+        for change in entry.changes:
+            match change:
+                case FolderCreate(mailbox_id, _, uidvalidity):
+                    limit = max(highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX
+                    if mailbox_id in known or not highest < uidvalidity <= limit:
+                        raise ContradictionError(f"{entry.dot} creates a folder with numbers that are not its own")
+                    known.add(mailbox_id)
+                    highest = uidvalidity
+                case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in known:
+                    raise ContradictionError(f"{entry.dot} changes a folder that is not there")
+                case _:
+                    pass
 
 
 def replay_tree(entries: Iterable[Entry]) -> TreeState:

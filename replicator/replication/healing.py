@@ -8,6 +8,7 @@ Nobody else does anything: until the merge comes, a node goes on showing its own
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,7 +16,7 @@ from functools import partial
 import trio
 
 from protocol.commands import Reply
-from protocol.values import UidSet
+from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, NewId, Operation
@@ -24,6 +25,7 @@ from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
 from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge, tree_id
+from resync.state import ContradictionError
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Healer:
         self._mastership = mastership
         self._submit = submit
         self._new_id = new_id
+        self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
         self._users: set[str] = set()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
         self._found = trio.Event()
@@ -62,7 +65,11 @@ class Healer:
                     self._users.add(user)
             while self._suspects:
                 key, _ = self._suspects.popitem()
-                if not await self._look_after(key):
+                try:
+                    if not await self._look_after(key):
+                        later.append(key)
+                except (MailError, sqlite3.Error) as error:
+                    log.warning("branches of %s could not be joined yet: %s", key.user, error)
                     later.append(key)
             for key in later:
                 self._suspects.setdefault(key)
@@ -74,7 +81,14 @@ class Healer:
     async def join_branches(self, key: MailboxKey) -> None:
         """Join all branches of a mailbox that are here whole. For its master only."""
         for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
-            branch = await self._store.read(partial(branches.replay_branch, head=head))
+            if head in self._hopeless:
+                continue
+            try:
+                branch = await self._store.read(partial(branches.replay_branch, head=head))
+            except ContradictionError as error:
+                log.warning("a branch of mailbox %s of %s is not joined: %s", key.mailbox_id.hex(), key.user, error)
+                self._hopeless.add(head)
+                continue
             dot = await self._store.write(partial(branches.merge_branch, key=key, head=head, branch=branch))
             if dot is not None:
                 log.info("joined two branches of mailbox %s of %s", key.mailbox_id.hex(), key.user)
@@ -94,7 +108,7 @@ class Healer:
                     )
                     await self._submit(copy)
                 await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
-        except MailError as error:
+        except (MailError, sqlite3.Error) as error:
             log.warning("mail of %s could not be moved to its folder yet: %s", user, error)
             return False
         return True

@@ -90,7 +90,7 @@ def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
 
 
 def replay_branch(connection: sqlite3.Connection, head: Dot) -> State:
-    """What a node shows whose head that is. Its branch is whole."""
+    """What a node shows whose head that is. Its branch is whole. Raises ContradictionError: there is no such node."""
     path: list[Entry] = []
     at: Dot | None = head
     while at is not None:

@@ -30,12 +30,12 @@ from resync.entry import (
     tree_id,
 )
 from resync.row import Row
+from resync.tree import UIDVALIDITY_AHEAD_MAX
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs and dates: SQLite's integers end at 2**63, and counting must be able to go on
 SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
 AHEAD_MAX_MS = 5 * 60 * 1000  # of an entry's stamp: it would carry our clock away with it, for good
-UIDVALIDITY_AHEAD_MAX = 1 << 24  # above the seconds since the epoch and all that the user's folders had
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
 MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
 MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart

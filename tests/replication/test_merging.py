@@ -1,12 +1,16 @@
 """Both sides of a broken link go on, and come together again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import trio
 from trio.testing import MockClock
 
+from protocol.commands import Rename, Save
 from replicator.mailstore import INBOX
-from tests.replication.cluster import Cluster, Node, cluster
+from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
+from tests.replication.stranger import INBOX as STRANGE_INBOX
+from tests.replication.stranger import header, visit
 
 SIDES = ("dc1",), ("dc2", "dc3")
 
@@ -141,3 +145,18 @@ async def test_a_folder_renamed_on_both_sides_has_the_later_name(tmp_path: Path,
         for node in nodes.all():
             assert [folder.name for folder in await node.mail.folders("alice")] == [INBOX, "Later"]
             assert await node.mail.subscriptions("alice") == {"Work"}
+
+
+async def test_a_branch_that_no_node_can_have_numbered_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.number_mailbox()
+        await stranger.send_entry(1, Save((1,), EPOCH_MS, b"1" * 16, (), b"one", 1))
+        await stranger.send_entry(2, Save((1,), EPOCH_MS, b"2" * 16, (), b"two", 4_000_000_000))
+        rename = replace(header(3, after=0), modseq=1)
+        await stranger.send(Rename("alice", b"x" * 16, "Nowhere", rename))
+        await trio.sleep(10)
+        node = nodes["dc2"]
+        assert await node.waiting() == 2
+        assert await node.save("life goes on") == 1
+        view = await node.store.view(STRANGE_INBOX)
+        assert (list(view.messages), view.uidnext) == ([1], 2)
