@@ -1,0 +1,215 @@
+"""A bad line between two nodes: a TCP proxy that delays, throttles, falls silent and breaks, as it is told.
+
+Each proxy runs trio in a thread of its own and is told what to do from any other; a method returns when it has
+taken effect. The node that dials is the near end, the target the far one. What is delayed waits in a queue with the
+time at which it is due, so a delay takes nothing from the throughput; what a silent or slow line does not take stays
+with the sender, as with a real one.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from benchmarks.wire import Address
+
+HOST = "127.0.0.1"
+CHUNK_BYTES = 64 * 1024
+QUEUE_CHUNKS = 1024  # on their way in one direction: 64 MiB at most, which is 800 MB/s at a delay of 80 ms
+THROTTLE_STEP_S = 0.02  # a slow line takes so much at a time, so that it trickles and does not gush
+BY_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and drops what was not sent
+BY_FIN = struct.pack("ii", 0, 0)
+
+
+class Direction(Enum):
+    """Which way bytes go, seen from the node that dialled."""
+
+    FORTH = "forth"
+    BACK = "back"
+
+
+BOTH = (Direction.FORTH, Direction.BACK)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One direction of the line, for all its connections. Changed in the proxy's thread only."""
+
+    delay_s: float = 0.0
+    bytes_per_s: float = math.inf
+    is_held: bool = False
+    carried_bytes: int = 0
+    _free_at: float = 0.0  # when the line has taken what it was given so far
+    _released: trio.Event = field(default_factory=trio.Event)
+
+    async def passable(self) -> None:
+        while self.is_held:
+            await self._released.wait()
+
+    def release(self) -> None:
+        self.is_held = False
+        self._released.set()
+        self._released = trio.Event()
+
+    def chunk_bytes(self) -> int:
+        return int(min(CHUNK_BYTES, max(1, self.bytes_per_s * THROTTLE_STEP_S)))
+
+    async def take(self, data: bytes) -> float:
+        """Return when the line has taken `data`: the time at which it comes out."""
+        self.carried_bytes += len(data)
+        self._free_at = max(self._free_at, trio.current_time()) + len(data) / self.bytes_per_s
+        await trio.sleep_until(self._free_at)
+        return trio.current_time() + self.delay_s
+
+
+class Proxy:
+    """A line to `target`. Connect to `port` on loopback; leave the `with` block, or `close`, to end it."""
+
+    def __init__(self, target: Address) -> None:
+        self._target = target
+        self._lanes = {direction: _Lane() for direction in Direction}
+        self._is_cut = False
+        self._connections: set[trio.CancelScope] = set()
+        self._server = socket.create_server((HOST, 0))
+        self.port = int(self._server.getsockname()[1])
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._run, started.set), name=f"proxy {self.port}", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- what the line is told
+
+    def delay(self, delay_s: float, directions: Iterable[Direction] = BOTH) -> None:
+        """What goes in from now on comes out so much later, in its order."""
+        self._change(directions, delay_s=delay_s)
+
+    def throttle(self, bytes_per_s: float, directions: Iterable[Direction] = BOTH) -> None:
+        """Each direction takes so much and no more; `math.inf` ends it."""
+        self._change(directions, bytes_per_s=bytes_per_s)
+
+    def hold(self, directions: Iterable[Direction] = BOTH) -> None:
+        """Silence: nothing comes out, nobody is told, and what was on its way comes once the line is mended."""
+        self._change(directions, is_held=True)
+
+    def cut(self) -> None:
+        """RST for both ends of every connection, and for whoever dials, until the line is mended."""
+        trio.from_thread.run(self._cut, trio_token=self._token)
+
+    def mend(self) -> None:
+        """The end of `hold` and `cut`. Delay and throttle stay."""
+        trio.from_thread.run_sync(self._mend, trio_token=self._token)
+
+    def carried_bytes(self, direction: Direction) -> int:
+        """What the line has taken since the start."""
+        return self._lanes[direction].carried_bytes
+
+    def close(self) -> None:
+        """Connections end by RST. Closing twice does nothing."""
+        if self._thread.is_alive():
+            self.cut()
+            trio.from_thread.run_sync(self._scope.cancel, trio_token=self._token)
+        self._thread.join()
+
+    # ---- in the proxy's thread
+
+    def _change(self, directions: Iterable[Direction], **conditions: float) -> None:
+        def change() -> None:
+            for direction in directions:
+                for name, value in conditions.items():
+                    setattr(self._lanes[direction], name, value)
+
+        trio.from_thread.run_sync(change, trio_token=self._token)
+
+    async def _run(self, started: Callable[[], None]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._server))
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(trio.serve_listeners, self._serve, [listener])
+                started()
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        for scope in self._connections:
+            scope.cancel()
+        while self._connections:
+            await trio.lowlevel.checkpoint()
+
+    def _mend(self) -> None:
+        self._is_cut = False
+        for lane in self._lanes.values():
+            lane.release()
+
+    async def _serve(self, near: trio.SocketStream) -> None:
+        """One connection: what breaks one end breaks the other."""
+        _end_by(near, BY_RESET)
+        if self._is_cut:
+            return
+        with trio.CancelScope() as scope:
+            self._connections.add(scope)
+            try:
+                await self._connect(near)
+            except* (OSError, trio.BrokenResourceError):
+                pass  # the other end hears of it by RST
+            finally:
+                near.socket.close()
+                self._connections.discard(scope)
+
+    async def _connect(self, near: trio.SocketStream) -> None:
+        forth, back = (self._lanes[direction] for direction in BOTH)
+        await forth.passable()
+        async with await trio.open_tcp_stream(*self._target) as far:
+            _end_by(far, BY_RESET)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_carry, forth, near, far)
+                nursery.start_soon(_carry, back, far, near)
+            for stream in (near, far):
+                _end_by(stream, BY_FIN)
+
+
+async def _carry(lane: _Lane, source: trio.SocketStream, sink: trio.SocketStream) -> None:
+    """One direction of one connection, to its end."""
+    send, receive = trio.open_memory_channel[tuple[float, bytes]](QUEUE_CHUNKS)
+    async with trio.open_nursery() as nursery, send:
+        nursery.start_soon(_deliver, lane, receive, sink)
+        data = b"more"
+        while data:
+            await lane.passable()
+            data = bytes(await source.receive_some(lane.chunk_bytes()))
+            await send.send((await lane.take(data), data))
+
+
+async def _deliver(lane: _Lane, queue: trio.MemoryReceiveChannel[tuple[float, bytes]], sink: trio.SocketStream) -> None:
+    async for due, data in queue:
+        await trio.sleep_until(due)
+        await lane.passable()
+        if data:
+            await sink.send_all(data)
+        else:
+            await sink.send_eof()
+
+
+def _end_by(stream: trio.SocketStream, how: bytes) -> None:
+    """Choose how the stream is to end, whenever it does."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
