@@ -1,4 +1,7 @@
-"""Three node processes on loopback, under one directory; started, asked and ended by what the command line promises."""
+"""Node processes on this machine, under one directory; started, asked and ended by what the command line promises.
+
+Lines between them can be made bad (`Cluster.link`), and nodes can be killed, paused and started again.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
 import psutil
 
+from benchmarks.proxy import HOST, Direction, Proxy
 from benchmarks.wire import Address, ImapClient, MeasurementError
 
-HOST = "127.0.0.1"
 DOORS = ("peer", "imap", "lmtp", "http")
 PASSWORD = "bench"
 END_WITHIN_S = 30.0
+TOGETHER_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,46 +39,98 @@ class NodeUsage:
     written_bytes: int
 
 
-class Node:
-    """One node. `prefix` stands before its command line; `profile` takes cProfile's statistics of it."""
+@dataclass(frozen=True)
+class Site:
+    """Where a node runs: what stands before its command, where peers find it, what else its configuration says.
 
-    def __init__(self, sid: str, directory: Path, ports: Mapping[str, int], prefix: str, profile: Path | None) -> None:
+    Its other doors are on loopback; `enter` is where they can be reached from.
+    """
+
+    prefix: str = ""
+    host: str = HOST
+    extra: str = ""
+    enter: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+class Node:
+    """One node. `profile` takes cProfile's statistics of it."""
+
+    def __init__(self, sid: str, directory: Path, ports: Mapping[str, int], site: Site, profile: Path | None) -> None:
         self.sid = sid
         self.ports = ports
+        self.site = site
         self._directory = directory
         interpreter = [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else [])]
         config = str(directory / f"{sid}.toml")
-        self._command = [*shlex.split(prefix), *interpreter, "-m", "replicator", "node", "--config", config]
+        self._command = [*shlex.split(site.prefix), *interpreter, "-m", "replicator", "node", "--config", config]
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, door: str) -> Address:
         return Address(HOST, self.ports[door])
 
     def imap(self, user: str) -> ImapClient:
-        return ImapClient(self.address("imap"), user, PASSWORD)
+        with self.site.enter():
+            return ImapClient(self.address("imap"), user, PASSWORD)
+
+    # ---- the process
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def start(self) -> None:
         """Returns when the node says that it is ready."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
         with (self._directory / f"{self.sid}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, "--log-level", "warning"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
+
+    def wait_ready(self) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != b"ready":
             raise MeasurementError(f"{self.sid} does not start:\n{self.log_tail()}")
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL for one that does not heed it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no chance to finish anything."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing, until `resume`."""
+        self._node_process().suspend()
+
+    def resume(self) -> None:
+        self._node_process().resume()
+
+    def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
         process, self._process = self._process, None
         with process:
             for child in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                child.send_signal(signal.SIGTERM)
+                child.resume()  # a paused one could not heed SIGTERM
+                child.send_signal(number)
             try:
                 process.wait(END_WITHIN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+    def _node_process(self) -> psutil.Process:
+        """The node itself, behind whatever the prefix runs."""
+        assert self._process is not None
+        process = psutil.Process(self._process.pid)
+        children = process.children()
+        return children[0] if children else process
+
+    # ---- what it says
 
     def log_tail(self) -> str:
         log = (self._directory / f"{self.sid}.log").read_text(encoding="utf-8", errors="replace")
@@ -88,6 +145,8 @@ class Node:
         """What the HTTP door answers."""
         connection = http.client.HTTPConnection(HOST, self.ports["http"], timeout=30)
         try:
+            with self.site.enter():
+                connection.connect()
             connection.request("GET", path)
             response = connection.getresponse()
             body = response.read()
@@ -97,37 +156,60 @@ class Node:
             raise MeasurementError(f"{self.sid} answers {path} with {response.status}: {body[:200]!r}")
         return cast("dict[str, object]", json.loads(body))
 
-    def _node_process(self) -> psutil.Process:
-        """The node itself, behind whatever the prefix runs."""
-        assert self._process is not None
-        process = psutil.Process(self._process.pid)
-        children = process.children()
-        return children[0] if children else process
-
 
 class Cluster:
-    """dc1, dc2 and dc3 with the given users. Leaving the `with` block ends them."""
+    """Nodes dc1, dc2, ... with the given users. Leaving the `with` block ends them.
 
-    def __init__(self, directory: Path, users: Sequence[str], prefix: str, profile: Mapping[str, Path]) -> None:
-        sids = ("dc1", "dc2", "dc3")
-        ports = _free_ports(len(sids) * len(DOORS))
+    `prefix` stands before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
+    own. `extra` is appended to every configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        users: Sequence[str],
+        prefix: str = "",
+        profile: Mapping[str, Path] | None = None,
+        *,
+        size: int = 3,
+        proxied: bool = False,
+        copies: int = 2,
+        when_short: str = "proceed",
+        extra: str = "",
+        sites: Mapping[str, Site] | None = None,
+    ) -> None:
+        sids = [f"dc{number + 1}" for number in range(size)]
+        sites = sites or {sid: Site(prefix.replace("{sid}", sid)) for sid in sids}
+        self._reserved = _reserve_ports(size * len(DOORS))
+        ports = [int(reserved.getsockname()[1]) for reserved in self._reserved]
         taken = {sid: dict(zip(DOORS, ports[at * len(DOORS) :], strict=False)) for at, sid in enumerate(sids)}
         directory.mkdir(parents=True)
         passwords = "".join(f"{user}:{{PLAIN}}{PASSWORD}\n" for user in users)
         (directory / "users.passwd").write_text(passwords, encoding="utf-8")
-        for sid in sids:
-            (directory / f"{sid}.toml").write_text(_config(sid, taken), encoding="utf-8")
         self.directory = directory
-        self.nodes = [Node(sid, directory, taken[sid], prefix.replace("{sid}", sid), profile.get(sid)) for sid in sids]
+        self.nodes = [Node(sid, directory, taken[sid], sites[sid], (profile or {}).get(sid)) for sid in sids]
+        self._proxied = proxied
+        self._links: dict[tuple[str, str], Proxy] = {}
+        self._durability = f'[durability]\ncopies = {copies}\nwhen_short = "{when_short}"\n'
+        self._extra = extra
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            for reserved in self._reserved:
+                stack.enter_context(reserved)
+            if self._proxied:
+                for near, far in combinations(self.nodes, 2):
+                    proxy = stack.enter_context(Proxy(Address(far.site.host, far.ports["peer"])))
+                    self._links[near.sid, far.sid] = proxy
             for node in self.nodes:
+                (self.directory / f"{node.sid}.toml").write_text(self._config(node), encoding="utf-8")
                 stack.callback(node.stop)
-                node.start()
+                node.launch()
+            for node in self.nodes:
+                node.wait_ready()
+            self.wait_together()
             self._stack = stack.pop_all()
-        self.wait_until(lambda statuses: all(len(_sids(status)) == len(self.nodes) for status in statuses), 30.0)
         return self
 
     def __exit__(
@@ -135,37 +217,95 @@ class Cluster:
     ) -> None:
         self._stack.close()
 
-    def wait_until_equal(self, within_s: float = 120.0) -> float:
-        """Seconds until all nodes have the same digest."""
-        began = time.perf_counter()
-        self.wait_until(lambda statuses: len({status["digest"] for status in statuses}) == 1, within_s)
-        return time.perf_counter() - began
+    def node(self, sid: str) -> Node:
+        return next(node for node in self.nodes if node.sid == sid)
 
-    def wait_until(self, true_of: Callable[[list[dict[str, object]]], bool], within_s: float) -> None:
-        """Poll the nodes' statuses."""
-        deadline = time.monotonic() + within_s
-        while not true_of(statuses := [node.get("/api/v1/status") for node in self.nodes]):
-            if time.monotonic() > deadline:
+    @property
+    def running(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_running]
+
+    # ---- bad lines: of a cluster that is `proxied`
+
+    def link(self, one: str, other: str) -> Proxy:
+        """The line between two nodes; the one with the lower SID is the near end."""
+        near, far = sorted((one, other))
+        return self._links[near, far]
+
+    def silence(self, speaker: str, hearer: str) -> None:
+        """What one node says does not reach the other, which still reaches the first."""
+        self.link(speaker, hearer).hold([Direction.FORTH if speaker < hearer else Direction.BACK])
+
+    def partition(self, *groups: Collection[str]) -> None:
+        """Cut every line between nodes of different groups, and mend those within one."""
+        for (near, far), proxy in self._links.items():
+            if any(near in group and far in group for group in groups):
+                proxy.mend()
+            else:
+                proxy.cut()
+
+    def heal(self) -> None:
+        """Mend every line. Delays and throttles stay."""
+        for proxy in self._links.values():
+            proxy.mend()
+
+    # ---- what the nodes say: those that run
+
+    def wait_together(self, within_s: float = TOGETHER_WITHIN_S) -> float:
+        """Seconds until each has a link to each, and says that it reaches all."""
+        sids = {node.sid for node in self.running}
+        return self.wait_until(lambda statuses: all(_reached(status) == sids for status in statuses), within_s)
+
+    def wait_until_equal(self, within_s: float = 120.0) -> float:
+        """Seconds until all have the same digest."""
+        return self.wait_until(lambda statuses: len({status["digest"] for status in statuses}) == 1, within_s)
+
+    def wait_until(self, true_of: Callable[[list[dict[str, object]]], bool], within_s: float) -> float:
+        """Poll the statuses; the seconds that it took."""
+        began = time.perf_counter()
+        while not true_of(statuses := [node.get("/api/v1/status") for node in self.running]):
+            if time.perf_counter() - began > within_s:
                 raise MeasurementError(f"the nodes do not come together in {within_s:.0f} s: {statuses}")
             time.sleep(0.05)
+        return time.perf_counter() - began
 
     def usage(self) -> dict[str, NodeUsage]:
-        return {node.sid: node.usage() for node in self.nodes}
+        return {node.sid: node.usage() for node in self.running}
+
+    # ---- configuration
+
+    def _config(self, node: Node) -> str:
+        listen = "".join(f'{door} = "{HOST}:{node.ports[door]}"\n' for door in DOORS if door != "peer")
+        peers = "".join(
+            f'[[peer]]\nid = "{peer.sid}"\naddress = "{self._way(node, peer)}"\n'
+            for peer in self.nodes
+            if peer is not node
+        )
+        return (
+            f'[node]\nid = "{node.sid}"\n'
+            f'[listen]\npeer = "{node.site.host}:{node.ports["peer"]}"\n{listen}'
+            f'{peers}[users]\npasswd_file = "users.passwd"\n{self._durability}{self._extra}{node.site.extra}'
+        )
+
+    def _way(self, node: Node, peer: Node) -> str:
+        """Where the node finds the peer. Of two the one with the lower SID dials."""
+        proxy = self._links.get((node.sid, peer.sid))
+        return f"{HOST}:{proxy.port}" if proxy else f"{peer.site.host}:{peer.ports['peer']}"
 
 
-def _sids(status: Mapping[str, object]) -> list[str]:
-    return cast("list[str]", status["component"])
+def _reached(status: Mapping[str, object]) -> set[str]:
+    """The nodes to which this one has a link, and itself; nobody if it does not reach them all."""
+    links = cast("list[dict[str, object]]", status["links"])
+    linked = {cast("str", status["sid"]), *(cast("str", link["peer"]) for link in links if link["up"])}
+    return linked if linked == set(cast("list[str]", status["component"])) else set()
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [int(server.getsockname()[1]) for server in sockets]
+def _reserve_ports(count: int) -> list[socket.socket]:
+    """Sockets that keep ports for our nodes.
 
-
-def _config(sid: str, ports: Mapping[str, Mapping[str, int]]) -> str:
-    listen = "".join(f'{door} = "{HOST}:{ports[sid][door]}"\n' for door in DOORS)
-    peers = "".join(
-        f'[[peer]]\nid = "{peer}"\naddress = "{HOST}:{ports[peer]["peer"]}"\n' for peer in ports if peer != sid
-    )
-    return f'[node]\nid = "{sid}"\n[listen]\n{listen}{peers}[users]\npasswd_file = "users.passwd"\n'
+    Bound, they are nobody's source port; not listening, they let a node bind, too: SO_REUSEADDR is set by both.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    for reserved in sockets:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, 0))
+    return sockets
