@@ -1,4 +1,4 @@
-"""The world as a node sees it: time, randomness and threads.
+"""The world as a node sees it: time, randomness, threads and the disk.
 
 They come in through constructors so that a whole cluster can run in one process, in virtual time, from one seed.
 """
@@ -6,9 +6,11 @@ They come in through constructors so that a whole cluster can run in one process
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import trio
@@ -36,6 +38,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def open_database(path: Path) -> sqlite3.Connection:
+    """A connection to the file, which is created if it is not there; transactions are its user's."""
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock."""
@@ -43,6 +50,7 @@ class Environment:
     clock_ms: Callable[[], int] = wall_clock_ms
     random: random.Random = field(default_factory=random.SystemRandom)
     run_in_thread: ThreadRunner = run_in_thread
+    open_database: Callable[[Path], sqlite3.Connection] = open_database
 
     def new_guid(self) -> bytes:
         """128 random bits."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 
 SCHEMA_VERSION = 1
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
+
+OpenDatabase = Callable[[Path], sqlite3.Connection]
 
 _SCHEMA = """
 CREATE TABLE log (
@@ -143,12 +146,12 @@ def exclusive(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
+def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
     """The connection that writes; creates the database if it is not there.
 
     Raises ConfigError if the file belongs to another version or program, sqlite3.DatabaseError if it is no database.
     """
-    connection = _connect(path)
+    connection = _connect(path, open_file)
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
         if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -164,15 +167,15 @@ def open_writer(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
     """A connection that only reads, for one thread at a time."""
-    connection = _connect(path)
+    connection = _connect(path, open_file)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+def _connect(path: Path, open_file: OpenDatabase) -> sqlite3.Connection:
+    connection = open_file(path)
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection
 

@@ -76,8 +76,11 @@ class Store:
         self._environment = environment
         with ExitStack() as opened:
             opened.enter_context(schema.exclusive(path))
-            self._connection = opened.enter_context(closing(schema.open_writer(path)))
-            self._idle_readers = [opened.enter_context(closing(schema.open_reader(path))) for _ in range(READERS)]
+            open_file = environment.open_database
+            self._connection = opened.enter_context(closing(schema.open_writer(path, open_file)))
+            self._idle_readers = [
+                opened.enter_context(closing(schema.open_reader(path, open_file))) for _ in range(READERS)
+            ]
             self._writer = Writer(
                 self._connection,
                 origin=origin,
