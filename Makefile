@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup run test lint soak bench clean
+.PHONY: help setup run demo test lint soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -21,6 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: setup ## a three-node cluster on this machine, data under var/
 	@$(BIN)/replicator cluster run --nodes 3 --dir var
+
+demo: setup ## three nodes whose links break and come back, told and checked, in under a minute
+	@$(BIN)/python -m benchmarks.demo
 
 lint: setup ## style, types and layers, without the tests
 	$(BIN)/ruff check .
