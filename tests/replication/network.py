@@ -1,6 +1,12 @@
-"""The network between nodes, in memory: connections that can be cut, held up and slowed, and that keep what crossed."""
+"""The network between nodes, in memory: connections that can be cut, held up, slowed and delayed, and that keep what
+crossed.
 
-from collections import defaultdict
+A connection keeps its order, as TCP does; two connections do not keep it between them.
+"""
+
+import math
+import random
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +27,9 @@ class Road:
 
     held: bool = False
     bytes_per_s: float | None = None
+    delay_s: float = 0.0
+    jitter_s: float = 0.0  # at most so much more, drawn for each piece
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
     sent: list[bytearray] = field(default_factory=list)  # of each connection, from the first byte
     changed: trio.Event = field(default_factory=trio.Event)
 
@@ -31,6 +40,11 @@ class Road:
     def release(self) -> None:
         self.held = False
         self.wake()
+
+    def arrival(self) -> float:
+        """When a piece arrives that is sent now."""
+        jitter_s = self.dice.uniform(0, self.jitter_s) if self.jitter_s else 0.0
+        return trio.current_time() + self.delay_s + jitter_s
 
     def wake(self) -> None:
         self.changed.set()
@@ -52,47 +66,91 @@ class Pipe:
 
     def __init__(self, road: Road) -> None:
         self._road = road
-        self._buffer = bytearray()
+        self._pieces: deque[tuple[float, bytearray]] = deque()  # with the time of their arrival
+        self._size_bytes = 0
         self._sent = bytearray()
-        self._finished = False  # by the sender: what is on the way still arrives
+        self._finished_at: float | None = None  # by the sender: what is on the way still arrives
         self._cut = False
+        self._silent = False  # the receiver hears nothing any more, and never will
         road.sent.append(self._sent)
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
         await trio.lowlevel.checkpoint()
         while rest:
-            if self._finished or self._cut:
+            if self._finished_at is not None or self._cut:
                 raise trio.BrokenResourceError("the connection was cut")
-            part = rest[: CAPACITY_BYTES - len(self._buffer)]
-            self._buffer += part
-            self._sent += part
+            part = rest[: CAPACITY_BYTES - self._size_bytes]
+            if part:
+                self._append(bytes(part))
             rest = rest[len(part) :]
-            self._road.wake()
             if rest:
                 await self._road.changed.wait()
 
     async def receive(self, max_bytes: int | None) -> bytes:
         await trio.lowlevel.checkpoint()
-        while not self._cut and (self._road.held or not (self._buffer or self._finished)):
-            await self._road.changed.wait()
-        if self._cut:
+        while not self._cut and (self._silent or self._road.held or not self._is_due()):
+            with trio.move_on_at(self._due()):
+                await self._road.changed.wait()
+        if self._cut or not self._pieces:
             return b""
-        data = bytes(self._buffer[:max_bytes])
+        size = max_bytes or CAPACITY_BYTES
         if self._road.bytes_per_s:
-            data = data[: max(1, int(self._road.bytes_per_s / 10))]  # slow roads deliver a little, often
+            size = min(size, max(1, int(self._road.bytes_per_s / 10)))  # slow roads deliver a little, often
+        data = self._take(size)
+        if self._road.bytes_per_s:
             await trio.sleep(len(data) / self._road.bytes_per_s)
-        del self._buffer[: len(data)]
         self._road.wake()
         return data
 
     def finish(self) -> None:
-        self._finished = True
+        if self._finished_at is None:
+            self._finished_at = self._next_arrival()
         self._road.wake()
 
     def cut(self) -> None:
         self._cut = True
         self._road.wake()
+
+    def silence(self) -> None:
+        self._silent = True
+
+    def _append(self, part: bytes) -> None:
+        arrival = self._next_arrival()
+        if self._pieces and self._pieces[-1][0] >= arrival:
+            self._pieces[-1][1].extend(part)
+        else:
+            self._pieces.append((arrival, bytearray(part)))
+        self._size_bytes += len(part)
+        self._sent += part
+        self._road.wake()
+
+    def _next_arrival(self) -> float:
+        earliest = self._pieces[-1][0] if self._pieces else 0.0
+        return max(self._road.arrival(), earliest)
+
+    def _take(self, size: int) -> bytes:
+        """At most so much of what has arrived."""
+        taken, now = bytearray(), trio.current_time()
+        while self._pieces and self._pieces[0][0] <= now and len(taken) < size:
+            piece = self._pieces[0][1]
+            part = piece[: size - len(taken)]
+            taken += part
+            del piece[: len(part)]
+            if not piece:
+                self._pieces.popleft()
+        self._size_bytes -= len(taken)
+        return bytes(taken)
+
+    def _is_due(self) -> bool:
+        return self._due() <= trio.current_time()
+
+    def _due(self) -> float:
+        """When there is something for the receiver, or has been."""
+        if self._silent or self._road.held:
+            return math.inf
+        first = self._pieces[0][0] if self._pieces else self._finished_at
+        return math.inf if first is None else first
 
 
 class Connection(trio.abc.Stream):
@@ -120,18 +178,27 @@ class Connection(trio.abc.Stream):
         self._inward.cut()
         self._outward.cut()
 
+    def silence(self) -> None:
+        """As if the machine at this end had lost its power: neither end hears anything any more."""
+        self._inward.silence()
+        self._outward.silence()
+
 
 class Network:
     """Who can connect to whom. Nodes are named by their SIDs."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, seed: str = "network") -> None:
         self.accepting: dict[str, Accept] = {}
         self._nursery = nursery
-        self._roads: dict[tuple[str, str], Road] = defaultdict(Road)
+        self._seed = seed
+        self._roads: dict[tuple[str, str], Road] = {}
         self._cut: set[frozenset[str]] = set()
         self._connections: dict[frozenset[str], list[Connection]] = defaultdict(list)
 
     def road(self, sender: str, receiver: str) -> Road:
+        if (sender, receiver) not in self._roads:
+            drawn = random.Random(f"{self._seed} {sender} {receiver}")
+            self._roads[sender, receiver] = Road(dice=drawn)
         return self._roads[sender, receiver]
 
     async def connect(self, sid: str, peer: str) -> Connection:
@@ -159,8 +226,11 @@ class Network:
     def mend(self, *pairs: tuple[str, str]) -> None:
         self._cut.difference_update(map(frozenset, pairs))
 
-    def end_connections(self, sid: str) -> None:
-        """As if the node's machine had gone."""
+    def end_connections(self, sid: str, *, silently: bool = False) -> None:
+        """The node's process has gone, and its machine says so; silently: the machine has gone, too."""
         for pair in [pair for pair in self._connections if sid in pair]:
             for connection in self._connections.pop(pair):
-                connection.cut()
+                if silently:
+                    connection.silence()
+                else:
+                    connection.cut()
