@@ -1,8 +1,9 @@
 r"""What the doors may ask of the node: the one interface between IMAP, LMTP, HTTP and replication.
 
 Every change goes to the mailbox's master, wherever that is; a method returns when the change is on the disks of
-`durability.copies` nodes and this node shows it. Everything here has a deadline inside; cancelling is safe, and
-then the change may or may not happen. Errors are those of `replicator.errors`.
+`durability.copies` nodes and this node shows it. What is named by UID means the messages that the view shows at the
+time of the call, also if a merge gives them other UIDs before the change is made. Everything here has a deadline
+inside; cancelling is safe, and then the change may or may not happen. Errors are those of `replicator.errors`.
 
 Folder names are Unicode (the IMAP door translates modified UTF-7), levels separated by `/`; INBOX is always
 spelled in capitals here and exists for every user from the first time that anyone asks.
@@ -59,23 +60,31 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """Where a message went (RFC 4315 APPENDUID)."""
+    """Where a message went (RFC 4315 APPENDUID).
+
+    Not `shown`: this node does not show it yet, and may show another one under that UID. No client is to be told.
+    """
 
     uidvalidity: int
     uid: int
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessages:
-    """Pairs (source UID, destination UID), ascending (RFC 4315 COPYUID)."""
+    """Pairs (source UID as it was named, destination UID), ascending by source (RFC 4315 COPYUID).
+
+    Not `shown`: as for `SavedMessage`.
+    """
 
     uidvalidity: int
     uids: tuple[tuple[int, int], ...]
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
-    """UIDs that UNCHANGEDSINCE kept from changing (RFC 7162 section 3.1.3)."""
+    """UIDs that UNCHANGEDSINCE kept from changing, or that had gone by then (RFC 7162 section 3.1.3)."""
 
     refused: UidSet
 

@@ -94,7 +94,7 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
 
 
 async def post_message(services: HttpServices, request: Request) -> Response:
-    """Store the message in the body."""
+    """Store the message in the body. UID null: this node does not show it yet."""
     user = _known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
@@ -105,7 +105,8 @@ async def post_message(services: HttpServices, request: Request) -> Response:
         received_ms=_number(request, "received_ms", TIME_MAX_MS),
     )
     saved = await services.mail.save(folder, message)
-    return json_response({"uidvalidity": saved.uidvalidity, "uid": saved.uid}, HTTPStatus.CREATED)
+    uid = saved.uid if saved.shown else None
+    return json_response({"uidvalidity": saved.uidvalidity, "uid": uid}, HTTPStatus.CREATED)
 
 
 def _known_user(services: HttpServices, request: Request) -> str:

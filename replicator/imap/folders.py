@@ -105,7 +105,7 @@ async def append(session: Session, command: c.Append) -> Completion:
         flags = await settable_in(session.mail, folder, command.flags)
         message = NewMessage(command.text, flags, command.received_ms)
         saved = await session.mail.save(folder, message)
-    return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}")
+    return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}" if saved.shown else None)
 
 
 async def select(session: Session, command: c.Select) -> Completion:

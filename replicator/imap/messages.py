@@ -65,16 +65,18 @@ async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) ->
 async def copy(session: Session, command: c.Copy) -> Completion:
     """COPY and MOVE, with COPYUID (RFC 4315 section 3); all of the messages or none."""
     selection = _writable(session) if command.remove else session.selection
-    uids, gone = _existing(selection, resolved(selection, command.numbers, by_uid=command.by_uid))
-    if gone and not command.by_uid:
-        raise _expunged_elsewhere(gone)
+    runs = resolved(selection, command.numbers, by_uid=command.by_uid)
     with offering_to_create():
         destination = await session.folder(command.mailbox)
+        # Nothing waits between this and the request: what exists now is what is meant.
+        uids, gone = _existing(selection, runs)
+        if gone and not command.by_uid:
+            raise _expunged_elsewhere(gone)
         act = session.mail.move if command.remove else session.mail.copy
         copied = await act(selection.view, uids, destination)
     if not copied.uids:
         return Completion("There was nothing to do")
-    code = copyuid(copied.uidvalidity, copied.uids)
+    code = copyuid(copied.uidvalidity, copied.uids) if copied.shown else None
     if not command.remove:
         return Completion("Copied", code)
     await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: ahead of the EXPUNGEs

@@ -138,7 +138,7 @@ class CopyOperation:
 
 @dataclass(frozen=True, slots=True)
 class ExpungeOperation:
-    """Remove messages."""
+    """Remove messages. The reply names the UIDs that are no messages any more (see `resolving`)."""
 
     key: MailboxKey
     uids: UidSet
@@ -150,21 +150,27 @@ class ExpungeOperation:
         return Expunge(link.number(self.key), self.uids, self.head)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Stored."""
         _check_head(tx, self.key, self.head)
-        return Done(numbering.expunge(tx, self.key, self.uids))
+        absent = numbering.absent(tx, self.key, self.uids)
+        dot = numbering.expunge(tx, self.key, self.uids)
+        chain = tx.chain(self.key.mailbox_id)
+        return Stored(absent, chain.highestmodseq if chain else 0, dot)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOperation:
-    """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did."""
+    """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did.
+
+    The reply names the UIDs that UNCHANGEDSINCE refuses, and those that are no messages any more (see `resolving`).
+    """
 
     key: MailboxKey
     uids: UidSet
+    head: Dot | None
     added: tuple[str, ...]
     removed: tuple[str, ...]
     seen_modseq: int
-    head: Dot | None
     unchanged_since: int | None = None
 
     @property
@@ -180,10 +186,11 @@ class StoreOperation:
     def run(self, tx: Transaction) -> Reply:
         """Stored."""
         _check_head(tx, self.key, self.head)
+        absent = numbering.absent(tx, self.key, self.uids)
         done = numbering.store(
             tx, self.key, self.uids, added=self.added, removed=self.removed, unchanged_since=self.unchanged_since
         )
-        return Stored(done.refused, done.modseq, done.dot)
+        return Stored(UidSet.of_ranges((*done.refused.ranges, *absent.ranges)), done.modseq, done.dot)
 
 
 def _tree(user: str) -> MailboxKey:
@@ -321,8 +328,8 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operat
         case Store():
             return [
                 StoreOperation(
-                    key(command.mailbox), command.uids, command.added, command.removed,
-                    command.seen_modseq or 0, command.head, command.unchanged_since,
+                    key(command.mailbox), command.uids, command.head, command.added, command.removed,
+                    command.seen_modseq or 0, command.unchanged_since,
                 )
             ]  # fmt: skip
         case Create():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import trio
 
-from protocol.commands import Saved, Stored
-from protocol.values import UidSet
+from protocol.commands import Stored
+from protocol.values import Dot, UidSet
 from replicator.environment import Environment
 from replicator.errors import (
     ContentUnavailableError,
@@ -30,17 +31,17 @@ from replicator.mailstore import (
     StoreResult,
     check_folder_name,
 )
-from replicator.replication.coordinator import Coordinator
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S, Coordinator
 from replicator.replication.operations import (
     CopyOperation,
     CreateOperation,
     DeleteOperation,
-    ExpungeOperation,
     RenameOperation,
     SaveOperation,
     StoreOperation,
     SubscribeOperation,
 )
+from replicator.replication.resolving import Added, Resolver
 from replicator.store import chain as chains
 from replicator.store import reading, recent
 from replicator.store.content import StoredText, read_text, replace_text
@@ -63,6 +64,7 @@ class ClusterMail:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
+        self._resolver = Resolver(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._trees_changed = 0  # how often: what was read before a change is not remembered after it
         store.listeners.append(self._note_commit)
@@ -119,10 +121,10 @@ class ClusterMail:
             raise InvalidNameError("INBOX cannot be deleted")
         folder = await self.folder(user, name)
         view = await self.open_mailbox(folder)
-        seen = UidSet.of(view.messages)
+        seen, head = list(view.messages.values()), view.head
         # In this order: a failure in between leaves a folder in sight with its mail, not without.
         await self._coordinator.submit(DeleteOperation(user, folder.mailbox_id))
-        await self.expunge(view, seen)
+        await self._expunge(_key(folder), seen, head)
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
@@ -171,45 +173,47 @@ class ClusterMail:
             _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
         )
         try:
-            reply = await self._coordinator.submit(operation)
+            added = await self._resolver.add(operation)
         except FolderNotFoundError:
             self._folders.pop((folder.user, folder.name), None)
             raise
-        assert isinstance(reply, Saved)
-        return SavedMessage(folder.uidvalidity, reply.uids[0])
+        return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        wanted = _present(source, uids)
-        copied: list[tuple[int, int]] = []
-        try:
-            for some in _batches(wanted, COPY_AT_ONCE):
-                copied += await self._copy_some(source, some, destination)
-        except MailError:
-            # RFC 3501 section 6.4.7: all or none.
-            await self.expunge(await self.open_mailbox(destination), UidSet.of(uid for _, uid in copied))
-            raise
-        return CopiedMessages(destination.uidvalidity, tuple(copied))
-
-    async def _copy_some(
-        self, source: MailboxView, wanted: Sequence[Message], destination: Folder
-    ) -> Iterator[tuple[int, int]]:
-        operation = CopyOperation(
-            _view_key(source),
-            _key(destination),
-            UidSet.of(message.uid for message in wanted),
-            tuple(message.guid for message in wanted),
-            tuple(self._environment.new_guid() for _ in wanted),
-        )
-        reply = await self._coordinator.submit(operation)
-        assert isinstance(reply, Saved)
-        return zip((message.uid for message in wanted), reply.uids, strict=True)
+        return await self._copy(source, _present(source, uids), destination)
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
-        copied = await self.copy(source, uids, destination)
-        await self.expunge(source, UidSet.of(uid for uid, _ in copied.uids))
+        wanted, head = _present(source, uids), source.head
+        copied = await self._copy(source, wanted, destination)
+        await self._expunge(_view_key(source), wanted, head)
         return copied
+
+    async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
+        parts: list[Added] = []
+        try:
+            for some in _batches(wanted, COPY_AT_ONCE):
+                parts.append(await self._copy_some(source, some, destination))  # noqa: PERF401 - those before a failure count
+        except MailError:
+            # RFC 3501 section 6.4.7: all or none.
+            for part in parts:
+                await self._resolver.take_back(_key(destination), part)
+            raise
+        uids = (uid for part in parts for uid in part.uids)
+        pairs = zip((message.uid for message in wanted), uids, strict=True)
+        return CopiedMessages(destination.uidvalidity, tuple(pairs), all(part.shown for part in parts))
+
+    async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
+        return await self._resolver.add(
+            CopyOperation(
+                _view_key(source),
+                _key(destination),
+                UidSet.of(message.uid for message in wanted),
+                tuple(message.guid for message in wanted),
+                tuple(self._environment.new_guid() for _ in wanted),
+            )
+        )
 
     async def store_flags(
         self,
@@ -222,28 +226,31 @@ class ClusterMail:
     ) -> StoreResult:
         """See `MailStore`."""
         refused: list[tuple[int, int]] = []
-        head = mailbox.head
-        for present in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
-            operation = StoreOperation(
-                _view_key(mailbox),
-                UidSet.of(message.uid for message in present),
-                tuple(sorted(added)),
-                tuple(sorted(removed)),
-                max(message.modseq for message in present),
-                head,
-                unchanged_since,
-            )
-            reply = await self._coordinator.submit(operation)
+        head, key = mailbox.head, _view_key(mailbox)
+        change = partial(
+            StoreOperation,
+            added=tuple(sorted(added)),
+            removed=tuple(sorted(removed)),
+            unchanged_since=unchanged_since,
+        )
+        for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
+            named = partial(change, key, seen_modseq=max(message.modseq for message in some))
+            if unchanged_since is None:
+                await self._resolver.change(key, head, some, named, same_placement=False)
+                continue
+            # What a merge has given another UID has changed since.
+            reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))
             assert isinstance(reply, Stored)
             refused += reply.refused.ranges
         return StoreResult(UidSet.of_ranges(refused))
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
         """See `MailStore`."""
-        head = mailbox.head
-        for present in _batches(_present(mailbox, uids), CHANGE_AT_ONCE):
-            wanted = UidSet.of(message.uid for message in present)
-            await self._coordinator.submit(ExpungeOperation(_view_key(mailbox), wanted, head))
+        await self._expunge(_view_key(mailbox), _present(mailbox, uids), mailbox.head)
+
+    async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
+        for some in _batches(wanted, CHANGE_AT_ONCE):
+            await self._resolver.expunge(key, head, some)
 
     async def read_content(self, message: Message) -> bytes:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""

@@ -62,7 +62,7 @@ def save(
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """One message to be copied: where it is, which it must be, and a GUID for a copy that may not keep it."""
+    """One message to be copied: where it was seen, which it is, and a GUID for a copy that may not keep it."""
 
     uid: int
     guid: bytes
@@ -72,8 +72,9 @@ class CopySource:
 def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: MailboxKey) -> Placed | None:
     """Copy all of the messages in one entry, or none: None if one of them is not in `source`, as this node shows it.
 
-    A mailbox holds a GUID once: where the destination has it already, the copy is a message of its own, and where it
-    has the spare GUID too, the request was tried again and that copy is the answer.
+    A mailbox holds a GUID once. So a message is found by it where a merge has given it another UID; where the
+    destination has it already, the copy is a message of its own, and where that has the spare GUID too, the request
+    was tried again and that copy is the answer.
     """
     adds: list[Change] = []
     uids: list[int] = []
@@ -82,6 +83,8 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
     for want in wanted:
         row = rows.get(want.uid)
         if row is None or row.guid != want.guid:
+            row = reading.row_of_guid(tx.connection, want.guid, source)
+        if row is None:
             return None
         held = reading.placement(tx.connection, row.guid, key.mailbox_id) is not None
         guid = want.spare_guid if held else row.guid
@@ -93,6 +96,20 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
         uids.append(uid)
         uid += 1
     return Placed(tuple(uids), _commit(tx, key, adds).dot if adds else _head_of(tx, key))
+
+
+def absent(tx: Transaction, key: MailboxKey, uids: UidSet) -> UidSet:
+    """Those of the UIDs that name no message: it was expunged, or a merge has given it another UID."""
+    gaps: list[tuple[int, int]] = []
+    for low, high in uids.ranges:
+        start = low
+        for uid in reading.uids_between(tx.connection, key.mailbox_id, low, high):
+            if start < uid:
+                gaps.append((start, uid - 1))
+            start = uid + 1
+        if start <= high:
+            gaps.append((start, high))
+    return UidSet(tuple(gaps))
 
 
 def expunge(tx: Transaction, key: MailboxKey, uids: UidSet) -> Dot | None:

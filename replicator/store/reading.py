@@ -113,6 +113,18 @@ def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) ->
     return row[0] if row else None
 
 
+def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:
+    """The row of a GUID in a mailbox."""
+    uid = placement(connection, guid, mailbox_id)
+    return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])))
+
+
+def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:
+    """The UIDs of a mailbox's messages within these bounds, ascending."""
+    query = "SELECT uid FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? ORDER BY uid"
+    return (uid for (uid,) in connection.execute(query, (mailbox_id, low, high)))
+
+
 def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:
     """The hash of a message's text, by any of its placements."""
     row = connection.execute(

@@ -9,15 +9,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import UidSet
+from protocol.commands import Stored
+from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
 from replicator.replication.coordinator import SOURCE_TIMEOUT_S
-from replicator.replication.operations import CopyOperation, NotHereYetError
+from replicator.replication.operations import CopyOperation, ExpungeOperation, NotHereYetError, StoreOperation
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit
 from tests.replication.cluster import USER, Cluster, Node, cluster
-from tests.store.harness import guid, saving
+from tests.store.harness import INBOX as STORED
+from tests.store.harness import expunging, guid, open_store, saving
 
 T = TypeVar("T")
 
@@ -379,3 +381,29 @@ async def test_load_from_all_sides_at_once(tmp_path: Path, autojump_clock: MockC
             assert set(texts) == expected
             assert len(texts) == len(expected)
             assert len(await node.messages("A")) == 36
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        (((1, 3),), ()),
+        (((3, 3),), ()),
+        (((2, 5), (7, 8), (10, 10)), ((4, 5), (7, 8))),
+        (((1, UID_MAX),), ((4, 9), (11, UID_MAX))),
+        (((4, 9),), ((4, 9),)),
+    ],
+)
+async def test_uids_that_are_no_messages_are_named_as_ranges(
+    tmp_path: Path, asked: tuple[tuple[int, int], ...], missing: tuple[tuple[int, int], ...]
+) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(10):
+            await store.write(saving(b"text", guid(number), STORED))
+        await store.write(expunging(*range(4, 10), key=STORED))
+        for operation in (
+            StoreOperation(STORED, UidSet(asked), None, ("\\Seen",), (), 0),
+            ExpungeOperation(STORED, UidSet(asked), None),
+        ):
+            reply = await store.write(operation.run)
+            assert isinstance(reply, Stored)
+            assert reply.refused == UidSet(missing)

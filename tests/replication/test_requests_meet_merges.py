@@ -1,0 +1,365 @@
+"""A change that is asked for while branches are being joined is made to the messages that its author saw."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Reply
+from protocol.values import Dot, UidSet
+from replicator.environment import Environment
+from replicator.errors import FolderNotFoundError, UnavailableError
+from replicator.mailstore import INBOX, CopiedMessages, NewMessage, StoreResult
+from replicator.replication.operations import CopyOperation, Operation, SaveOperation
+from replicator.replication.resolving import ROUNDS, Resolver
+from replicator.store.apply import receive
+from replicator.store.branches import branch_heads, merge_branch, replay_branch
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Commit, Transaction
+from replicator.view import MailboxView
+from resync.state import MailboxState
+from tests.one_node import run_inline
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.store.harness import INBOX as STORED
+from tests.store.harness import WORK, guid, open_store, saving
+from tests.store.memory_node import MemoryNode
+
+FLAGGED = frozenset({"\\Flagged"})
+
+
+async def fork(nodes: Cluster, name: str = INBOX, mails: Sequence[str] = ("mine", "rival")) -> None:
+    """dc1 and dc2 are apart, and each gives UID 2 to a mail of its own."""
+    if name != INBOX:
+        await nodes["dc1"].mail.create_folder(USER, name)
+    assert await nodes["dc1"].save("both", name) == 1
+    await nodes.converged()
+    nodes.network.cut(("dc1", "dc2"))
+    await nodes.linked(["dc1"], ["dc2"])
+    for sid, mail in zip(("dc1", "dc2"), mails, strict=True):
+        assert await nodes[sid].save(mail, name) == 2
+
+
+async def become_master(node: Node, view: MailboxView) -> None:
+    assert await node.coordinator.mastership.find(key_of(view)) == node.sid
+
+
+def key_of(view: MailboxView) -> MailboxKey:
+    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
+
+
+@asynccontextmanager
+async def behind_a_merge(nodes: Cluster, name: str = INBOX) -> AsyncIterator[MailboxView]:
+    """What dc1 shows: its own branch, while dc2 has joined both and is master of all. Then dc1 hears of that."""
+    view, there = await nodes["dc1"].view(name), await nodes["dc2"].view(name)
+    back = nodes.network.road("dc2", "dc1")
+
+    def hold_the_merge(commit: Commit) -> None:
+        if any(len(entry.predecessors) == 2 and entry.mailbox_id == view.mailbox_id for entry in commit.applied):
+            back.hold()
+
+    nodes["dc2"].store.listeners.append(hold_the_merge)
+    nodes.network.mend(("dc1", "dc2"))
+    await nodes.linked()
+    for folder in await nodes["dc2"].mail.folders(USER):
+        await become_master(nodes["dc2"], await nodes["dc2"].mail.open_mailbox(folder))
+    await until(lambda: 2 not in there.messages)
+    assert 2 in view.messages
+    yield view
+    back.release()
+    await nodes.converged()
+
+
+async def meeting(nodes: Cluster, change: Callable[[], Awaitable[None]]) -> None:
+    """The change is under way, and its master has done with it, when dc1 hears of the merge."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        await trio.sleep(0.5)
+        nodes.network.road("dc2", "dc1").release()
+
+
+async def texts(nodes: Cluster, name: str = INBOX) -> list[str]:
+    """The same at all nodes."""
+    await nodes.converged()
+    found = [await node.texts(name) for node in nodes.all()]
+    assert all(each == found[0] for each in found)
+    return sorted(found[0].values())
+
+
+async def test_an_expunge_removes_the_message_and_not_what_else_had_its_uid(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await fork(nodes)
+        async with behind_a_merge(nodes) as view:
+            await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([2])))
+            assert [message.uid for message in view.messages.values()] in ([1, 3], [1, 4])
+        assert await texts(nodes) == ["both", "rival"]
+
+
+async def test_flags_are_set_on_the_message_wherever_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await fork(nodes)
+        done: list[StoreResult] = []
+        async with behind_a_merge(nodes) as view:
+
+            async def store() -> None:
+                done.append(await nodes["dc1"].mail.store_flags(view, UidSet.of([1, 2]), added=FLAGGED))
+
+            await meeting(nodes, store)
+        assert done == [StoreResult(UidSet())]
+        for node in nodes.all():
+            shown, flags = await node.texts(), {message.uid: message.flags for message in await node.messages()}
+            assert {text: flags[uid] for uid, text in shown.items()} == {
+                "both": FLAGGED, "mine": FLAGGED, "rival": frozenset()
+            }  # fmt: skip
+
+
+async def test_unchangedsince_refuses_what_a_merge_has_renumbered(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await fork(nodes)
+        done: list[StoreResult] = []
+        async with behind_a_merge(nodes) as view:
+
+            async def store() -> None:
+                uids, since = UidSet.of([1, 2]), view.highestmodseq
+                result = await nodes["dc1"].mail.store_flags(view, uids, added=FLAGGED, unchanged_since=since)
+                done.append(result)
+
+            await meeting(nodes, store)
+        assert done == [StoreResult(UidSet.of([2]))]
+        flagged = [message.uid for message in await nodes["dc2"].messages() if message.flags]
+        assert flagged == [1]
+
+
+async def test_a_copy_takes_the_message_and_not_what_else_had_its_uid(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await fork(nodes)
+        done: list[CopiedMessages] = []
+        async with behind_a_merge(nodes) as view:
+
+            async def copy() -> None:
+                done.append(await nodes["dc1"].mail.copy(view, UidSet.of([1, 2]), archive))
+
+            await meeting(nodes, copy)
+        assert done == [CopiedMessages(archive.uidvalidity, ((1, 1), (2, 2)))]
+        assert await nodes["dc1"].texts("Archive") == {1: "both", 2: "mine"}
+        assert await texts(nodes) == ["both", "mine", "rival"]
+
+
+async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await fork(nodes)
+        async with behind_a_merge(nodes) as view:
+            move = partial(nodes["dc1"].mail.move, view, UidSet.of([1, 2]), archive)
+            await meeting(nodes, move)  # type: ignore[arg-type]
+        assert await texts(nodes, "Archive") == ["both", "mine"]
+        assert await texts(nodes) == ["rival"]
+
+
+async def test_a_copy_of_what_the_merge_has_expunged_copies_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await fork(nodes)
+        await nodes["dc2"].expunge(1)
+        async with behind_a_merge(nodes) as view:
+
+            async def copy() -> None:
+                with pytest.raises(UnavailableError, match="gone, or has not arrived"):
+                    await nodes["dc1"].mail.copy(view, UidSet.of([1, 2]), archive)
+
+            await meeting(nodes, copy)
+        assert await texts(nodes, "Archive") == []
+        assert await texts(nodes) == ["mine", "rival"]
+
+
+async def test_deleting_a_folder_removes_the_mail_that_was_seen_in_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await fork(nodes, "Work")
+        async with behind_a_merge(nodes, "Work"):
+            await meeting(nodes, partial(nodes["dc1"].mail.delete_folder, USER, "Work"))
+        assert await texts(nodes, "Work") == ["rival"]
+
+
+async def test_a_message_that_another_has_expunged_is_expunged(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await fork(nodes)
+        await nodes["dc2"].expunge(1)
+        async with behind_a_merge(nodes) as view:
+            await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([1, 2])))
+        assert await texts(nodes) == ["rival"]
+
+
+async def copied_on_both_sides(nodes: Cluster) -> None:
+    """INBOX has one GUID in two placements, of which the merge will keep dc2's: it has the lower number."""
+    await nodes["dc1"].mail.create_folder(USER, "Source")
+    await nodes["dc1"].save("copied", "Source")
+    await fork(nodes)
+    for sid in ("dc1", "dc2"):
+        mail = nodes[sid].mail
+        await mail.copy(await nodes[sid].view("Source"), UidSet.of([1]), await nodes[sid].inbox())
+
+
+async def test_a_flag_is_the_messages_whichever_placement_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await copied_on_both_sides(nodes)
+        kept = (await nodes["dc2"].messages())[-1]
+        async with behind_a_merge(nodes) as view:
+            await meeting(nodes, partial(store, nodes["dc1"], view, 3))
+        (flagged,) = [message for message in await nodes["dc1"].messages() if message.flags]
+        assert (flagged.guid, flagged.dot) == (kept.guid, kept.dot)
+
+
+async def test_an_expunge_leaves_what_was_put_there_by_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await copied_on_both_sides(nodes)
+        async with behind_a_merge(nodes) as view:
+            await meeting(nodes, partial(nodes["dc1"].mail.expunge, view, UidSet.of([2, 3])))
+        assert await texts(nodes) == ["both", "copied", "rival"]
+
+
+async def store(node: Node, view: MailboxView, uid: int) -> None:
+    await node.mail.store_flags(view, UidSet.of([uid]), added=FLAGGED)
+
+
+async def test_a_folder_that_becomes_another_one_refuses(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """INBOX is made on both sides; one of the two mailboxes ends when they are joined."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        views = []
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+            views.append(await node.view())
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await until(lambda: any(view.deleted for view in views))
+        await nodes.converged()
+        for node, view in zip(nodes.all(), views, strict=True):
+            if view.deleted:
+                with pytest.raises(FolderNotFoundError, match="open it again"):
+                    await node.mail.save(
+                        (await node.inbox()).__class__(USER, INBOX, view.mailbox_id, view.uidvalidity),
+                        NewMessage(b"late"),
+                    )
+
+
+# ---- the UIDs that a client is told ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncIterator[tuple[Store, Resolver]]:
+    """A node with UIDs 1 to 3. The master is elsewhere, and has given UID 1 to another mail.
+
+    What it numbers comes here. The branches are joined before that is confirmed, if so said.
+    """
+    master = MemoryNode("dc2.a")
+    master.write(saving(b"rival", guid(9), STORED))
+    master.write(saving(b"source", guid(8), WORK))
+    async with open_store(directory, environment=Environment(run_in_thread=run_inline)) as store:
+
+        async def submit(operation: Operation) -> Reply:
+            reply = master.write(operation.run)
+            for logged in master.log():
+                texts = [StoredText.of(text) for text in logged.texts.values()]
+                await store.write(partial(receive, entry=logged.entry, texts=texts))
+            if joined:
+                (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
+                branch = await store.read(partial(replay_branch, head=head))
+                await store.write(partial(merge_branch, key=STORED, head=head, branch=branch))
+            return reply
+
+        for number in range(3):
+            await store.write(saving(b"text", guid(number), STORED))
+        yield store, Resolver(store, submit, timeout_s=60)
+    master.connection.close()
+
+
+SAVE = SaveOperation(STORED, guid(7), 1_000, (), StoredText.of(b"new"))
+COPY = CopyOperation(WORK, STORED, UidSet.of([1]), (guid(8),), (guid(6),))
+
+
+@pytest.mark.parametrize(("operation", "added"), [(SAVE, guid(7)), (COPY, guid(8))])
+async def test_the_uid_that_a_client_is_told_is_the_one_that_its_node_shows(
+    tmp_path: Path, operation: SaveOperation | CopyOperation, added: bytes
+) -> None:
+    async with mastered_on_another_branch(tmp_path, joined=True) as (store, resolver):
+        view = await store.view(STORED)
+        assert view.messages[2].guid == guid(1)  # and the master will say UID 2
+        done = await resolver.add(operation)
+        assert done.shown
+        assert [view.messages[uid].guid for uid in done.uids] == [added]
+
+
+@pytest.mark.parametrize("operation", [SAVE, COPY])
+async def test_a_uid_that_cannot_be_known_yet_is_not_told(
+    tmp_path: Path, operation: SaveOperation | CopyOperation
+) -> None:
+    async with mastered_on_another_branch(tmp_path, joined=False) as (store, resolver):
+        assert not (await resolver.add(operation)).shown
+        assert set((await store.view(STORED)).messages) == {1, 2, 3}
+
+
+async def test_what_was_put_there_is_taken_back_wherever_it_is(tmp_path: Path) -> None:
+    async with mastered_on_another_branch(tmp_path, joined=True) as (store, resolver):
+        done = await resolver.add(COPY)
+        here = Resolver(store, lambda operation: store.write(operation.run), timeout_s=60)
+        await here.take_back(STORED, done)
+        view = await store.view(STORED)
+        assert {message.guid for message in view.messages.values()} == {*map(guid, range(3)), guid(9)}
+
+
+# ---- one merge after another -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def merged_before_each_request(directory: Path, merges: int) -> AsyncIterator[tuple[Store, Resolver]]:
+    """A node on its own with three messages; so many requests come just after a merge has renumbered them."""
+    environment = Environment(run_in_thread=run_inline)
+    async with Store.open(directory / "node.db", "dc1.a", environment) as store:
+        left = merges
+
+        async def submit(operation: Operation) -> Reply:
+            nonlocal left
+            if left:
+                left -= 1
+                await store.write(partial(renumber, rival=f"dc2.{left}"))
+            return await store.write(operation.run)
+
+        for number in range(3):
+            await store.write(saving(b"text", guid(number), STORED))
+        yield store, Resolver(store, submit, timeout_s=60)
+
+
+def renumber(tx: Transaction, rival: str) -> None:
+    """Join a branch on which mail has come and gone: whatever has its UIDs gets new ones."""
+    chain = tx.chain(STORED.mailbox_id)
+    assert chain is not None
+    branch = MailboxState(chain.uidnext, 1, {rival: 1})
+    assert merge_branch(tx, STORED, Dot(rival, 1), branch)
+
+
+async def test_messages_are_found_again_after_each_merge(tmp_path: Path) -> None:
+    async with merged_before_each_request(tmp_path, 3) as (store, resolver):
+        view = await store.view(STORED)
+        await resolver.expunge(STORED, view.head, [view.messages[1], view.messages[3]])
+        assert [(uid, message.guid) for uid, message in view.messages.items()] == [(11, guid(1))]
+
+
+async def test_merges_without_end_are_not_waited_for(tmp_path: Path) -> None:
+    async with merged_before_each_request(tmp_path, ROUNDS) as (store, resolver):
+        view = await store.view(STORED)
+        with pytest.raises(UnavailableError, match="being joined"):
+            await resolver.expunge(STORED, view.head, list(view.messages.values()))
+        assert {message.guid for message in view.messages.values()} == {guid(number) for number in range(3)}
