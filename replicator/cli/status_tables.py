@@ -169,12 +169,12 @@ def _mailbox_table(answers: Sequence[NodeAnswer]) -> Table:
         first = next(iter(at.values()))
         masters = ", ".join(sorted({box.master for box in at.values() if box.master})) or UNKNOWN
         counts = (str(first.messages), str(first.unseen), size(first.size_bytes))
-        digests = {sid: at[sid].digest[:DIGEST_SHOWN] if sid in at else "none" for sid in nodes}
+        digests = {sid: at[sid].digest if sid in at else "none" for sid in nodes}
         rows.add_row(escape(name), escape(masters), *counts, _compared(digests))
     return rows
 
 
 def _compared(digests: Mapping[str, str]) -> str:
     if len(set(digests.values())) == 1:
-        return escape(next(iter(digests.values())))
-    return f"[yellow]{escape(', '.join(f'{sid}: {digest}' for sid, digest in digests.items()))}[/]"
+        return escape(next(iter(digests.values()))[:DIGEST_SHOWN])
+    return f"[yellow]{escape(', '.join(f'{sid}: {digest[:DIGEST_SHOWN]}' for sid, digest in digests.items()))}[/]"

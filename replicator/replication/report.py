@@ -17,7 +17,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import reading
 from replicator.store.chain import Chain
-from replicator.store.reading import Lag, MailboxKey
+from replicator.store.reading import FolderRecord, Lag, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
 from resync import row as rows
@@ -81,7 +81,7 @@ class Report:
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         """See `NodeReport`. Deleted folders are not shown."""
         found = await self._store.read(lambda reader: _mailboxes(reader, user))
-        return [self._mailbox(chain, name) for name, chain in found]
+        return [self._mailbox(record, chain) for record, chain in found]
 
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers, and nothing else is wrong."""
@@ -111,21 +111,22 @@ class Report:
             "term": str(election.term),
         }
 
-    def _mailbox(self, chain: Chain, name: str) -> MailboxStatus:
-        key = MailboxKey(chain.user, chain.id, chain.uidvalidity)
+    def _mailbox(self, record: FolderRecord, chain: Chain) -> MailboxStatus:
+        # A mailbox's own digest leaves out the UIDVALIDITY, which its folder has.
+        shown = rows.fingerprint((chain.digest(), record.uidvalidity))
         return MailboxStatus(
             user=chain.user,
-            name=name,
+            name=record.name,
             mailbox_id=chain.id.hex(),
-            uidvalidity=chain.uidvalidity,
+            uidvalidity=record.uidvalidity,
             uidnext=chain.uidnext,
             highestmodseq=chain.highestmodseq,
             messages=chain.messages,
             unseen=chain.unseen,
             size_bytes=chain.size_bytes,
             head=_text(chain.head),
-            digest=chain.digest().hex(),
-            master=self._coordinator.mastership.known_master(key),
+            digest=rows.to_bytes(shown).hex(),
+            master=self._coordinator.mastership.known_master(record.key(chain.user)),
         )
 
     async def _links(self) -> tuple[LinkStatus, ...]:
@@ -213,14 +214,14 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
     return _Counts(entries, waiting, mailboxes, digest)
 
 
-def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[str, Chain]]:
+def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
     """Visible folders with their chains, by user and name; one that never held mail has an empty chain."""
     found = []
     for owner in [user] if user is not None else reading.users(reader):
         known = {chain.id: chain for chain in reading.chains_of(reader, owner)}
-        for name, record in sorted(reading.folders(reader, owner).items()):
+        for _, record in sorted(reading.folders(reader, owner).items()):
             chain = known.get(record.mailbox_id) or Chain(record.mailbox_id, owner, record.uidvalidity)
-            found.append((name, chain))
+            found.append((record, chain))
     return found
 
 

@@ -126,6 +126,14 @@ def test_mailboxes_of_a_user_with_their_master_and_where_they_differ(
     assert [box["user"] for box in document["nodes"][0]["mailboxes"]] == ["bob"]
 
 
+def test_states_that_look_alike_at_their_start_are_shown_as_different(
+    served: ServedNode, other: ServedNode, invoke: Invoke
+) -> None:
+    other.report.digest = "d1" * 15 + "d2"
+    result = invoke("status", "--url", served.url, "--url", other.url, "--user", "bob")
+    assert "dc1: d1d1d1d1, dc2: d1d1d1d1" in words(result.stdout)
+
+
 def test_user_that_there_is_not_is_said_once(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
     result = invoke("status", "--url", served.url, "--url", other.url, "--user", "nobody")
     assert result.exit_code == 1

@@ -1,5 +1,9 @@
 """What a node says about itself."""
 
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from string import ascii_uppercase
@@ -10,10 +14,16 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
-from protocol.values import UidSet
+from protocol.commands import Done, Mbox, Mismatch, Reply
+from protocol.values import Dot, UidSet
+from replicator.mailstore import INBOX
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.replication.comparison import compare
+from replicator.replication.link import PeerLink
 from replicator.replication.report import _Metrics
 from replicator.status import LinkStatus
+from replicator.store import chain as chains
+from replicator.store.chain import Chain
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
 
 VERSION = version("mail-replicator")
@@ -116,6 +126,114 @@ async def test_mailboxes_by_user_and_name(tmp_path: Path, autojump_clock: MockCl
         assert (empty.messages, empty.uidnext, empty.head) == (0, 1, None)
         await nodes.converged()
         assert [box.digest for box in await nodes["dc2"].report.mailboxes(None)] == [box.digest for box in shown]
+
+
+async def inbox_digest(node: Node) -> str:
+    (inbox,) = await node.report.mailboxes(USER)
+    return inbox.digest
+
+
+async def answer_to_mbox(node: Node, other: Node, link: PeerLink) -> Reply:
+    """What the node says when the other one tells it how INBOX looks there."""
+    view = await other.view()
+    theirs = await other.store.read(partial(chains.load, chain_id=view.mailbox_id))
+    assert theirs is not None
+    mbox = Mbox(
+        1, USER, INBOX, theirs.id, view.uidvalidity, theirs.uidnext, theirs.messages, theirs.highestmodseq,
+        theirs.head, theirs.digest(),
+    )  # fmt: skip
+    return await compare(node.store, node.coordinator.mastership, link, mbox)
+
+
+def link_between(node: Node, other: Node) -> PeerLink:
+    link = node.coordinator.connections.link(other.sid)
+    assert link is not None
+    return link
+
+
+async def come_and_go(node: Node) -> None:
+    await node.expunge(await node.save("more"))
+
+
+CHANGES: dict[str, Callable[[Node], Awaitable[object]]] = {
+    "mail": lambda node: node.save("more"),
+    "flag": lambda node: node.flag(1, added=["\\Flagged"]),
+    "expunge": lambda node: node.expunge(1),
+    "mail that is gone again": come_and_go,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_digests_are_equal_exactly_while_nodes_show_the_same(
+    tmp_path: Path, autojump_clock: MockClock, change: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, other = nodes.all()
+        await one.save("text")
+        await nodes.converged()
+        before, link = await inbox_digest(one), link_between(one, other)
+        assert await inbox_digest(other) == before
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        await CHANGES[change](one)
+        assert await inbox_digest(one) != await inbox_digest(other) == before
+        assert (await one.report.node_status()).digest != (await other.report.node_status()).digest
+        assert isinstance(await answer_to_mbox(one, other, link), Mismatch)
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await nodes.converged()
+        assert await inbox_digest(one) == await inbox_digest(other) != before
+        assert (await one.report.node_status()).digest == (await other.report.node_status()).digest
+
+
+def test_a_digest_is_of_all_that_is_shown_and_not_only_of_the_head() -> None:
+    chain = Chain(b"i" * 16, USER, 7, 3, 5, Dot("dc1.a", 5), {"dc1.a": 5}, 2, 1, 100, 1234)
+    others = [
+        replace(chain, uidnext=4),
+        replace(chain, highestmodseq=6),
+        replace(chain, head=Dot("dc1.a", 4)),
+        replace(chain, context={"dc1.a": 5, "dc2.a": 1}),
+        replace(chain, messages=3),
+        replace(chain, fingerprint=1235),
+    ]
+    assert len({chain.digest(), *(other.digest() for other in others)}) == 1 + len(others)
+
+
+async def test_a_digest_tells_uidvalidities_apart(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("text")
+        (before,) = await node.report.mailboxes(USER)
+        await node.store.write(lambda tx: tx.connection.execute("UPDATE folder SET uidvalidity = uidvalidity + 1"))
+        (after,) = await node.report.mailboxes(USER)
+        assert after.digest != before.digest
+        assert after.uidvalidity == before.uidvalidity + 1
+        await node.store.write(lambda tx: tx.connection.execute("UPDATE folder SET uidvalidity = uidvalidity - 1"))
+        assert await inbox_digest(node) == before.digest
+
+
+async def test_digests_are_had_without_reading_a_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await node.save("text")
+        await nodes.converged()
+        tables: set[str | None] = set()
+
+        def note(action: int, table: str | None, *_: object) -> int:
+            if action == sqlite3.SQLITE_READ:
+                tables.add(table)
+            return sqlite3.SQLITE_OK
+
+        for reader in node.store._idle_readers:
+            reader.set_authorizer(note)
+        digest = await inbox_digest(node)
+        assert await answer_to_mbox(node, nodes["dc2"], link_between(node, nodes["dc2"])) == Done()
+        await node.report.node_status()
+        for reader in node.store._idle_readers:
+            reader.set_authorizer(None)
+        assert digest == await inbox_digest(nodes["dc2"])
+        assert "chain" in tables
+        assert not tables & {"by_uid", "by_guid", "content"}
 
 
 async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock: MockClock) -> None:
