@@ -48,6 +48,7 @@ class _Lane:
     bytes_per_s: float = math.inf
     is_held: bool = False
     carried_bytes: int = 0
+    record: bytearray | None = None
     _free_at: float = 0.0  # when the line has taken what it was given so far
     _released: trio.Event = field(default_factory=trio.Event)
 
@@ -66,6 +67,8 @@ class _Lane:
     async def take(self, data: bytes) -> float:
         """Return when the line has taken `data`: the time at which it comes out."""
         self.carried_bytes += len(data)
+        if self.record is not None:
+            self.record += data
         self._free_at = max(self._free_at, trio.current_time()) + len(data) / self.bytes_per_s
         await trio.sleep_until(self._free_at)
         return trio.current_time() + self.delay_s
@@ -123,6 +126,19 @@ class Proxy:
     def carried_bytes(self, direction: Direction) -> int:
         """What the line has taken since the start."""
         return self._lanes[direction].carried_bytes
+
+    def record(self) -> None:
+        """Keep all that the line takes from now on, for `recorded`; what was kept before is dropped."""
+
+        def begin() -> None:
+            for lane in self._lanes.values():
+                lane.record = bytearray()
+
+        trio.from_thread.run_sync(begin, trio_token=self._token)
+
+    def recorded(self, direction: Direction) -> bytes:
+        """What the line has taken since `record`."""
+        return bytes(self._lanes[direction].record or b"")
 
     def close(self) -> None:
         """Connections end by RST. Closing twice does nothing."""
