@@ -1,5 +1,6 @@
-"""The figures of a three-node cluster on this machine, each beside the physical floor measured in the same run.
+"""The figures of clusters on this machine, each beside the physical floor measured in the same run, and `make demo`.
 
-Real node processes, real sockets, real disk; nothing of the project is imported here, so that what is measured is
-what an operator gets. Everything runs on loopback under one temporary directory, which goes when the run ends.
+Real node processes, real sockets, real disk. Nothing of the project is imported here, so that what is measured is what
+an operator gets; `traffic` alone decodes what travels with the project's own decoder. Everything runs on loopback under
+one temporary directory, which goes when the run ends.
 """

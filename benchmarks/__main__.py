@@ -7,27 +7,41 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from benchmarks.cluster import Cluster
-from benchmarks.figures import FIGURES, FULL, QUICK, USERS
+from benchmarks.distance import distance
+from benchmarks.failover import failover
+from benchmarks.figures import FIGURES, USERS
+from benchmarks.heal import heal
 from benchmarks.report import Figure, machine, show, write
+from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.traffic import traffic
 from benchmarks.wire import MeasurementError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 NODE_PREFIX = "BENCH_NODE_PREFIX"
-LIMIT_S = 600
+LIMIT_S = 1800
 """A run that takes longer has hung."""
+
+SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
+    "failover": failover,
+    "heal": heal,
+    "traffic": traffic,
+    "distance": distance,
+}
+"""What needs clusters of its own, in a directory of its own."""
 
 
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice(list(FIGURES)))
-@click.option("--quick", is_flag=True, help="Small numbers, in under a minute.")
-@click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) under cProfile, into the results.")
+@click.argument("names", nargs=-1, type=click.Choice([*FIGURES, *SCENARIOS]))
+@click.option("--quick", is_flag=True, help="Small numbers, in two minutes.")
+@click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) of the first cluster under cProfile.")
 @click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
 def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep: bool) -> None:
     """Measure NAMES, or everything.
@@ -45,10 +59,8 @@ def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep
     profiles = {sid: RESULTS / f"{sid}.prof" for sid in profiled}
     figures: list[Figure] = []
     try:
-        with Cluster(directory / "nodes", USERS, os.environ.get(NODE_PREFIX, ""), profiles) as cluster:
-            for name in names or FIGURES:
-                click.echo(f"{name} ...", err=True)
-                figures += FIGURES[name](cluster, QUICK if quick else FULL)
+        for rows in _measure(names or (*FIGURES, *SCENARIOS), directory, profiles, QUICK if quick else FULL):
+            figures += rows
     except (MeasurementError, OSError) as error:
         sys.exit(f"benchmarks: {error}")
     finally:
@@ -57,6 +69,22 @@ def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep
             click.echo(write(figures, described, RESULTS))
         if not keep:
             shutil.rmtree(directory)
+
+
+def _measure(
+    names: Sequence[str], directory: Path, profiles: Mapping[str, Path], scale: Scale
+) -> Iterator[list[Figure]]:
+    """Those that share a cluster first."""
+    shared = [name for name in names if name in FIGURES]
+    if shared:
+        with Cluster(directory / "nodes", USERS, os.environ.get(NODE_PREFIX, ""), profiles) as cluster:
+            for name in shared:
+                click.echo(f"{name} ...", err=True)
+                yield FIGURES[name](cluster, scale)
+    for name in names:
+        if name in SCENARIOS:
+            click.echo(f"{name} ...", err=True)
+            yield SCENARIOS[name](directory / name, scale)
 
 
 def _hung(_number: int, _frame: FrameType | None) -> None:

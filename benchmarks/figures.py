@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import selectors
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 
 from benchmarks import floor
+from benchmarks.apart import run_apart
 from benchmarks.cluster import Cluster, NodeUsage
 from benchmarks.load import Load, LoadResult
 from benchmarks.mails import MailTexts
 from benchmarks.report import Figure, quantiles_ms
-from benchmarks.wire import Address, ImapClient, MeasurementError, check_replies, connect_lmtp, deliver, envelope
+from benchmarks.scale import Scale
+from benchmarks.wire import Address, ImapClient, check_replies, connect_lmtp, deliver, envelope
 
 MAIL_BYTES = 4096
 CONNECTIONS = 8
@@ -31,20 +29,6 @@ SMALL_BYTES = 700
 
 LOAD_LIMIT_S = 400.0
 FLOOR_TIMES = 200
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much of each."""
-
-    delivery_s: float
-    samples: int
-    fetch_messages: int
-    stored_messages: int
-
-
-QUICK = Scale(delivery_s=4, samples=40, fetch_messages=1_000, stored_messages=4_000)
-FULL = Scale(delivery_s=20, samples=300, fetch_messages=10_000, stored_messages=100_000)
 
 
 def latency(cluster: Cluster, scale: Scale) -> list[Figure]:
@@ -224,25 +208,14 @@ FIGURES: Mapping[str, Callable[[Cluster, Scale], list[Figure]]] = {
 
 def _load(cluster: Cluster, addresses: list[Address], scale: Scale, seconds: float) -> LoadResult:
     mails = max(scale.stored_messages, 1_000)
-    return _run(cluster, Load(tuple(addresses), DELIVERY_USERS, CONNECTIONS, mails, seconds, MAIL_BYTES))
+    return run_apart(Load(tuple(addresses), DELIVERY_USERS, CONNECTIONS, mails, seconds, MAIL_BYTES), cluster.nodes)
 
 
 def _fill(cluster: Cluster, users: Collection[str], mails: int, recipients: int, size_bytes: int = SMALL_BYTES) -> None:
     """So many mails at dc1, each to so many of the users."""
     dc1 = cluster.nodes[0].address("lmtp")
     load = Load((dc1,), tuple(users), CONNECTIONS, mails, LOAD_LIMIT_S, size_bytes, recipients, seed=3)
-    _run(cluster, load)
-
-
-def _run(cluster: Cluster, load: Load) -> LoadResult:
-    """In a process of its own, so that it neither waits for this one nor holds it up."""
-    command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(load))]
-    try:
-        done = subprocess.run(command, capture_output=True, check=True, timeout=load.seconds + 60)
-    except subprocess.CalledProcessError as error:
-        logs = "\n".join(f"{node.sid}: {node.log_tail()}" for node in cluster.nodes)
-        raise MeasurementError(f"no load: {error.stderr.decode()[-500:]}\n{logs}") from error
-    return LoadResult(**json.loads(done.stdout))
+    run_apart(load, cluster.nodes)
 
 
 def _cpu(before: Mapping[str, NodeUsage], after: Mapping[str, NodeUsage], result: LoadResult) -> dict[str, object]:

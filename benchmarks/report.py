@@ -66,7 +66,7 @@ def machine(directory: Path) -> dict[str, object]:
 
 
 def show(figures: Sequence[Figure], described: Mapping[str, object]) -> None:
-    table = Table(title="mail-replicator: three nodes on one machine", title_justify="left")
+    table = Table(title="mail-replicator: all nodes on one machine", title_justify="left")
     for heading, justify in COLUMNS.items():
         table.add_column(heading, justify=justify, no_wrap=True)
     for figure in figures:

@@ -10,6 +10,7 @@ from benchmarks.demo import account
 from benchmarks.demo.account import Check, Ledger, Shown
 from benchmarks.demo.clients import USER, Desk
 from benchmarks.demo.telling import Teller
+from benchmarks.states import are_equal
 from benchmarks.wire import ImapClient
 
 LEFT, RIGHT = ("dc1", "dc2"), ("dc3",)
@@ -116,7 +117,7 @@ class Story:
     def _heal(self) -> None:
         self._tell.scene("The links are back", "Nobody does anything. The nodes find what differs and join it.")
         self._cluster.heal()
-        seconds = self._cluster.wait_until(_are_equal, EQUAL_WITHIN_S)
+        seconds = self._cluster.wait_until(are_equal, EQUAL_WITHIN_S)
         self._tell.say(f"After {seconds:.1f} s all show the same and nothing waits to be joined.")
         self._show_inbox(*self._desks)
 
@@ -186,9 +187,3 @@ class Story:
 
     def _statuses(self) -> list[dict[str, object]]:
         return [node.get("/api/v1/status") for node in self._cluster.nodes]
-
-
-def _are_equal(statuses: Sequence[Mapping[str, object]]) -> bool:
-    return len({status["digest"] for status in statuses}) == 1 and not any(
-        status["waiting_entries"] for status in statuses
-    )

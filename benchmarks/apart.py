@@ -1,0 +1,29 @@
+"""A load in a process of its own, so that it neither waits for the one that measures nor holds it up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from benchmarks.cluster import Node
+from benchmarks.load import Load, LoadResult
+from benchmarks.wire import MeasurementError
+
+GRACE_S = 60.0
+"""For what is under way when the load's time is over."""
+
+
+def run_apart(load: Load, nodes: Iterable[Node]) -> LoadResult:
+    """Raises MeasurementError with the ends of the nodes' logs if a mail is refused."""
+    command = [sys.executable, "-m", "benchmarks.load", json.dumps(asdict(load))]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=load.seconds + GRACE_S)
+    except subprocess.CalledProcessError as error:
+        logs = "\n".join(f"{node.sid}: {node.log_tail()}" for node in nodes)
+        raise MeasurementError(f"no load: {error.stderr.decode()[-500:]}\n{logs}") from error
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(f"a load is not done {GRACE_S:.0f} s after its end") from error
+    return LoadResult(**json.loads(done.stdout))

@@ -1,0 +1,103 @@
+"""What distance costs: 80 ms from any node to any other, one way, and the same without, in one run.
+
+A client hears OK when `durability.copies` nodes have its change on disk. With one copy that is a matter of the local
+disk; with two it takes a round trip, and while n requests are in flight no more than n of them can be done in each
+round trip, whatever the nodes can do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+from benchmarks.apart import run_apart
+from benchmarks.cluster import Cluster, Node
+from benchmarks.load import Load
+from benchmarks.mails import MailTexts
+from benchmarks.report import Figure, quantiles_ms
+from benchmarks.scale import Scale
+from benchmarks.states import are_equal, expect_master
+from benchmarks.wire import ImapClient
+
+ONE_WAY_S = 0.08
+ROUND_TRIP_MS = 2 * ONE_WAY_S * 1000
+FAR = "80 ms apart"
+USER = "local"
+USERS = tuple(f"user{number:02d}" for number in range(1, 21))
+MAIL_BYTES = 4096
+IN_FLIGHT = 50
+MANY_IN_FLIGHT = 200
+"""Enough for 1,250 mails a second at 80 ms."""
+
+SETTLED_WITHIN_S, LOAD_MAILS = 60.0, 100_000
+
+
+def distance(directory: Path, scale: Scale) -> list[Figure]:
+    return [*_one_copy(directory / "one", scale), *_two_copies(directory / "two", scale)]
+
+
+def _one_copy(directory: Path, scale: Scale) -> list[Figure]:
+    with Cluster(directory, [USER, *USERS], proxied=True, copies=1) as cluster:
+        dc1 = cluster.nodes[0]
+        rows = _throughput(cluster, scale, IN_FLIGHT, "copies = 1", None)
+        rows.append(_appends(dc1, scale, f"APPEND at the master, {FAR}, copies = 1, median", None, "under 10 ms"))
+    return rows
+
+
+def _two_copies(directory: Path, scale: Scale) -> list[Figure]:
+    with Cluster(directory, [USER, *USERS], proxied=True, copies=2) as cluster:
+        dc1, dc2, _ = cluster.nodes
+        rows = _throughput(cluster, scale, IN_FLIGHT, "copies = 2", IN_FLIGHT / (2 * ONE_WAY_S))
+        rows += _throughput(cluster, scale, MANY_IN_FLIGHT, "copies = 2", MANY_IN_FLIGHT / (2 * ONE_WAY_S))
+        name = "APPEND at {}, {}, copies = 2, median"
+        rows.append(_appends(dc1, scale, name.format("the master", FAR), ROUND_TRIP_MS, "one round trip"))
+        expect_master(dc1, USER, dc1.sid)
+        rows.append(_appends(dc2, scale, name.format("another node", FAR), ROUND_TRIP_MS, ""))
+    return rows
+
+
+def _throughput(cluster: Cluster, scale: Scale, in_flight: int, copies: str, bound: float | None) -> list[Figure]:
+    """Mails delivered at dc1, which masters their mailboxes; first without delay, then with."""
+    dc1 = cluster.nodes[0]
+    rates: dict[float, float] = {}
+    latencies: dict[str, dict[str, float]] = {}
+    for delay_s in (0.0, ONE_WAY_S):
+        _delay(cluster, delay_s)
+        load = Load((dc1.address("lmtp"),), USERS, in_flight, LOAD_MAILS, scale.far_load_s, MAIL_BYTES)
+        result = run_apart(load, cluster.nodes)
+        rates[delay_s] = result.mails / result.seconds
+        latencies[f"{delay_s * 1000:.0f} ms"] = quantiles_ms(result.latencies_s)
+        cluster.wait_until(are_equal, SETTLED_WITHIN_S)
+    here, far = rates[0.0], rates[ONE_WAY_S]
+    name = f"mails delivered, {in_flight} in flight, {copies}, {FAR}"
+    limit = here if bound is None else min(bound, here)
+    is_what = "the same without delay" if limit == here else "that many in each round trip"
+    detail = {"without_delay": here, "of_the_rate_without_delay": far / here, "latencies": latencies}
+    return [Figure(name, far, "mails/s", limit, is_what, "as without delay", detail)]
+
+
+def _appends(node: Node, scale: Scale, name: str, floor_ms: float | None, aim: str) -> Figure:
+    """By IMAP, one at a time; the first, which finds the mailbox's master, is not counted."""
+    texts = MailTexts(MAIL_BYTES, seed=7)
+    with node.imap(USER) as imap:
+        _append(imap, next(texts))
+        taken = [_timed(lambda: _append(imap, next(texts))) for _ in range(scale.far_samples)]
+    spent = quantiles_ms(taken)
+    return Figure(name, spent["median_ms"], "ms", floor_ms, "a round trip" if floor_ms else "", aim, spent)
+
+
+def _append(imap: ImapClient, text: bytes) -> None:
+    imap.command(f"APPEND INBOX {{{len(text)}+}}\r\n{text.decode()}")
+
+
+def _delay(cluster: Cluster, delay_s: float) -> None:
+    for near, far in combinations(cluster.nodes, 2):
+        cluster.link(near.sid, far.sid).delay(delay_s)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,145 @@
+"""How long nobody can write when a node dies: the longest gap between two OKs to a client at another node.
+
+The client delivers mail to one mailbox by LMTP at dc2, one after the other. The mailbox is mastered elsewhere; dc1 is
+the root, by its lower SID. A node that is killed (SIGKILL) has its connections closed by the system, which its peers
+notice at once; one that falls silent (SIGSTOP, like a power cut) they notice by missing heartbeats alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+from benchmarks.cluster import Cluster, Node
+from benchmarks.mails import MailTexts
+from benchmarks.report import Figure
+from benchmarks.scale import Scale
+from benchmarks.states import expect_master
+from benchmarks.wire import MeasurementError, connect_lmtp, deliver
+
+USER = "writer"
+TIMEOUT_S = 4.0
+"""The default of `mastership.timeout`."""
+
+MAIL_BYTES = 1024
+WARM_MAILS = 30
+"""Delivered before the node dies and after writes go on. Few: a master that has had no client of its own for two
+seconds gives the mailbox away."""
+
+SETTLED_S = 2.0
+"""Writes may stop only when the death is noticed, and once more when another node notices later."""
+
+RESUMES_WITHIN_S = 30.0
+PAUSE_S = 0.002
+
+
+@dataclass(frozen=True)
+class Death:
+    """`gap_s`: the longest between two OKs, of those that end after it; `usual_gap_s`: the median before it."""
+
+    gap_s: float
+    usual_gap_s: float
+    refused: int
+    """Mails that the client was told to try again."""
+
+
+class Writer:
+    """Delivers until it is stopped, in a thread of its own. `oks`: when each mail was accepted, by `perf_counter`."""
+
+    def __init__(self, node: Node) -> None:
+        self.oks: list[float] = []
+        self.refused: list[str] = []
+        self._node = node
+        self._error: BaseException | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def wait_for(self, count: int, after: float) -> None:
+        """Until so many mails were accepted after a moment."""
+        deadline = time.perf_counter() + RESUMES_WITHIN_S
+        while sum(ok > after for ok in list(self.oks)) < count:
+            if self._error is not None or time.perf_counter() > deadline:
+                raise MeasurementError(
+                    f"writes do not go on: {self._error or self.refused[-1:]}\n{self._node.log_tail()}"
+                )
+            time.sleep(0.01)
+
+    def _run(self) -> None:
+        texts = MailTexts(MAIL_BYTES, seed=4)
+        try:
+            with connect_lmtp(self._node.address("lmtp")) as lmtp:
+                while not self._ends.wait(PAUSE_S):
+                    try:
+                        deliver(lmtp, [USER], next(texts))
+                    except MeasurementError as error:
+                        self.refused.append(str(error))
+                    else:
+                        self.oks.append(time.perf_counter())
+        except OSError as error:
+            self._error = error
+
+
+def failover(directory: Path, scale: Scale) -> list[Figure]:
+    """Each kind of death, several times; the worst of them counts."""
+    rows = []
+    with Cluster(directory, [USER]) as cluster:
+        for who, victim, master in (
+            ("its master", "dc3", "dc3"),
+            ("the root", "dc1", "dc3"),
+            ("its master, which is the root,", "dc1", "dc1"),
+        ):
+            for what, death in (("is killed", Node.kill), ("falls silent", Node.pause)):
+                deaths = [_death(cluster, victim, master, death) for _ in range(scale.deaths)]
+                rows.append(_figure(f"{who} {what}", deaths, waits=death is Node.pause and victim == master))
+    return rows
+
+
+def _figure(what: str, deaths: Sequence[Death], *, waits: bool) -> Figure:
+    """`waits`: writes cannot go on before the silence is noticed."""
+    return Figure(
+        f"no writes to a mailbox when {what}, worst of {len(deaths)}",
+        max(death.gap_s for death in deaths),
+        "s",
+        TIMEOUT_S if waits else None,
+        "until the silence is noticed" if waits else "",
+        f"under {TIMEOUT_S + 1:.0f} s",
+        {"deaths": [asdict(death) for death in deaths]},
+    )
+
+
+def _death(cluster: Cluster, victim_sid: str, master: str, death: Callable[[Node], None]) -> Death:
+    at, victim = cluster.node("dc2"), cluster.node(victim_sid)
+    _make_master(cluster.node(master))
+    with Writer(at) as writer:
+        writer.wait_for(WARM_MAILS, 0.0)
+        expect_master(at, USER, master)
+        died = time.perf_counter()
+        death(victim)
+        writer.wait_for(WARM_MAILS, died)
+        writer.wait_for(1, max(died + TIMEOUT_S, time.perf_counter()) + SETTLED_S)
+    gaps = [(later - earlier, later > died) for earlier, later in pairwise(writer.oks)]
+    victim.kill()  # a silent one must not go on with what it was doing
+    victim.start()
+    cluster.wait_together()
+    usual = statistics.median(gap for gap, is_after in gaps if not is_after)
+    return Death(max(gap for gap, is_after in gaps if is_after), usual, len(writer.refused))
+
+
+def _make_master(node: Node) -> None:
+    """Mastership goes to the node that asks first in a term; here a new one has just begun."""
+    with connect_lmtp(node.address("lmtp")) as lmtp:
+        deliver(lmtp, [USER], next(MailTexts(MAIL_BYTES, seed=5)))
