@@ -12,8 +12,9 @@ from before it is forgotten:
   heard the ROOT of its term passes WHO on to the root. Until then either holds it.
 
 So only the root repeats, and that alone heals lost messages, messages that came before the change of component that
-explains them, and a root that missed a restart. Within one term of one root a scope has one master: a node takes an
-answer only in the term in which it asked, and the root gives none before all have forgotten what was before.
+explains them, and a root that missed a restart. Within one term of one root a scope has one master: a question names
+the term that it is asked in, and the root answers it in that term only, and not before all have forgotten what was
+before. A master that hands a scope over tells the root, which then names the new one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from master_election.links import LinkTable
-from protocol.commands import Dropped, Root
+from master_election.scopes import wider
+from protocol.commands import Dropped, Master, Root, Who
 from protocol.values import Dot
 
 MAX_HELD = 4096
@@ -60,7 +62,7 @@ class AnswerWho:
     """The answer to a request that `receive_who` was given."""
 
     request_id: int
-    master: str
+    master: Master
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,7 @@ class ForwardWho:
 
     request_id: int
     to: str
-    scope: str
-    candidate: str
+    who: Who
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Election:
         self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not root
         self._heard = 0  # term of the last ROOT of our root, since our own term began
         self._masters: dict[str, str] = {}  # scope -> SID; the truth of this term, if we are the root
-        self._held: dict[int, tuple[str, str]] = {}  # request id -> (scope, candidate)
+        self._held: dict[int, Who] = {}  # by request id
 
     # ---- queries
 
@@ -170,13 +171,13 @@ class Election:
         self._dropped[dropped.sid] = dropped.context
         return self._release()
 
-    def receive_who(self, scope: str, candidate: str, request_id: int) -> list[Action]:
+    def receive_who(self, who: Who, request_id: int) -> list[Action]:
         """WHO came from a neighbour or from this node itself; `request_id` is not in use."""
-        if self.settled:
-            return [self._decide(scope, candidate, request_id)]
-        if len(self._held) >= MAX_HELD:
+        if who.term != self.term or (not self.settled and len(self._held) >= MAX_HELD):
             return [RefuseWho(request_id)]
-        self._held[request_id] = (scope, candidate)
+        if self.settled:
+            return [self._decide(who, request_id)]
+        self._held[request_id] = who
         return []
 
     def forget_who(self, request_id: int) -> None:
@@ -205,17 +206,40 @@ class Election:
         if not self.settled:
             return []
         held, self._held = self._held, {}
-        return [self._decide(scope, candidate, request_id) for request_id, (scope, candidate) in held.items()]
+        return [self._decide(who, request_id) for request_id, who in held.items()]
 
-    def _decide(self, scope: str, candidate: str, request_id: int) -> Action:
+    def _decide(self, who: Who, request_id: int) -> Action:
         if not self.is_root:
             to = self._links.next_hop(self.root)
-            return RefuseWho(request_id) if to is None else ForwardWho(request_id, to, scope, candidate)
+            return RefuseWho(request_id) if to is None else ForwardWho(request_id, to, who)
+        if who.candidate not in self._links.component:
+            return RefuseWho(request_id)
+        if who.former is not None:
+            self._hand_over(who.scope, who.former, who.candidate)
+        return AnswerWho(request_id, self._master(who.scope, who.candidate))
+
+    def _master(self, scope: str, candidate: str) -> Master:
+        """A part has the master of the wider scope, until it has been split off."""
+        if scope in self._masters:
+            return Master(self._masters[scope])
+        covering = wider(scope)
+        return Master(self._assign(covering or scope, candidate), covering)
+
+    def _assign(self, scope: str, candidate: str) -> str:
         master = self._masters.get(scope)
         if master is None:
-            if candidate not in self._links.component:
-                return RefuseWho(request_id)
             if len(self._masters) >= MAX_SCOPES:
-                return AnswerWho(request_id, self.sid)
+                return self.sid
             master = self._masters[scope] = candidate
-        return AnswerWho(request_id, master)
+        return master
+
+    def _hand_over(self, scope: str, former: str, candidate: str) -> None:
+        """Ignored if the former master is not the one that is known here: another move was told of first."""
+        around = wider(scope)
+        covering = None if around is None else self._masters.get(around)
+        if (self._masters.get(scope) or covering or self.sid) != former:
+            return
+        if covering == candidate:
+            self._masters.pop(scope, None)  # part of the wider one again
+        elif scope in self._masters or len(self._masters) < MAX_SCOPES:
+            self._masters[scope] = candidate

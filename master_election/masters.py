@@ -1,89 +1,254 @@
-"""What one node knows of masters in the present term, and which scope a mailbox belongs to (design section 5).
+"""What one node knows of masters in the present term, and how a scope changes hands (design section 5).
 
 An answer counts only in the term in which the question was asked. What this node masters itself it knows for the
-whole term; of the others it remembers those used lately, and asks again for the rest.
+whole term; of the others it remembers those used lately, and asks again for the rest. A scope that changes hands is
+in nobody's: `TRANSITIONS` says how it gets there and out of it. What this node gave away is remembered like any master
+elsewhere, so that requests follow the chain of former masters until the root has told everyone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
+
+from master_election.scopes import wider
 
 CACHED_MAX = 100_000
 """Masters elsewhere that are remembered, about 20 MiB; asking again costs one round trip to the root."""
 
 
-class ScopePolicy(StrEnum):
-    """What has one master together: `mastership.scope` in the configuration."""
+class Standing(StrEnum):
+    """What a scope is to this node."""
 
-    MAILBOX = "mailbox"
-    USER = "user"
-    DOMAIN = "domain"
-    GLOBAL = "global"
+    UNKNOWN = "unknown"
+    ELSEWHERE = "elsewhere"
+    OURS = "ours"
+    TAKING = "taking"  # its master was asked for it; changes wait
+    GIVING = "giving"  # it goes to another node as soon as what was numbered is on disk; changes wait
 
 
-def scope_of(policy: ScopePolicy, user: str, mailbox_id: bytes) -> str:
-    """The scope of a mailbox, or of a folder tree, which is a mailbox with an id like any other.
+class Happening(StrEnum):
+    """What changes a scope's standing."""
 
-    A domain is what follows the last `@`, in any case of letters (RFC 5321 section 2.4); users without one share
-    the empty domain.
-    """
-    match policy:
-        case ScopePolicy.MAILBOX:
-            return f"mailbox:{mailbox_id.hex()}"
-        case ScopePolicy.USER:
-            return f"user:{user}"
-        case ScopePolicy.DOMAIN:
-            return f"domain:{user.rpartition('@')[2].lower() if '@' in user else ''}"
-        case ScopePolicy.GLOBAL:
-            return "global"
+    ROOT_NAMES_US = "the root names us"
+    ROOT_NAMES_OTHER = "the root names another"
+    BOUNCED = "its master says that it is not"
+    WANTED = "we ask for it"
+    TAKEN = "it is handed to us"
+    REFUSED = "its master keeps it"
+    PART_TAKEN = "only a part is handed to us"
+    LOST = "no answer"
+    PROMISED = "another may have it"
+    GIVEN = "it is handed over"
+    KEPT = "it cannot be handed over"
+    NEW_TERM = "a new term"
+
+
+TRANSITIONS: Mapping[tuple[Standing, Happening], Standing] = {
+    (Standing.UNKNOWN, Happening.ROOT_NAMES_US): Standing.OURS,
+    (Standing.UNKNOWN, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
+    (Standing.UNKNOWN, Happening.TAKEN): Standing.OURS,  # a part of what was asked for
+    (Standing.ELSEWHERE, Happening.ROOT_NAMES_US): Standing.OURS,
+    (Standing.ELSEWHERE, Happening.ROOT_NAMES_OTHER): Standing.ELSEWHERE,
+    (Standing.ELSEWHERE, Happening.BOUNCED): Standing.UNKNOWN,
+    (Standing.ELSEWHERE, Happening.WANTED): Standing.TAKING,
+    (Standing.ELSEWHERE, Happening.TAKEN): Standing.OURS,
+    (Standing.TAKING, Happening.TAKEN): Standing.OURS,
+    (Standing.TAKING, Happening.PART_TAKEN): Standing.ELSEWHERE,
+    (Standing.TAKING, Happening.REFUSED): Standing.ELSEWHERE,
+    (Standing.TAKING, Happening.LOST): Standing.UNKNOWN,  # it may be ours: the root knows
+    (Standing.OURS, Happening.PROMISED): Standing.GIVING,
+    (Standing.GIVING, Happening.GIVEN): Standing.ELSEWHERE,
+    (Standing.GIVING, Happening.KEPT): Standing.OURS,
+    **{(standing, Happening.NEW_TERM): Standing.UNKNOWN for standing in Standing},
+}
+"""What is not here changes nothing: a root that names another while the scope is ours has not heard of the move yet."""
 
 
 class Masters:
-    """Scope -> SID in one term, at one node."""
+    """The masters of one term, at one node.
+
+    Callers ask with the scope of a mailbox. It is covered by a wider one unless the root or a move says otherwise;
+    what is said below of a scope's standing and master is that of the scope which covers it.
+    """
 
     def __init__(self, sid: str, cached_max: int = CACHED_MAX) -> None:
         self.sid = sid
         self.term = 1
         self._cached_max = cached_max
-        self._own: set[str] = set()
-        self._cached: OrderedDict[str, str] = OrderedDict()
+        self._held: dict[str, Standing] = {}  # OURS, TAKING and GIVING
+        self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
+        self._covering: OrderedDict[str, str] = OrderedDict()  # of scopes that are part of a wider one
+
+    # ---- queries
 
     @property
     def own(self) -> AbstractSet[str]:
         """Scopes that this node masters."""
-        return self._own
+        return {scope for scope, standing in self._held.items() if standing is Standing.OURS}
+
+    @property
+    def own_parts(self) -> list[str]:
+        """Those of them that are parts of a wider one and were split off to this node."""
+        return [scope for scope in self.own if wider(scope) is not None]
+
+    @property
+    def own_count(self) -> int:
+        """How many scopes this node masters, or is taking or giving."""
+        return len(self._held)
+
+    def covering(self, scope: str) -> str | None:
+        """The scope itself, or the wider one that covers it; None: not known."""
+        if wider(scope) is None:
+            return scope
+        if scope in self._covering:
+            self._covering.move_to_end(scope)
+        return self._covering.get(scope)
+
+    def standing(self, scope: str) -> Standing:
+        """Of the scope that covers this one."""
+        return self._standing(self.covering(scope))
+
+    def master(self, scope: str) -> str | None:
+        """The scope's master; None: not known here, or changing hands."""
+        covering = self.covering(scope)
+        match self._standing(covering):
+            case Standing.OURS:
+                return self.sid
+            case Standing.ELSEWHERE:
+                assert covering is not None
+                self._elsewhere.move_to_end(covering)
+                return self._elsewhere[covering]
+            case _:
+                return None
+
+    def is_ours(self, scope: str) -> bool:
+        """Whether this node masters the scope at this moment. Changes nothing here, so any thread may ask."""
+        covering = scope if wider(scope) is None else self._covering.get(scope)
+        return covering is not None and self._held.get(covering) is Standing.OURS
+
+    def is_moving(self, scope: str) -> bool:
+        """Whether changes must wait for the end of a move."""
+        return self.standing(scope) in (Standing.TAKING, Standing.GIVING)
+
+    # ---- events
 
     def begin(self, term: int) -> None:
         """A new term: nothing is known, nothing is ours."""
         self.term = term
-        self._own.clear()
-        self._cached.clear()
+        self._held.clear()
+        self._elsewhere.clear()
+        self._covering.clear()
 
-    def learn(self, scope: str, master: str, asked_in: int) -> bool:
+    def learn(self, scope: str, master: str, asked_in: int, covering: str | None = None) -> bool:
         """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again."""
         if asked_in != self.term:
             return False
-        self._own.discard(scope)
-        self._cached.pop(scope, None)
-        if master == self.sid:
-            self._own.add(scope)
-            return True
-        self._cached[scope] = master
-        if len(self._cached) > self._cached_max:
-            self._cached.popitem(last=False)
+        covering = covering or scope
+        self._cover(scope, covering)
+        happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
+        after = self._step(covering, happening)
+        if after is Standing.ELSEWHERE:
+            self._remember(covering, master)
+        elif after is Standing.OURS:
+            self._elsewhere.pop(covering, None)
         return True
 
-    def master(self, scope: str) -> str | None:
-        """The scope's master; None: not known here."""
-        if scope in self._own:
-            return self.sid
-        if scope in self._cached:
-            self._cached.move_to_end(scope)
-        return self._cached.get(scope)
+    def bounced(self, scope: str) -> None:
+        """Ask again when it is next needed: the master said that it is not, or cannot be reached."""
+        covering = self.covering(scope)
+        if covering is not None and self._step(covering, Happening.BOUNCED) is Standing.UNKNOWN:
+            self._elsewhere.pop(covering, None)
+        if not self.is_moving(scope):
+            self._covering.pop(scope, None)
 
-    def forget(self, scope: str) -> None:
-        """Ask again when it is next needed: the master said that it is not."""
-        self._own.discard(scope)
-        self._cached.pop(scope, None)
+    def want(self, scope: str) -> str | None:
+        """Its master is going to be asked for it. That master; None: there is nothing to ask for."""
+        covering = self.covering(scope)
+        if covering is None or self._step(covering, Happening.WANTED) is not Standing.TAKING:
+            return None
+        return self._elsewhere[covering]
+
+    def taken(self, scope: str, given: str, asked_in: int) -> bool:
+        """The old master has handed `given` over: what covers the scope, or it alone. False: too late."""
+        covering = self.covering(scope)
+        if asked_in != self.term or covering is None or self._standing(covering) is not Standing.TAKING:
+            return False
+        if given != covering:
+            self._step(covering, Happening.PART_TAKEN)
+            self._cover(scope, given)
+        self._step(given, Happening.TAKEN)
+        self._elsewhere.pop(given, None)
+        return True
+
+    def not_taken(self, scope: str, asked_in: int, *, refused: bool) -> None:
+        """The master keeps it (`refused`), or there was no answer."""
+        covering = self.covering(scope)
+        if asked_in != self.term or covering is None or self._standing(covering) is not Standing.TAKING:
+            return
+        if self._step(covering, Happening.REFUSED if refused else Happening.LOST) is Standing.UNKNOWN:
+            self._elsewhere.pop(covering, None)
+
+    def promise(self, scope: str, part: str) -> bool:
+        """Another node may have `part`: what covers the scope, or it alone. Whether it was ours to give."""
+        covering = self.covering(scope)
+        if covering is None or self._standing(covering) is not Standing.OURS:
+            return False
+        if part != covering:
+            self._cover(scope, part)
+            self._held[part] = Standing.OURS
+        return self._step(part, Happening.PROMISED) is Standing.GIVING
+
+    def give(self, part: str, destination: str, asked_in: int) -> bool:
+        """What was promised is handed over. False: the term has ended meanwhile, and with it all mastership."""
+        if asked_in != self.term or self._step(part, Happening.GIVEN) is not Standing.ELSEWHERE:
+            return False
+        self._remember(part, destination)
+        return True
+
+    def keep(self, part: str, asked_in: int) -> None:
+        """What was promised cannot be handed over."""
+        if asked_in == self.term:
+            self._step(part, Happening.KEPT)
+
+    def join(self, scope: str, master: str, asked_in: int) -> bool:
+        """What was promised has become part of the wider scope again, whose master this is."""
+        if not self.give(scope, master, asked_in):
+            return False
+        covering = wider(scope)
+        assert covering is not None
+        self._elsewhere.pop(scope)
+        return self.learn(scope, master, asked_in, covering)
+
+    # ---- the table
+
+    def _standing(self, scope: str | None) -> Standing:
+        if scope is None:
+            return Standing.UNKNOWN
+        return self._held.get(scope) or (Standing.ELSEWHERE if scope in self._elsewhere else Standing.UNKNOWN)
+
+    def _step(self, scope: str, happening: Happening) -> Standing:
+        before = self._standing(scope)
+        after = TRANSITIONS.get((before, happening), before)
+        if after in (Standing.OURS, Standing.TAKING, Standing.GIVING):
+            self._held[scope] = after
+        else:
+            self._held.pop(scope, None)
+        return after
+
+    def _remember(self, scope: str, master: str) -> None:
+        self._elsewhere[scope] = master
+        self._elsewhere.move_to_end(scope)
+        if len(self._elsewhere) > self._cached_max:
+            oldest = next(one for one in self._elsewhere if one not in self._held)
+            del self._elsewhere[oldest]
+
+    def _cover(self, scope: str, covering: str) -> None:
+        if wider(scope) is None:
+            return
+        self._covering[scope] = covering
+        self._covering.move_to_end(scope)
+        if len(self._covering) > self._cached_max:
+            self._covering.popitem(last=False)

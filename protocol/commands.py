@@ -92,18 +92,28 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who masters `scope`? If nobody does, `candidate` from now on. Answered by `Master`."""
+    """Who masters `scope` in this term? If nobody does, `candidate` from now on. Answered by `Master`.
 
+    `former` hands it over: if that node masters it as far as the root knows, `candidate` does from now on.
+    """
+
+    term: int
     scope: str
     candidate: str
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MasterMove:
-    """Hand the mailbox over to `destination` (None: the sender). Answered by `Moved`."""
+    """Let `destination` master the mailbox. Answered by `Moved`, or by `Refused` if its master is using it.
+
+    `now`: an operator wants it, whoever uses it.
+    """
 
     mailbox: int
-    destination: str | None = None
+    term: int
+    destination: str
+    now: bool = False
 
 
 # ---- mailboxes -------------------------------------------------------------------------------------------------
@@ -313,15 +323,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The scope's master."""
+    """The scope's master; `covering` is the wider scope, if it masters it as part of that one."""
 
     sid: str
+    covering: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Handed over, at this head."""
+    """Handed over, at this head of the mailbox. `scope` is the mailbox's, or a wider one that covers it."""
 
+    scope: str
     head: Dot | None
 
 
@@ -385,6 +397,7 @@ class RefusalCode:
     DISK_FULL = "DISK-FULL"
     NO_CONTENT = "NO-CONTENT"
     UNSUPPORTED = "UNSUPPORTED"
+    NOT_MASTER = "NOT-MASTER"
 
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge

@@ -227,12 +227,14 @@ def _(dropped: c.Dropped) -> list[Field]:
 
 @_fields.register
 def _(who: c.Who) -> list[Field]:
-    return ["WHO", _string(who.scope), _sid(who.candidate)]
+    former = _option("FROM", _sid, who.former)
+    return ["WHO", _number(who.term), _string(who.scope), _sid(who.candidate), *former]
 
 
 @_fields.register
 def _(move: c.MasterMove) -> list[Field]:
-    return ["MASTER-MOVE", _number_32(move.mailbox), *_option("TO", _sid, move.destination)]
+    now = ["NOW"] if move.now else []
+    return ["MASTER-MOVE", _number_32(move.mailbox), _number(move.term), _sid(move.destination), *now]
 
 
 @_fields.register
@@ -394,12 +396,12 @@ def _(done: c.Done) -> list[Field]:
 
 @_fields.register
 def _(master: c.Master) -> list[Field]:
-    return ["MASTER", _sid(master.sid)]
+    return ["MASTER", _sid(master.sid), *_option("OF", _string, master.covering)]
 
 
 @_fields.register
 def _(moved: c.Moved) -> list[Field]:
-    return ["MOVED", _maybe_dot(moved.head)]
+    return ["MOVED", _string(moved.scope), _maybe_dot(moved.head)]
 
 
 @_fields.register

@@ -242,13 +242,16 @@ class _Meaning(Transformer[Token, object]):
     def unsubscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
         return c.Subscribe(user, name, subscribed=False, entry=entry)
 
+    def master_move(self, mailbox: int, term: int, destination: str, now: Token | None) -> c.MasterMove:
+        return c.MasterMove(mailbox, term, destination, now=now is not None)
+
     def ack(self, dot: Dot, sid: str | None) -> c.Ack:
         return c.Ack(dot.origin, dot.seq, sid)
 
     request, response = Request, Response
     entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
-    root, dropped, who, master_move = c.Root, c.Dropped, c.Who, c.MasterMove
+    root, dropped, who = c.Root, c.Dropped, c.Who
     mbox, copy, expunge, store, merge = c.Mbox, c.Copy, c.Expunge, c.Store, c.Merge
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync, log, fetch_uid, fetch_guid, fetch_hash = c.Sync, c.Log, c.FetchUid, c.FetchGuid, c.FetchHash

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
-from master_election.masters import ScopePolicy
+from master_election.scopes import ScopePolicy
 from protocol.codec import ProtocolError
 from protocol.commands import (
     Ack,
@@ -26,6 +26,7 @@ from protocol.commands import (
     FetchUid,
     Links,
     Log,
+    MasterMove,
     Mbox,
     RefusalCode,
     Refused,
@@ -43,7 +44,8 @@ from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.mastership import Mastership
+from replicator.replication.mastership import RETRY_S, Mastership
+from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
 from replicator.replication.receiving import Receiver
 from replicator.replication.shipping import Shipper
@@ -58,11 +60,14 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
 SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
-RETRY_S = 0.05  # before a change is tried again that met a change of routes
 
 
-class _TermEndedError(MailError):
-    """The change was not numbered: this node was the mailbox's master in a term that has ended."""
+class _NotOursError(MailError):
+    """The change was not numbered: the term has ended, or the mailbox has another master now."""
+
+
+class _NotMasterError(MailError):
+    """The change goes back where it came from: the node that sent it knows an old master."""
 
 
 @dataclass(slots=True)
@@ -96,7 +101,8 @@ class Coordinator:
             timeout_s=config.mastership.timeout_s,
             routes_changed=self._routes_changed,
         )
-        self.healer = Healer(store, self.mastership, self.submit, environment.new_guid)
+        self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
+        self.healer = Healer(store, self.mastership, self.submit, environment.new_guid, config.conflict.uid)
         self.feeds: dict[str, Feed] = {}
         self._new_id = environment.new_guid
         self._contexts: dict[str, dict[str, int]] = {}
@@ -111,6 +117,7 @@ class Coordinator:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self._beat, mastership.heartbeat_s)
+            nursery.start_soon(self.mover.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
@@ -126,6 +133,8 @@ class Coordinator:
         """
         reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S):
+            await self._complete.wait()
+            self.mover.changed(operation.key)
             reply = await self.perform(operation)
         if reply is not None:
             # It is done and durable: a node that is far behind must not make its client try again.
@@ -148,23 +157,39 @@ class Coordinator:
                     continue
                 try:
                     return await self._number(operation)
-                except _TermEndedError:
+                except _NotOursError:
                     continue
             link = self.mastership.toward(master)
-            if link is None or link is came_from:
-                self.mastership.forget(key)
-                await trio.sleep(RETRY_S)
-                continue
-            try:
-                reply = await link.request(operation.command)
-            except LinkDownError:
-                if not operation.can_repeat:
-                    raise UnavailableError("the link broke; the change may or may not have been made") from None
-                await trio.sleep(RETRY_S)
-                continue
-            if isinstance(reply, Refused):
+            if link is not None and link is came_from:
+                self.mastership.bounced(key)
+                raise _NotMasterError
+            reply = await self._forward(operation, link, master) if link else None
+            if reply is not None:
+                return reply
+            self.mastership.bounced(key)
+            await trio.sleep(RETRY_S)
+
+    async def _forward(self, operation: Operation, link: PeerLink, master: str) -> Reply | None:
+        """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
+        term = self.mastership.masters.term
+        try:
+            reply = await link.request(operation.command)
+        except LinkDownError:
+            if operation.can_repeat:
+                return None
+            raise UnavailableError("the link broke; the change may or may not have been made") from None
+        match reply:
+            case Refused(code=RefusalCode.NOT_MASTER):
+                return None
+            case Refused():
                 raise error_of(reply)
-            return reply
+            case Saved(master=None):
+                return replace(reply, master=master)
+            case Saved(master=str(named)) if named != master:
+                self.mastership.named(operation.key, named, term)
+                return reply
+            case _:
+                return reply
 
     async def _number(self, operation: Operation) -> Reply:
         self.durability.check()
@@ -174,13 +199,13 @@ class Coordinator:
         return reply
 
     async def _run(self, operation: Operation) -> Reply:
-        masters = self.mastership.masters
-        term = masters.term
+        mastership = self.mastership
+        term = mastership.masters.term
 
         def run(tx: Transaction) -> Reply:
-            # In the writer's turn: what comes after the flush that ends a term is not numbered any more.
-            if masters.term != term:
-                raise _TermEndedError
+            # In the writer's turn: what comes after the flush that ends a term, or a move, is not numbered any more.
+            if mastership.masters.term != term or not mastership.is_ours(operation.key):
+                raise _NotOursError
             _check_mailbox(tx, operation.key)
             return operation.run(tx)
 
@@ -253,6 +278,8 @@ class Coordinator:
             with trio.move_on_after(REQUEST_TIMEOUT_S):
                 return await self._answer(link, command)
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
+        except _NotMasterError:
+            return Refused(RefusalCode.NOT_MASTER, f"{self.sid} would send it back; ask the root again")
         except MailError as error:
             return refusal(error)
         except LinkDownError as error:
@@ -277,6 +304,8 @@ class Coordinator:
                 return Done()
             case Who():
                 return await self.mastership.answer_who(command)
+            case MasterMove():
+                return await self.mover.move(_named(link, command.mailbox), command, link)
             case Mbox():
                 return await comparison.compare(self.store, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid():
@@ -338,6 +367,13 @@ def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
     uidvalidity = reading.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
     if chain.user != key.user or uidvalidity > key.uidvalidity:
         raise FolderNotFoundError("the folder is another one by now; open it again")
+
+
+def _named(link: PeerLink, number: int) -> MailboxKey:
+    key = link.key_of(number)
+    if key is None:
+        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+    return key
 
 
 def _joined(replies: list[Reply]) -> Reply:

@@ -2,7 +2,7 @@
 
 Puts the state machines of `master_election` between the links: it feeds them events and does what they say. A node
 that has just become a mailbox's master first compares the heads of that mailbox with the other nodes and catches
-up; it numbers after that, or after `timeout_s` at the latest.
+up; it numbers after that, or after `timeout_s` at the latest. How a scope changes hands is in `moving`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from master_election.election import (
     StopMastering,
 )
 from master_election.links import LinkTable, LinkUpdate
-from master_election.masters import Masters, ScopePolicy, scope_of
+from master_election.masters import Masters, Standing
+from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import Dot
@@ -42,10 +43,10 @@ CatchUp = Callable[[MailboxKey], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Question:
-    """A WHO that waits for its answer. `master` None: ask again."""
+    """A WHO that waits for its answer. `answer` None: ask again."""
 
     answered: trio.Event = field(default_factory=trio.Event)
-    master: str | None = None
+    answer: Master | None = None
 
 
 class Mastership:
@@ -74,12 +75,13 @@ class Mastership:
         self._catch_up = catch_up
         self._timeout_s = timeout_s
         self._routes_changed = routes_changed
-        self._ready: set[bytes] = set()
+        self._ready: dict[bytes, str] = {}  # mailbox id -> scope
         self._readying: dict[bytes, trio.Event] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
+        self._move_ended = trio.Event()
         # Not bounded here: the election holds no more questions than `MAX_HELD`.
-        self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[None]]](math.inf)
+        self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[object]]](math.inf)
 
     # ---- events
 
@@ -130,30 +132,41 @@ class Mastership:
 
     def may_number(self, key: MailboxKey) -> bool:
         """Whether this node may number the mailbox's changes at this moment."""
-        return key.mailbox_id in self._ready and self.known_master(key) == self.sid
+        return key.mailbox_id in self._ready and self.is_ours(key)
+
+    def is_ours(self, key: MailboxKey) -> bool:
+        """Whether this node masters the mailbox at this moment. Any thread may ask."""
+        return self.masters.is_ours(self.scope(key))
 
     async def find(self, key: MailboxKey) -> str:
-        """The mailbox's master; this node, if nobody was and it asks first. Waits while a term settles."""
+        """The mailbox's master; this node, if nobody was and it asks first. Waits while a term settles or it moves."""
         scope = self.scope(key)
         while True:
+            while self.masters.is_moving(scope):
+                await self._move_ended.wait()
             known = self.masters.master(scope)
             if known is not None:
                 return known
             term = self.masters.term
-            answer = await self._ask(scope, self.sid)
+            answer = await self.ask(Who(term, scope, self.sid))
             if answer is None:
                 await trio.sleep(RETRY_S)
             else:
-                self.masters.learn(scope, answer, term)
+                self.masters.learn(scope, answer.sid, term, answer.covering)
 
     async def answer_who(self, who: Who) -> Reply:
         """A neighbour asks."""
-        master = await self._ask(who.scope, who.candidate)
-        return Master(master) if master else Refused(RefusalCode.UNAVAILABLE, "a new term has begun; ask again")
+        return await self.ask(who) or Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
 
-    def forget(self, key: MailboxKey) -> None:
-        """The master said that it is not."""
-        self.masters.forget(self.scope(key))
+    def bounced(self, key: MailboxKey) -> None:
+        """Its master said that it is not, or cannot be reached."""
+        self.masters.bounced(self.scope(key))
+
+    def named(self, key: MailboxKey, master: str, asked_in: int) -> None:
+        """A reply names the master, which is not the one that was asked: a part may have moved, or all."""
+        scope = self.scope(key)
+        if self.masters.standing(scope) is Standing.ELSEWHERE and master != self.sid:
+            self.masters.learn(scope, master, asked_in)
 
     async def get_ready(self, key: MailboxKey) -> None:
         """Before this node numbers its first change to a mailbox: see what the others have of it."""
@@ -165,11 +178,32 @@ class Mastership:
         try:
             with trio.move_on_after(self._timeout_s):
                 await self._catch_up(key)
-            if term == self.masters.term:
-                self._ready.add(key.mailbox_id)
+            if self.is_ours(key):
+                self.is_ready(key, term)
         finally:
             del self._readying[key.mailbox_id]
             done.set()
+
+    # ---- as `moving` needs it
+
+    def is_ready(self, key: MailboxKey, term: int) -> None:
+        """This node has in that term all that its master before had of the mailbox."""
+        if term == self.masters.term:
+            self._ready[key.mailbox_id] = self.scope(key)
+
+    def not_ready(self, scope: str) -> None:
+        """What this node gives away it must compare again when it comes back."""
+        for mailbox_id in [found for found, of in self._ready.items() if scope in (of, wider(of))]:
+            del self._ready[mailbox_id]
+
+    def move_ended(self) -> None:
+        """Let those go on who wait for the end of a move."""
+        self._move_ended.set()
+        self._move_ended = trio.Event()
+
+    def later(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do this in a task of its own, which ends with this node."""
+        self._work_in.send_nowait(work)
 
     # ---- doing what the machines say
 
@@ -187,7 +221,8 @@ class Mastership:
                 case StopMastering(term):
                     self.masters.begin(term)
                     self._ready.clear()
-                    self._work_in.send_nowait(partial(self._drop, term))
+                    self.move_ended()
+                    self.later(partial(self._drop, term))
                 case SendRoot(to, root):
                     self._post(to, root)
                 case SendDropped(to, dropped):
@@ -197,7 +232,7 @@ class Mastership:
                 case RefuseWho(request_id):
                     self._answered(request_id, None)
                 case ForwardWho():
-                    self._work_in.send_nowait(partial(self._pass_on, action))
+                    self.later(partial(self._pass_on, action))
 
     async def _drop(self, term: int) -> None:
         """What was numbered before must be on disk, and so in the context, before anyone else numbers."""
@@ -210,38 +245,35 @@ class Mastership:
             await trio.sleep(heartbeat_s)
             self._do(self.election.tick())
 
-    async def _ask(self, scope: str, candidate: str) -> str | None:
+    async def ask(self, who: Who) -> Master | None:
+        """The root's answer; None: there is none now."""
         self._asked += 1
         request_id, question = self._asked, _Question()
         self._questions[request_id] = question
         try:
-            self._do(self.election.receive_who(scope, candidate, request_id))
+            self._do(self.election.receive_who(who, request_id))
             with trio.move_on_after(self._timeout_s):
                 await question.answered.wait()
-            return question.master
+            return question.answer
         finally:
             del self._questions[request_id]
             self.election.forget_who(request_id)
 
     async def _pass_on(self, who: ForwardWho) -> None:
         link = self._link_to(who.to)
-        master = None
+        reply = None
         if link is not None:
             try:
                 with trio.move_on_after(self._timeout_s):
-                    match await link.request(Who(who.scope, who.candidate)):
-                        case Master(sid):
-                            master = sid
-                        case _:
-                            pass
+                    reply = await link.request(who.who)
             except LinkDownError:
                 pass
-        self._answered(who.request_id, master)
+        self._answered(who.request_id, reply if isinstance(reply, Master) else None)
 
-    def _answered(self, request_id: int, master: str | None) -> None:
+    def _answered(self, request_id: int, answer: Master | None) -> None:
         question = self._questions.get(request_id)
         if question is not None:
-            question.master = master
+            question.answer = answer
             question.answered.set()
 
     def _post(self, to: str, command: Links | Root | Dropped) -> None:

@@ -23,10 +23,20 @@ from master_election.election import (
 )
 from master_election.links import LinkTable, LinkUpdate
 from master_election.masters import Masters
-from protocol.commands import Dropped, Links, Master, Refused, Root, Who
+from protocol.commands import Dropped, Links, Master, Moved, Refused, Root, Who
 from protocol.values import Dot
 
-Body = Links | Root | Dropped | Who | Master | Refused
+
+@dataclass(frozen=True)
+class Move:
+    """A MASTER-MOVE, with the scope in the place of the mailbox's number."""
+
+    scope: str
+    term: int
+    destination: str
+
+
+Body = Links | Root | Dropped | Who | Move | Master | Moved | Refused
 
 
 @dataclass(frozen=True)
@@ -42,10 +52,14 @@ class Message:
                 return f"ROOT {term} {root}"
             case Dropped(term, sid, _):
                 return f"DROPPED {term} {sid}"
-            case Who(scope, candidate):
-                return f"WHO {scope} {candidate}"
-            case Master(sid):
-                return f"MASTER {sid}"
+            case Who(_, scope, candidate, former):
+                return f"WHO {scope} {candidate}" + (f" FROM {former}" if former else "")
+            case Move(scope, _, destination):
+                return f"MASTER-MOVE {scope} {destination}"
+            case Master(sid, covering):
+                return f"MASTER {sid}" + (f" OF {covering}" if covering else "")
+            case Moved(scope, _):
+                return f"MOVED {scope}"
             case Refused():
                 return "REFUSED"
 
@@ -57,9 +71,23 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Taking:
+    scope: str
+    term: int
+
+
+@dataclass(frozen=True)
+class Telling:
+    """The root is told of a move, until it answers."""
+
+    who: Who
+
+
+@dataclass(frozen=True)
 class Relayed:
     sender: str
     tag: int
+    body: Who | Move
 
 
 @dataclass
@@ -68,8 +96,10 @@ class Node:
     links: LinkTable
     election: Election
     masters: Masters
-    requests: dict[int, Question | Relayed] = field(default_factory=dict)
+    requests: dict[int, Question | Taking | Telling | Relayed] = field(default_factory=dict)
     unflushed: list[int] | None = None  # terms whose StopMastering waits for `flush`; None: done at once
+    giving: list[tuple[Relayed, str]] = field(default_factory=list)  # and the part that was promised
+    deferred: list[Relayed] = field(default_factory=list)  # moves that wait for the end of a move
 
 
 class Cluster:
@@ -106,7 +136,12 @@ class Cluster:
 
     def tick(self, sids: Iterable[str]) -> None:
         for sid in sids:
-            self._perform(sid, self.nodes[sid].election.tick())
+            node = self.nodes[sid]
+            self._perform(sid, node.election.tick())
+            for request, telling in [*node.requests.items()]:
+                if isinstance(telling, Telling):
+                    del node.requests[request]
+                    self._tell(node, telling.who)
 
     def hold(self, sid: str) -> None:
         self.nodes[sid].unflushed = []
@@ -116,6 +151,9 @@ class Cluster:
         terms, node.unflushed = node.unflushed or [], None
         for term in terms:
             self._perform(sid, node.election.masters_dropped(term, (Dot(f"{sid}.1", term),)))
+        promised, node.giving = node.giving, []
+        for relayed, part in promised:
+            self._give(node, relayed, part)
 
     def ask(self, sid: str, scope: str) -> None:
         """Unless it is known here."""
@@ -123,7 +161,31 @@ class Cluster:
         if node.masters.master(scope) is None:
             request = next(self.tags)
             node.requests[request] = Question(scope, node.masters.term)
-            self._perform(sid, node.election.receive_who(scope, sid, request))
+            self._perform(sid, node.election.receive_who(Who(node.masters.term, scope, sid), request))
+
+    def move(self, sid: str, scope: str) -> None:
+        """The node asks the master that it knows for the scope, if that is another."""
+        node = self.nodes[sid]
+        master = node.masters.want(scope)
+        if master is not None:
+            request = next(self.tags)
+            node.requests[request] = Taking(scope, node.masters.term)
+            self._send(sid, node.links.next_hop(master), Message(Move(scope, node.masters.term, sid), request))
+
+    def change(self, sid: str, scope: str) -> None:
+        """A client's change finds its way to the master, by what each node knows; the answer says which."""
+        at, came_from = sid, ""
+        path = [sid]
+        while (master := self.nodes[at].masters.master(scope)) != at:
+            to = None if master is None else self.nodes[at].links.next_hop(master)
+            if self.nodes[at].masters.is_moving(scope):
+                return self._say(f"{' > '.join(path)}  a change of {scope} waits")
+            if to is None or to == came_from:
+                self.nodes[at].masters.bounced(scope)
+                return self._say(f"{' > '.join(path)}  a change of {scope} goes back: NOT-MASTER")
+            at, came_from = to, at
+            path.append(at)
+        return self._say(f"{' > '.join(path)}  a change of {scope} is numbered")
 
     def lose(self, wire: tuple[str, str]) -> None:
         self._say(f"{wire[0]} > {wire[1]}  {self.wires[wire].popleft()}  is lost")
@@ -140,14 +202,14 @@ class Cluster:
                 self._perform(here, node.election.receive_root(root, sender))
             case Dropped() as dropped:
                 self._perform(here, node.election.receive_dropped(dropped, sender))
-            case Who(scope, candidate):
+            case Who() as who:
                 request = next(self.tags)
-                node.requests[request] = Relayed(sender, message.tag)
-                self._perform(here, node.election.receive_who(scope, candidate, request))
-            case Master(sid):
-                self._conclude(here, message.tag, sid)
-            case Refused():
-                self._conclude(here, message.tag, None)
+                node.requests[request] = Relayed(sender, message.tag, who)
+                self._perform(here, node.election.receive_who(who, request))
+            case Move() as move:
+                self._move(node, Relayed(sender, message.tag, move))
+            case Master() | Moved() | Refused() as reply:
+                self._conclude(here, message.tag, reply)
 
     # ---- convenience
 
@@ -193,35 +255,102 @@ class Cluster:
                     self._send(here, to, Message(dropped))
                 case AnswerWho(request, master):
                     self._conclude(here, request, master)
-                case ForwardWho(request, to, scope, candidate):
-                    self._send(here, to, Message(Who(scope, candidate), request))
+                case ForwardWho(request, to, who):
+                    self._send(here, to, Message(who, request))
                 case RefuseWho(request):
-                    self._conclude(here, request, None)
+                    self._conclude(here, request, Refused("UNAVAILABLE", ""))
 
     def _stop_mastering(self, node: Node, term: int) -> None:
         self._say(f"{node.sid}: stops mastering, term {term}")
         node.masters.begin(term)
+        self._again(node)
         if node.unflushed is not None:
             node.unflushed.append(term)
             return
         self._perform(node.sid, node.election.masters_dropped(term, (Dot(f"{node.sid}.1", term),)))
 
-    def _conclude(self, here: str, request: int, master: str | None) -> None:
+    def _conclude(self, here: str, request: int, reply: Master | Moved | Refused) -> None:
         node = self.nodes[here]
         match node.requests.pop(request, None):
-            case Relayed(sender, tag):
-                body = Master(master) if master is not None else Refused("UNAVAILABLE", "a new term began")
-                self._send(here, sender, Message(body, tag))
+            case Relayed(sender, tag, body):
+                if isinstance(body, Move) and isinstance(reply, Moved):
+                    node.masters.learn(body.scope, body.destination, body.term, reply.scope)
+                self._send(here, sender, Message(reply, tag))
             case Question(scope, term):
-                if master is None:
-                    self._say(f"{here}: has no answer about {scope}")
-                elif node.masters.learn(scope, master, term):
-                    self._say(f"{here}: master of {scope} is {master}")
-                else:
-                    self._say(f"{here}: answer {master} about {scope} comes too late")
+                self._answered(node, scope, term, reply)
+            case Taking(scope, term):
+                self._taken(node, scope, term, reply)
+            case Telling(who) if not isinstance(reply, Master) and who.term == node.masters.term:
+                self._tell(node, who, at_once=False)
 
-    def _send(self, here: str, to: str, message: Message) -> None:
-        if (here, to) in self.wires:
+    def _answered(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:
+        if not isinstance(reply, Master):
+            self._say(f"{node.sid}: has no answer about {scope}")
+        elif node.masters.learn(scope, reply.sid, term, reply.covering):
+            self._say(f"{node.sid}: master of {scope} is {reply.sid}")
+        else:
+            self._say(f"{node.sid}: answer {reply.sid} about {scope} comes too late")
+
+    def _taken(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:
+        if isinstance(reply, Moved) and node.masters.taken(scope, reply.scope, term):
+            self._say(f"{node.sid}: is now master of {reply.scope}")
+        else:
+            node.masters.not_taken(scope, term, refused=isinstance(reply, Refused))
+            self._say(f"{node.sid}: did not get {scope}")
+        self._again(node)
+
+    # ---- moves
+
+    def _move(self, node: Node, relayed: Relayed) -> None:
+        move = relayed.body
+        assert isinstance(move, Move)
+        master = node.masters.master(move.scope)
+        if node.masters.is_moving(move.scope) and move.term == node.masters.term:
+            node.deferred.append(relayed)
+        elif move.term != node.masters.term or master is None:
+            self._send(node.sid, relayed.sender, Message(Refused("UNAVAILABLE", ""), relayed.tag))
+        elif master == node.sid:
+            self._promise(node, relayed, node.masters.covering(move.scope) or move.scope)
+        else:
+            request = next(self.tags)
+            node.requests[request] = relayed
+            self._send(node.sid, node.links.next_hop(master), Message(move, request))
+
+    def _promise(self, node: Node, relayed: Relayed, part: str) -> None:
+        assert isinstance(relayed.body, Move)
+        if not node.masters.promise(relayed.body.scope, part):
+            return
+        if node.unflushed is None:
+            self._give(node, relayed, part)
+        else:
+            node.giving.append((relayed, part))
+
+    def _give(self, node: Node, relayed: Relayed, part: str) -> None:
+        move = relayed.body
+        assert isinstance(move, Move)
+        if not node.masters.give(part, move.destination, move.term):
+            self._send(node.sid, relayed.sender, Message(Refused("UNAVAILABLE", ""), relayed.tag))
+            return
+        self._say(f"{node.sid}: hands {part} over to {move.destination}")
+        self._send(node.sid, relayed.sender, Message(Moved(part, None), relayed.tag))
+        self._tell(node, Who(move.term, part, move.destination, former=node.sid))
+        self._again(node)
+
+    def _tell(self, node: Node, who: Who, *, at_once: bool = True) -> None:
+        if who.term != node.masters.term:
+            return
+        request = next(self.tags)
+        node.requests[request] = Telling(who)
+        if at_once:
+            self._perform(node.sid, node.election.receive_who(who, request))
+
+    def _again(self, node: Node) -> None:
+        deferred, node.deferred = node.deferred, []
+        for relayed in deferred:
+            self._move(node, relayed)
+
+    def _send(self, here: str, to: str | None, message: Message) -> None:
+        if to is not None and (here, to) in self.wires:
             self.wires[here, to].append(message)
 
     def _say(self, line: str) -> None:

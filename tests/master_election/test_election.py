@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from master_election import election
 from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
-from protocol.commands import Dropped, Root
+from protocol.commands import Dropped, Master, Root, Who
 from tests.master_election.cluster import Cluster
 
 SIDS = "abcde"
@@ -33,20 +33,20 @@ def pair() -> Cluster:
 
 def test_a_lone_node_answers_at_once_and_always_the_same() -> None:
     machine = alone()
-    assert machine.receive_who("inbox", "a", 1) == [AnswerWho(1, "a")]
+    assert machine.receive_who(Who(machine.term, "inbox", "a"), 1) == [AnswerWho(1, Master("a"))]
     assert machine.tick() == []
 
 
 def test_a_master_that_cannot_be_reached_is_not_appointed() -> None:
-    assert alone().receive_who("inbox", "z", 1) == [RefuseWho(1)]
+    assert alone().receive_who(Who(1, "inbox", "z"), 1) == [RefuseWho(1)]
 
 
 def test_beyond_the_bound_the_root_is_the_master_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "MAX_SCOPES", 1)
     machine = pair().nodes["a"].election
-    assert machine.receive_who("inbox", "b", 1) == [AnswerWho(1, "b")]
-    assert machine.receive_who("sent", "b", 2) == [AnswerWho(2, "a")]
-    assert machine.receive_who("inbox", "a", 3) == [AnswerWho(3, "b")]
+    assert machine.receive_who(Who(machine.term, "inbox", "b"), 1) == [AnswerWho(1, Master("b"))]
+    assert machine.receive_who(Who(machine.term, "sent", "b"), 2) == [AnswerWho(2, Master("a"))]
+    assert machine.receive_who(Who(machine.term, "inbox", "a"), 3) == [AnswerWho(3, Master("b"))]
 
 
 def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,10 @@ def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = pair().nodes["a"].election
     machine.receive_dropped(Dropped(7, "b", ()), "b")
     assert machine.term == 8
-    assert [machine.receive_who("inbox", "a", request) for request in (1, 2, 3)] == [[], [], [RefuseWho(3)]]
+    who = Who(machine.term, "inbox", "a")
+    assert [machine.receive_who(who, request) for request in (1, 2, 3)] == [[], [], [RefuseWho(3)]]
     machine.forget_who(1)
-    assert machine.receive_who("inbox", "a", 4) == []
+    assert machine.receive_who(Who(machine.term, "inbox", "a"), 4) == []
 
 
 def test_a_root_that_is_not_ours_is_ignored() -> None:

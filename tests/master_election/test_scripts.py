@@ -34,8 +34,12 @@ def perform(cluster: Cluster, line: str) -> list[str]:
             cluster.hold(sid)
         case "flush", [sid]:
             cluster.flush(sid)
-        case "who", [sid, scope]:
-            cluster.ask(sid, scope)
+        case "who", [sid, *scope]:
+            cluster.ask(sid, " ".join(scope))
+        case "move", [sid, *scope]:
+            cluster.move(sid, " ".join(scope))
+        case "change", [sid, *scope]:
+            cluster.change(sid, " ".join(scope))
         case "lose", [sender, ">", to]:
             cluster.lose((sender, to))
         case "deliver", [sender, ">", to]:

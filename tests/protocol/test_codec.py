@@ -75,8 +75,8 @@ def test_a_larger_one_does_not_leave() -> None:
         (save(b"x" * 51), False),
         (Sync(1, 1, 1, 1, (), b"x" * 40, b"y" * 40), True),
         (Sync(1, 1, 1, 1, (), b"x" * 41, b"y" * 40), False),
-        (Who("x" * 90, "dc1"), True),
-        (Who("x" * 91, "dc1"), False),
+        (Who(5, "x" * 88, "dc1"), True),
+        (Who(5, "x" * 89, "dc1"), False),
     ],
 )
 def test_both_ends_draw_the_same_limits(command: Save, fits: bool) -> None:  # noqa: FBT001 - parametrized
@@ -101,9 +101,9 @@ def test_items_before_the_damage_count_and_nothing_after_it() -> None:
 
 def test_a_synchronising_literal_asks_first() -> None:
     decoder = Decoder()
-    assert list(decoder.feed(b"a WHO {3}\r\n")) == [ContinuationNeeded(b"a WHO {3}\r\n", 3)]
+    assert list(decoder.feed(b"a WHO 5 {3}\r\n")) == [ContinuationNeeded(b"a WHO 5 {3}\r\n", 3)]
     assert Encoder().continuation() == b"+ OK\r\n"
-    assert list(decoder.feed(b"ann dc1\r\n")) == [Request("a", Who("ann", "dc1"))]
+    assert list(decoder.feed(b"ann dc1\r\n")) == [Request("a", Who(5, "ann", "dc1"))]
 
 
 @pytest.mark.parametrize("plus", [b"", b"+"])
@@ -195,7 +195,7 @@ def test_an_endless_line_and_an_announced_literal_cost_nothing() -> None:
     peak, error = peak_while_reading(Decoder(), b"x" * 600_000)
     assert error is not None
     assert peak < 2 * MIB
-    peak, error = peak_while_reading(Decoder(), b"a WHO {67108864+}\r\n")
+    peak, error = peak_while_reading(Decoder(), b"a WHO 5 {67108864+}\r\n")
     assert error is None
     assert peak < MIB
 

@@ -22,8 +22,8 @@ VERBS: list[tuple[str, type]] = [
     ("* LINKS ()", c.Links),
     ("a ROOT 1 dc1", c.Root),
     ("a DROPPED 1 dc1 ()", c.Dropped),
-    ("a WHO ann dc1", c.Who),
-    ("a MASTER-MOVE 1", c.MasterMove),
+    ("a WHO 5 ann dc1", c.Who),
+    ("a MASTER-MOVE 1 5 dc1", c.MasterMove),
     (f"a MBOX 1 ann INBOX {'0' * 32} 1 1 0 0 NIL NIL", c.Mbox),
     (f"a SAVE (1) 0 {'0' * 32} () {{0+}}\r\n", c.Save),
     (f"a COPY 1 2 3 ({'0' * 32}) 0 ()", c.Copy),
@@ -45,7 +45,7 @@ VERBS: list[tuple[str, type]] = [
     ("a OK", c.Done),
     ("a OK ENTRY dc1.b3:1", c.Done),
     ("a OK MASTER dc1", c.Master),
-    ("a OK MOVED NIL", c.Moved),
+    ("a OK MOVED global NIL", c.Moved),
     ("a OK SAVED () ()", c.Saved),
     ("a OK STORED NIL 0", c.Stored),
     ("a OK MISMATCH () NIL ()", c.Mismatch),
@@ -98,11 +98,11 @@ def test_refusal_codes_can_be_sent() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        c.Who("ann", "d c"),
-        c.Who("ann", ""),
-        c.Who("ann", "dc.1"),
-        c.Who("\ud800", "dc1"),
-        c.Who("x" * 65537, "dc1"),
+        c.Who(5, "ann", "d c"),
+        c.Who(5, "ann", ""),
+        c.Who(5, "ann", "dc.1"),
+        c.Who(5, "\ud800", "dc1"),
+        c.Who(5, "x" * 65537, "dc1"),
         c.Root(-1, "dc1"),
         c.Root(2**63, "dc1"),
         c.Ack("dc1", 1),
@@ -153,7 +153,7 @@ def test_a_set_of_uids_without_pattern_passes() -> None:
     ],
 )
 def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
-    assert Encoder().request("a", c.Who(text, "dc1")) == b"a WHO " + wire + b" dc1\r\n"
+    assert Encoder().request("a", c.Who(5, text, "dc1")) == b"a WHO 5 " + wire + b" dc1\r\n"
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
         "a ROOT 99999999999999999999 dc1",
         "a ROOT -1 dc1",
         "a ROOT 1 d.c",
-        "a WHO ann\u00e4 dc1",
-        "a WHO {1+}\r\n\u00e4 dc1",
-        'a WHO "a\tb" dc1 x',
-        'a WHO "unfinished dc1',
-        'a WHO "a\\b" dc1',
-        "a WHO {3} dc1",
-        "a WHO (ann) dc1",
+        "a WHO 5 ann\u00e4 dc1",
+        "a WHO 5 {1+}\r\n\u00e4 dc1",
+        'a WHO 5 "a\tb" dc1 x',
+        'a WHO 5 "unfinished dc1',
+        'a WHO 5 "a\\b" dc1',
+        "a WHO 5 {3} dc1",
+        "a WHO 5 (ann) dc1",
         "a FETCH UID 1 0",
         "a FETCH UID 1 4294967296",
         "a FETCH GUID 00",
@@ -202,7 +202,7 @@ def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
         "a LOG (dc1.b:1  dc1.b:2)",
         "a LOG " + "(" * 10_000,
         "a LOG (" + " ".join(["a.b:1"] * 10_001) + ")",
-        f"a WHO {'x' * 65537} dc1",
+        f"a WHO 5 {'x' * 65537} dc1",
     ],
     ids=lambda text: repr(text[:40]),
 )

@@ -204,7 +204,7 @@ async def test_a_request_that_cannot_be_ends_the_link(
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (MasterMove(1), RefusalCode.UNSUPPORTED),
+        (MasterMove(1, 1, "dc1"), RefusalCode.UNAVAILABLE),
         (Sync(1, 1, 1, 0, ()), RefusalCode.UNSUPPORTED),
         (FetchHash(b"h" * 32), RefusalCode.NO_CONTENT),
         (FetchGuid(GUID), RefusalCode.NO_CONTENT),

@@ -235,7 +235,7 @@ async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_ne
 
         monkeypatch.setattr(store, "write", write_late)
         assert await nodes["dc1"].save("second") == 2
-        assert outcomes == ["_TermEndedError", "Saved"]
+        assert outcomes == ["_NotOursError", "Saved"]
         await nodes.converged()
 
 

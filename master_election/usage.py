@@ -1,0 +1,116 @@
+"""Which scopes this node's clients change, and whether a master should move for that (design section 5).
+
+Mastership follows the people who use a mailbox, but two busy nodes must not toss it back and forth:
+
+- A node asks for a scope only after its clients have changed it a few times in a row, and after a refusal waits twice
+  as long before it asks again.
+- A master gives away only what its own clients have left alone for a while. So of two nodes that are both busy the
+  master stays, however often the other one asks.
+- A scope that has just come stays; each time that it comes back within a minute or so, twice as long.
+
+All times are seconds of one clock, which the caller reads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from master_election.scopes import wider
+
+ASK_AFTER = 3
+"""Changes that make a node ask: one or two are not worth a round trip."""
+
+IN_A_ROW_S = 10.0
+"""Changes further apart than this are not in a row."""
+
+QUIET_S = 2.0
+"""A master whose own clients made no change for so long gives the scope away."""
+
+STAY_S, STAY_MAX_S = 5.0, 300.0
+"""How long a scope stays where it came to: doubled each time that it comes back soon."""
+
+RETRY_S, RETRY_MAX_S = 2.0, 120.0
+"""How long a node waits after a refusal: doubled each time."""
+
+JOIN_AFTER_S = 60.0
+"""A scope that was split off becomes part of the wider one again when it was left alone for so long."""
+
+REMEMBERED_MAX = 100_000
+"""Scopes whose usage is remembered, about 30 MiB; of the others nothing is known, so they may move."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    changes: int = 0  # in a row
+    changed_at: float = float("-inf")
+    ask_at: float = float("-inf")  # not before
+    retry_s: float = RETRY_S
+    came_at: float = float("-inf")
+    stay_s: float = 0.0
+
+
+class Usage:
+    """What this node's own clients do, by scope, and what that means for moves.
+
+    A change counts for the mailbox's scope and for the wider one that it is part of, if there is one.
+    """
+
+    def __init__(self) -> None:
+        self._scopes: OrderedDict[str, _Usage] = OrderedDict()
+
+    def changed(self, scope: str, now: float) -> None:
+        """A client of this node changes something in the mailbox of this scope."""
+        for each in _levels(scope):
+            usage = self._of(each)
+            usage.changes = usage.changes + 1 if now - usage.changed_at < IN_A_ROW_S else 1
+            usage.changed_at = now
+
+    def wants(self, scope: str, now: float) -> bool:
+        """Whether this node should ask the scope's master for it."""
+        usage = self._scopes.get(scope)
+        return usage is not None and usage.changes >= ASK_AFTER and now >= usage.ask_at
+
+    def refused(self, scope: str, now: float) -> None:
+        """The master keeps the scope: ask later."""
+        usage = self._of(scope)
+        usage.ask_at = now + usage.retry_s
+        usage.retry_s = min(RETRY_MAX_S, usage.retry_s * 2)
+
+    def came(self, scope: str, now: float) -> None:
+        """This node has become the scope's master by a move."""
+        usage = self._of(scope)
+        soon = now - usage.came_at < max(IN_A_ROW_S, 4 * usage.stay_s)
+        usage.stay_s = min(STAY_MAX_S, usage.stay_s * 2) if soon else STAY_S
+        usage.came_at, usage.retry_s = now, RETRY_S
+
+    def may_go(self, scope: str, now: float) -> bool:
+        """Whether this node, the master of exactly this scope, should give it to one that asks."""
+        usage = self._scopes.get(scope)
+        return usage is None or (now - usage.changed_at >= QUIET_S and now - usage.came_at >= usage.stay_s)
+
+    def offer(self, scope: str, covering: str, now: float) -> str | None:
+        """What to give to a node that asks for this mailbox: what covers it, it alone, or nothing.
+
+        A wider scope is split where it is in use, or would move too often.
+        """
+        if self.may_go(covering, now):
+            return covering
+        return scope if scope != covering and self.may_go(scope, now) else None
+
+    def may_join(self, scope: str, now: float) -> bool:
+        """Whether a part that was split off was left alone for so long that it should join the wider scope again."""
+        usage = self._scopes.get(scope)
+        return usage is None or now - max(usage.changed_at, usage.came_at) >= JOIN_AFTER_S
+
+    def _of(self, scope: str) -> _Usage:
+        usage = self._scopes.setdefault(scope, _Usage())
+        self._scopes.move_to_end(scope)
+        if len(self._scopes) > REMEMBERED_MAX:
+            self._scopes.popitem(last=False)
+        return usage
+
+
+def _levels(scope: str) -> tuple[str, ...]:
+    around = wider(scope)
+    return (scope,) if around is None else (scope, around)

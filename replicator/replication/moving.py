@@ -1,0 +1,204 @@
+"""Moving masters: a scope goes to the node whose clients use it, or where an operator wants it (design section 5).
+
+The node that wants it asks the present master by MASTER-MOVE, which follows the chain of former masters. The master
+finishes what it numbers, hands over the mailbox's head, and forwards from then on; changes wait at both ends until that
+is done. Then it tells the root. Whatever is lost on the way, only the root's word counts in the end: a node that is
+told of a master who says that it is none asks the root again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from master_election.masters import Standing
+from master_election.scopes import wider
+from master_election.usage import Usage
+from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
+from protocol.values import Dot
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.mastership import RETRY_S, Mastership
+from replicator.store import chain as chains
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+JOIN_INTERVAL_S = 10.0  # between looks for parts that were left alone
+
+
+class Mover:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, timeout_s: float) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._masters = mastership.masters
+        self._timeout_s = timeout_s
+        self._usage = Usage()
+
+    def changed(self, key: MailboxKey) -> None:
+        """A client of this node changes the mailbox: if that happens often, it is better mastered here."""
+        scope, now = self._mastership.scope(key), trio.current_time()
+        self._usage.changed(scope, now)
+        if self._masters.standing(scope) is Standing.ELSEWHERE and self._usage.wants(scope, now):
+            master = self._masters.want(scope)
+            if master is not None:
+                self._mastership.later(partial(self._take, key, master, self._masters.term))
+
+    async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
+        """Bring a MASTER-MOVE to the master, and do it if that is this node. Raises LinkDownError."""
+        if move.term != self._masters.term:
+            return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+        if move.destination not in self._mastership.table.component:
+            text = f"{move.destination} cannot be reached from {self._mastership.sid}; try again when it can"
+            return Refused(RefusalCode.UNAVAILABLE, text)
+        master = await self._mastership.find(key)
+        if master == self._mastership.sid:
+            return await self._give(key, move)
+        link = self._mastership.toward(master)
+        if link is None or link is came_from:
+            self._mastership.bounced(key)
+            return Refused(RefusalCode.NOT_MASTER, f"{master} is not reached this way; ask again")
+        reply = await link.request(lambda link: _on(link, key, move))
+        if isinstance(reply, Moved) and reply.scope in _names(self._mastership.scope(key)):
+            self._masters.learn(self._mastership.scope(key), move.destination, move.term, reply.scope)
+        return reply
+
+    async def run(self) -> None:
+        """Let parts that were left alone join the wider scope again, until cancelled."""
+        while True:
+            await trio.sleep(JOIN_INTERVAL_S)
+            for scope in self._masters.own_parts:
+                if self._usage.may_join(scope, trio.current_time()):
+                    await self._join(scope)
+
+    # ---- taking
+
+    async def _take(self, key: MailboxKey, master: str, term: int) -> None:
+        reply: Reply | None = None
+        try:
+            with trio.move_on_after(self._timeout_s):
+                reply = await self._request(key, master, MasterMove(0, term, self._mastership.sid))
+            if isinstance(reply, Moved) and reply.head is not None:
+                with trio.move_on_after(self._timeout_s):
+                    await self._store.wait_applied(reply.head)
+        finally:
+            self._taken(key, reply, term)
+
+    def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> None:
+        scope, now = self._mastership.scope(key), trio.current_time()
+        match reply:
+            case Moved(given, head) if given in _names(scope):
+                if self._masters.taken(scope, given, term):
+                    self._usage.came(given, now)
+                    if self._shows(head):
+                        self._mastership.is_ready(key, term)
+                    log.info("took over as master of %s", given)
+            case Refused():
+                self._usage.refused(scope, now)
+                self._masters.not_taken(scope, term, refused=reply.code == RefusalCode.UNAVAILABLE)
+            case _:
+                self._usage.refused(scope, now)
+                self._masters.not_taken(scope, term, refused=False)
+        self._mastership.move_ended()
+
+    async def _request(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
+        link = self._mastership.toward(master)
+        try:
+            return None if link is None else await link.request(lambda link: _on(link, key, move))
+        except LinkDownError:
+            return None
+
+    def _shows(self, head: Dot | None) -> bool:
+        return head is None or (
+            self._store.context.get(head.origin, 0) >= head.seq and not self._store.is_waiting(head)
+        )
+
+    # ---- giving
+
+    async def _give(self, key: MailboxKey, move: MasterMove) -> Reply:
+        scope, sid = self._mastership.scope(key), self._mastership.sid
+        covering = self._masters.covering(scope) or scope
+        if move.destination == sid:
+            return Moved(covering, await self._head(key))
+        part = covering if move.now else self._usage.offer(scope, covering, trio.current_time())
+        if part is None:
+            return Refused(RefusalCode.UNAVAILABLE, f"clients of {sid} are using it, or it has just come there")
+        head: list[Dot | None] = []
+
+        async def finish() -> None:
+            head.append(await self._head(key))
+
+        given = await self._hand_over(scope, part, move.term, finish)
+        if not given or not self._masters.give(part, move.destination, move.term):
+            return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+        self._mastership.not_ready(part)
+        self._mastership.move_ended()
+        self._mastership.later(partial(self._tell_root, part, move.destination, move.term))
+        log.info("%s is the master of %s now", move.destination, part)
+        return Moved(part, head[0])
+
+    async def _hand_over(self, scope: str, part: str, term: int, finish: Callable[[], Awaitable[None]]) -> bool:
+        """Stop numbering; what was numbered reaches the disk; then `finish`. If that fails, the part stays here."""
+        if term != self._masters.term or not self._masters.promise(scope, part):
+            return False
+        done = False
+        try:
+            await self._store.flush()
+            await finish()
+            done = True
+        except sqlite3.Error as error:
+            log.warning("%s stays here: the database failed: %s", part, error)
+        finally:
+            if not done:
+                self._masters.keep(part, term)
+                self._mastership.move_ended()
+        return done
+
+    async def _head(self, key: MailboxKey) -> Dot | None:
+        chain = await self._store.read(lambda reader: chains.load(reader, key.mailbox_id))
+        return None if chain is None else chain.head
+
+    async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
+        """The root's answer, however long it takes; None if the term ends before."""
+        while term == self._masters.term:
+            answer = await self._mastership.ask(Who(term, part, master, former=self._mastership.sid))
+            if answer is not None:
+                return answer
+            await trio.sleep(RETRY_S)
+        return None
+
+    async def _join(self, scope: str) -> None:
+        term, around = self._masters.term, wider(scope)
+        assert around is not None
+        master = await self._mastership.ask(Who(term, around, self._mastership.sid))
+        answers: list[Master | None] = []
+
+        async def finish() -> None:
+            assert master is not None
+            answers.append(await self._tell_root(scope, master.sid, term))
+
+        if master is None or not await self._hand_over(scope, scope, term, finish):
+            return
+        match answers:
+            case [Master(sid, covering)] if covering == around:
+                self._masters.join(scope, sid, term)
+                self._mastership.not_ready(scope)
+                log.info("%s is mastered by %s as part of %s again", scope, sid, around)
+            case _:
+                self._masters.keep(scope, term)
+        self._mastership.move_ended()
+
+
+def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:
+    return MasterMove(link.number(key), move.term, move.destination, move.now)
+
+
+def _names(scope: str) -> tuple[str | None, ...]:
+    """What a move of this mailbox may hand over."""
+    return scope, wider(scope)
