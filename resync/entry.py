@@ -61,9 +61,13 @@ class FlagDel(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Two branches become one: the absolute rows of all that the heads show differently, and what is gone."""
+    """Two branches become one: the absolute rows of all that the heads show differently, and what is gone.
+
+    Where that is very much, a merge is several such changes, equal but for `rows` and `removed`.
+    """
 
     uidnext: int
+    risen: int  # how far merges have raised the UIDVALIDITY above the folder's own
     context: tuple[Dot, ...]  # of both heads
     rows: tuple[Row, ...]
     removed: tuple[bytes, ...]  # GUIDs that one of the heads shows and the merge does not
@@ -166,6 +170,17 @@ class Entry:
         return Stamp(self.time, self.dot.sid)
 
     @property
+    def is_merge(self) -> bool:
+        """Whether the entry joins two branches."""
+        return len(self.predecessors) > 1
+
+    @property
+    def joined_context(self) -> dict[str, int]:
+        """What a merge has seen; nothing of other entries."""
+        merges = (change for change in self.changes if isinstance(change, Merge | TreeMerge))
+        return {dot.origin: dot.seq for merge in merges for dot in merge.context}
+
+    @property
     def is_tree(self) -> bool:
         """Whether the entry changes a folder tree rather than a mailbox."""
         return self.uidvalidity == 0
@@ -216,9 +231,9 @@ def _change(kind: str, values: list[Any]) -> Change:
     if change in {MailDel, FlagAdd, FlagDel}:
         values[0] = UidSet(cast("tuple[tuple[int, int], ...]", values[0]))
     elif change is Merge:
-        uidnext, context, rows, removed = values
-        _checked((uidnext, *removed), int, *(bytes for _ in removed))
-        return Merge(uidnext, _dots(context), tuple(map(_row, rows)), removed)
+        uidnext, risen, context, rows, removed = values
+        _checked((uidnext, risen, *removed), int, int, *(bytes for _ in removed))
+        return Merge(uidnext, risen, _dots(context), tuple(map(_row, rows)), removed)
     elif change is TreeMerge:
         context, folders, subscriptions = values
         return TreeMerge(

@@ -4,41 +4,62 @@ The one rule for a fork, for a repair on demand and for the batch. It is symmetr
 itself. Membership goes by context: a placement that only one side holds stays, unless the other has seen and so
 expunged it. Each flag goes by its last stamp. A UID stays only if it breaks no promise of either side: each must
 have known its claim, or find it at or above its UIDNEXT; the others get new UIDs above both.
+
+That is `conflict.uid = "renumber"`. With "uidvalidity", where any UID cannot stay, all messages get new ones above
+both, in the order in which they came into the log, and the UIDVALIDITY rises. So no UID that was ever shown is used
+for another message under either rule, and nodes that were told different rules still agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from protocol.values import Dot
+from protocol.values import UID_MAX, Dot
 from resync.entry import Merge
 from resync.row import FlagStates, Row
-from resync.state import MailboxState, placement
+from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
+
+GAP_MAX = 1 << 12  # of one conflict: thousands of them fit below RISEN_MAX
+ROWS_AT_ONCE = 50_000  # of one change: about 8 MiB, where the wire takes literals of 64 MiB
 
 
-def merge(ours: MailboxState, theirs: MailboxState, dot: Dot) -> MailboxState:
-    """The state that has seen both. `dot` names the merge, which is not yet in its context."""
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """What `conflict.uid = "uidvalidity"` needs to know besides the two states.
+
+    `time_of` gives the time of an entry's stamp; `is_free` says whether none of the user's other folders has the
+    UIDVALIDITY that the folder would have if merges had raised it so far.
+    """
+
+    time_of: Callable[[Dot], int]
+    is_free: Callable[[int], bool]
+
+
+def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None = None) -> MailboxState:
+    """The state that has seen both. `dot` names the merge, which is not yet in its context. `anew`: see there."""
     merged = MailboxState(
         uidnext=max(ours.uidnext, theirs.uidnext),
         modseq=max(ours.modseq, theirs.modseq) + 1,
-        context={
-            origin: max(ours.context.get(origin, 0), theirs.context.get(origin, 0))
-            for origin in ours.context.keys() | theirs.context.keys()
-        },
+        risen=max(ours.risen, theirs.risen),
+        context=joined(ours.context, theirs.context),
     )
-    survivors = _survivors(ours, theirs, merged.modseq)
-    unique = _one_of_each_guid(survivors, merged.modseq)
-    for row in sorted(unique, key=_age):
-        if _misleads(row, ours) or _misleads(row, theirs):
-            merged.rows[merged.uidnext] = row._replace(uid=merged.uidnext, claim=dot, modseq=merged.modseq)
-            merged.uidnext += 1
-        else:
-            merged.rows[row.uid] = row
+    survivors = _one_of_each_guid(_survivors(ours, theirs, merged.modseq), merged.modseq)
+    displaced = [row for row in survivors if _misleads(row, ours) or _misleads(row, theirs)]
+    if anew and displaced:
+        displaced = _all_in_order(merged, survivors, anew) or displaced
+    moved = {row.guid for row in displaced}
+    for row in survivors:
+        if row.guid not in moved:
+            merged.put(row)
+    for row in displaced:
+        merged.put(row._replace(uid=merged.uidnext, claim=dot, modseq=merged.modseq))
+        merged.uidnext += 1
     return merged
 
 
-def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> Merge:
-    """What takes each of the sides to the merged state: the absolute rows of all that differs."""
+def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Merge, ...]:
+    """What takes each of the sides to the merged state: the absolute rows of all that differs, in so many changes."""
     changed: dict[int, Row] = {}
     removed: set[bytes] = set()
     kept = {row.guid for row in merged.rows.values()}
@@ -46,7 +67,17 @@ def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> Merge:
         changed |= {uid: row for uid, row in merged.rows.items() if side.rows.get(uid) != row}
         removed |= {row.guid for row in side.rows.values()} - kept
     context = tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items()))
-    return Merge(merged.uidnext, context, tuple(changed[uid] for uid in sorted(changed)), tuple(sorted(removed)))
+    present, gone = [changed[uid] for uid in sorted(changed)], sorted(removed)
+    return tuple(
+        Merge(
+            merged.uidnext,
+            merged.risen,
+            context,
+            tuple(present[start : start + ROWS_AT_ONCE]),
+            tuple(gone[start : start + ROWS_AT_ONCE]),
+        )
+        for start in range(0, max(len(present), len(gone), 1), ROWS_AT_ONCE)
+    )
 
 
 def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Row]:
@@ -79,7 +110,7 @@ def _last(one: FlagStates, other: FlagStates) -> FlagStates:
 
 
 def _one_of_each_guid(survivors: list[Row], modseq: int) -> list[Row]:
-    """A mailbox holds a GUID once: the earlier placement stays, with the flags of both."""
+    """By age. A mailbox holds a GUID once: the earlier placement stays, with the flags of both."""
     by_guid: dict[bytes, Row] = {}
     for row in sorted(survivors, key=_age):
         first = by_guid.get(row.guid)
@@ -97,3 +128,27 @@ def _misleads(row: Row, side: MailboxState) -> bool:
 
 def _age(row: Row) -> tuple[int, str, int]:
     return row.dot.seq, row.dot.origin, row.change
+
+
+def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) -> list[Row]:
+    """All messages in log order, which is that of the stamps of the entries that added them; raises the UIDVALIDITY.
+
+    None where there is no room for that any more: single new UIDs must do then.
+    """
+    in_order = sorted(survivors, key=lambda row: (anew.time_of(row.dot), row.dot.sid, *_age(row)))
+    risen = merged.risen + _gap(in_order)
+    while not anew.is_free(risen):
+        risen += 1
+    if risen > RISEN_MAX or merged.uidnext + len(in_order) > UID_MAX - MERGE_HEADROOM:
+        return []
+    merged.risen = risen
+    return in_order
+
+
+def _gap(in_log_order: Iterable[Row]) -> int:
+    """By how much the UIDs of messages that come out of order in the log lie below what would be their turn."""
+    gap, turn = 0, 1
+    for row in in_log_order:
+        gap += max(0, turn - row.uid)
+        turn = max(turn, row.uid) + 1
+    return max(1, min(gap, GAP_MAX))

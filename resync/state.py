@@ -6,17 +6,20 @@ log. An entry that no node can have numbered on the state before it makes the br
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from protocol.values import Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from resync import row as rows
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
 from resync.row import Row
 
 Placement: TypeAlias = tuple[Dot, int]
 """The entry that added a message, and which of its changes did."""
+
+MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
+RISEN_MAX = 1 << 23  # how far merges may raise a UIDVALIDITY: less than a new folder may be ahead of the others
 
 
 class ContradictionError(Exception):
@@ -28,50 +31,92 @@ def placement(row: Row) -> Placement:
     return row.dot, row.change
 
 
+def joined(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
+    """The context of a state that has seen what two others have."""
+    return {origin: max(ours.get(origin, 0), theirs.get(origin, 0)) for origin in ours.keys() | theirs.keys()}
+
+
 @dataclass(slots=True)
 class MailboxState:
-    """A mailbox as of one point in its history. `rows` by UID."""
+    """A mailbox as of one point in its history. `rows` by UID: change them by `put` and `take`.
+
+    `risen`: how far merges have raised the mailbox's UIDVALIDITY above that of its folder in the tree.
+    """
 
     uidnext: int = 1
     modseq: int = 0
     context: dict[str, int] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
+    risen: int = 0
+    _uids: dict[bytes, int] = field(init=False, repr=False, compare=False)  # by GUID
+
+    def __post_init__(self) -> None:
+        self._uids = {row.guid: uid for uid, row in self.rows.items()}
 
     def has_seen(self, dot: Dot) -> bool:
         """Whether the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
+    def put(self, row: Row) -> None:
+        """The row is there now. Nothing else has its UID or its GUID."""
+        self.rows[row.uid] = row
+        self._uids[row.guid] = row.uid
+
+    def take(self, guid: bytes) -> None:
+        """The message with this GUID, if there is one, is there no longer."""
+        if (uid := self._uids.pop(guid, None)) is not None:
+            del self.rows[uid]
+
     def apply(self, entry: Entry) -> None:
         """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
-        if len(entry.predecessors) < 2 and entry.modseq != self.modseq + 1:
-            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
+        self._check(entry)
         for number, change in enumerate(entry.changes):
             match change:
-                case MailAdd(uid) if uid != self.uidnext:
-                    raise ContradictionError(f"{entry.dot} gives UID {uid} at UIDNEXT {self.uidnext}")
                 case MailAdd():
-                    flags = rows.set_flags({}, change.flags, entry.stamp, value=True)
-                    self._put(
-                        Row(
-                            change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
-                            change.received_ms, change.size_bytes, change.content_hash,
-                        )
-                    )  # fmt: skip
-                    self.uidnext = max(self.uidnext, change.uid + 1)
+                    self._add(entry, number, change)
                 case MailDel(uids):
                     for uid in self._present(uids):
-                        del self.rows[uid]
+                        self.take(self.rows[uid].guid)
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
                     for uid in self._present(uids):
                         before = self.rows[uid]
                         states = rows.set_flags(before.flags, flags, entry.stamp, value=isinstance(change, FlagAdd))
-                        self._put(before._replace(flags=states, modseq=entry.modseq))
+                        self.rows[uid] = before._replace(flags=states, modseq=entry.modseq)
                 case Merge():
                     self._merge(change)
                 case _:
                     raise AssertionError(f"{type(change).__name__} does not change a mailbox")
         self.modseq = entry.modseq
         self.context[entry.dot.origin] = entry.dot.seq
+
+    def _check(self, entry: Entry) -> None:
+        if self.has_seen(entry.dot):
+            raise ContradictionError(f"{entry.dot} stands on a state that has seen it")
+        if not entry.is_merge and entry.modseq != self.modseq + 1:
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
+        for change in entry.changes:
+            if isinstance(change, Merge):
+                wrong = why_not_merge(change, self, self._placement_at)
+                if wrong:
+                    raise ContradictionError(f"{entry.dot} has {wrong}")
+
+    def _placement_at(self, uid: int) -> Placement | None:
+        row = self.rows.get(uid)
+        return placement(row) if row else None
+
+    def _add(self, entry: Entry, number: int, add: MailAdd) -> None:
+        if add.uid != self.uidnext:
+            raise ContradictionError(f"{entry.dot} gives UID {add.uid} at UIDNEXT {self.uidnext}")
+        if add.guid in self._uids:
+            raise ContradictionError(f"{entry.dot} adds a GUID that the mailbox holds")
+        flags = rows.set_flags({}, add.flags, entry.stamp, value=True)
+        self.put(
+            Row(
+                add.uid, entry.dot, number, add.guid, entry.dot, entry.modseq, flags,
+                add.received_ms, add.size_bytes, add.content_hash,
+            )
+        )  # fmt: skip
+        self.uidnext = add.uid + 1
 
     def _present(self, uids: UidSet) -> list[int]:
         if len(uids) > len(self.rows):
@@ -82,18 +127,43 @@ class MailboxState:
         return found
 
     def _merge(self, merge: Merge) -> None:
-        seen = {dot.origin: dot.seq for dot in merge.context}
-        if merge.uidnext < self.uidnext or any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
-            raise ContradictionError("a merge lacks what was there before it")
-        gone = {row.guid for row in merge.rows} | set(merge.removed)
-        self.rows = {uid: row for uid, row in self.rows.items() if row.guid not in gone}
+        for guid in (*(row.guid for row in merge.rows), *merge.removed):
+            self.take(guid)
         for row in merge.rows:
-            self._put(row)
-        self.uidnext = merge.uidnext
-        self.context = seen
+            self.put(row)
+        self.uidnext, self.risen = merge.uidnext, merge.risen
+        self.context = {dot.origin: dot.seq for dot in merge.context}
 
-    def _put(self, row: Row) -> None:
-        self.rows[row.uid] = row
+
+class Head(Protocol):
+    """What a merge is compared with: a head's numbers."""
+
+    uidnext: int
+    risen: int
+    context: dict[str, int]
+
+
+def why_not_merge(merge: Merge, head: Head, placement_at: Callable[[int], Placement | None]) -> str | None:
+    """What a merge has that it cannot have where one of the heads that it joins shows this; None if it can be.
+
+    Nothing goes back, and a UID that this head has shown or promised names what it named (design section 3).
+    """
+    seen = {dot.origin: dot.seq for dot in merge.context}
+    if merge.uidnext < head.uidnext:
+        return "a UIDNEXT below one that was shown"
+    if merge.uidnext > UID_MAX - MERGE_HEADROOM > head.uidnext:
+        return "a UIDNEXT that leaves no UIDs"
+    if merge.risen < head.risen:
+        return "a UIDVALIDITY below one that was shown"
+    if any(seen.get(origin, 0) < seq for origin, seq in head.context.items()):
+        return "a context that lacks what is here"
+    for row in merge.rows:
+        here = placement_at(row.uid)
+        if here is None and row.uid < head.uidnext:
+            return "a message at a UID below UIDNEXT"
+        if here is not None and here != placement(row):
+            return "another message's UID"
+    return None
 
 
 def replay(entries: Iterable[Entry]) -> MailboxState:

@@ -2,16 +2,21 @@
 
 Folders are known by their mailbox ids. A folder is deleted if either side deleted it; its name is that of its last
 change. Two living folders of one name become one: the one with the lower id stays, with a UIDVALIDITY above all
-others, and the other one is deleted, so that its mail can be moved over. A subscription is as it was last set.
+others, and the other one is deleted, so that its mail can be moved over. A folder keeps its parents: one that would
+be missing, although no side showed the folder without it, is created. A subscription is as it was last set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
 
 from protocol.values import Dot
 from resync.entry import (
+    ID_BYTES,
+    Change,
     Entry,
     FolderCreate,
     FolderDelete,
@@ -21,10 +26,11 @@ from resync.entry import (
     SubscriptionState,
     TreeMerge,
 )
-from resync.state import ContradictionError
+from resync.state import ContradictionError, joined
 
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
+SEPARATOR = "/"
 
 
 @dataclass(slots=True)
@@ -36,50 +42,76 @@ class TreeState:
     folders: dict[bytes, FolderState] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
 
+    def has_seen(self, dot: Dot) -> bool:
+        """Whether the entry is part of this state's history."""
+        return self.context.get(dot.origin, 0) >= dot.seq
+
+    def names(self) -> set[str]:
+        """Of all folders that are not deleted."""
+        return {folder.name for folder in self.folders.values() if not folder.deleted}
+
     def apply(self, entry: Entry) -> None:
         """Step to the entry, which stands on this state. Raises ContradictionError, and then the state is void."""
-        stamp = entry.stamp
-        self._check(entry)
+        if self.has_seen(entry.dot):
+            raise ContradictionError(f"{entry.dot} stands on a tree that has seen it")
+        if not entry.is_merge and entry.modseq != self.modseq + 1:
+            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
         for change in entry.changes:
-            match change:
-                case FolderCreate(mailbox_id, name, uidvalidity):
-                    self.folders[mailbox_id] = FolderState(
-                        mailbox_id, entry.user, name, uidvalidity, deleted=False, time=stamp.time, sid=stamp.sid
-                    )
-                case FolderRename(mailbox_id, name):
-                    old = self.folders[mailbox_id]
-                    self.folders[mailbox_id] = old._replace(name=name, time=stamp.time, sid=stamp.sid)
-                case FolderDelete(mailbox_id):
-                    old = self.folders[mailbox_id]
-                    self.folders[mailbox_id] = old._replace(deleted=True, time=stamp.time, sid=stamp.sid)
-                case FolderSubscribe(name, subscribed):
-                    self.subscriptions[name] = SubscriptionState(entry.user, name, subscribed, *stamp)
-                case TreeMerge(context, folders, subscriptions):
-                    self.context = {dot.origin: dot.seq for dot in context}
-                    self.folders |= {folder.mailbox_id: folder for folder in folders}
-                    self.subscriptions |= {subscription.name: subscription for subscription in subscriptions}
-                case _:
-                    raise AssertionError(f"{type(change).__name__} does not change a tree")
+            self._step(entry, change)
+        if len(self.names()) != sum(not folder.deleted for folder in self.folders.values()):
+            raise ContradictionError(f"{entry.dot} gives one name to two folders")
         self.modseq = entry.modseq
         self.context[entry.dot.origin] = entry.dot.seq
 
-    def _check(self, entry: Entry) -> None:
-        if len(entry.predecessors) < 2 and entry.modseq != self.modseq + 1:
-            raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq} on {self.modseq}")
-        known = set(self.folders)
+    def _step(self, entry: Entry, change: Change) -> None:
+        stamp = entry.stamp
+        match change:
+            case FolderCreate(mailbox_id, name, uidvalidity):
+                self._check_new(entry, change)
+                self.folders[mailbox_id] = FolderState(
+                    mailbox_id, entry.user, name, uidvalidity, deleted=False, time=stamp.time, sid=stamp.sid
+                )
+            case FolderRename(mailbox_id, name):
+                old = self._existing(entry, mailbox_id)
+                self.folders[mailbox_id] = old._replace(name=name, time=stamp.time, sid=stamp.sid)
+            case FolderDelete(mailbox_id):
+                old = self._existing(entry, mailbox_id)
+                self.folders[mailbox_id] = old._replace(deleted=True, time=stamp.time, sid=stamp.sid)
+            case FolderSubscribe(name, subscribed):
+                self.subscriptions[name] = SubscriptionState(entry.user, name, subscribed, *stamp)
+            case TreeMerge(context, folders, subscriptions):
+                self._check_merge(entry, change)
+                self.context = {dot.origin: dot.seq for dot in context}
+                self.folders |= {folder.mailbox_id: folder for folder in folders}
+                self.subscriptions |= {subscription.name: subscription for subscription in subscriptions}
+            case _:
+                raise AssertionError(f"{type(change).__name__} does not change a tree")
+
+    def _existing(self, entry: Entry, mailbox_id: bytes) -> FolderState:
+        if mailbox_id not in self.folders:
+            raise ContradictionError(f"{entry.dot} changes a folder that is not there")
+        return self.folders[mailbox_id]
+
+    def _check_new(self, entry: Entry, create: FolderCreate) -> None:
         highest = max((folder.uidvalidity for folder in self.folders.values()), default=0)
-        for change in entry.changes:
-            match change:
-                case FolderCreate(mailbox_id, _, uidvalidity):
-                    limit = max(highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX
-                    if mailbox_id in known or not highest < uidvalidity <= limit:
-                        raise ContradictionError(f"{entry.dot} creates a folder with numbers that are not its own")
-                    known.add(mailbox_id)
-                    highest = uidvalidity
-                case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in known:
-                    raise ContradictionError(f"{entry.dot} changes a folder that is not there")
-                case _:
-                    pass
+        if create.mailbox_id in self.folders:
+            raise ContradictionError(f"{entry.dot} creates a folder with a mailbox id that is taken")
+        if create.uidvalidity <= highest:
+            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY that was given out before")
+        if create.uidvalidity > max(highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX:
+            raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY of the far future")
+
+    def _check_merge(self, entry: Entry, merge: TreeMerge) -> None:
+        seen = {dot.origin: dot.seq for dot in merge.context}
+        if any(seen.get(origin, 0) < seq for origin, seq in self.context.items()):
+            raise ContradictionError(f"{entry.dot} has a context that lacks what is here")
+        users = {folder.user for folder in merge.folders} | {one.user for one in merge.subscriptions}
+        if users - {entry.user}:
+            raise ContradictionError(f"{entry.dot} changes another user's folder")
+        for folder in merge.folders:
+            old = self.folders.get(folder.mailbox_id, folder)
+            if folder.uidvalidity < old.uidvalidity or (old.deleted and not folder.deleted):
+                raise ContradictionError(f"{entry.dot} lowers a UIDVALIDITY or brings a deleted folder back")
 
 
 def replay_tree(entries: Iterable[Entry]) -> TreeState:
@@ -90,14 +122,14 @@ def replay_tree(entries: Iterable[Entry]) -> TreeState:
     return state
 
 
-def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
-    """The tree that has seen both branches. Symmetric."""
+def merge_trees(ours: TreeState, theirs: TreeState, risen: Mapping[bytes, int]) -> TreeState:
+    """The tree that has seen both branches. Symmetric.
+
+    `risen`: how far merges have raised the UIDVALIDITYs of mailboxes, by mailbox id, above those in the tree.
+    """
     merged = TreeState(
         modseq=max(ours.modseq, theirs.modseq) + 1,
-        context={
-            origin: max(ours.context.get(origin, 0), theirs.context.get(origin, 0))
-            for origin in ours.context.keys() | theirs.context.keys()
-        },
+        context=joined(ours.context, theirs.context),
     )
     for mailbox_id in ours.folders.keys() | theirs.folders.keys():
         sides = [tree.folders[mailbox_id] for tree in (ours, theirs) if mailbox_id in tree.folders]
@@ -105,7 +137,11 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
     for name in ours.subscriptions.keys() | theirs.subscriptions.keys():
         subscriptions = [tree.subscriptions[name] for tree in (ours, theirs) if name in tree.subscriptions]
         merged.subscriptions[name] = max(subscriptions, key=lambda one: (one.time, one.sid, one.subscribed))
-    _unite_names(merged)
+    highest = max((one.uidvalidity + risen.get(one.mailbox_id, 0) for one in merged.folders.values()), default=0)
+    uidvalidities = count(highest + 1)
+    _unite_names(merged, uidvalidities)
+    _keep_uidvalidities_apart(merged, uidvalidities)
+    _create_parents(merged, (ours, theirs), uidvalidities)
     return merged
 
 
@@ -134,18 +170,55 @@ def _join(sides: list[FolderState]) -> FolderState:
     return last._replace(deleted=any(side.deleted for side in sides), uidvalidity=uidvalidity)
 
 
-def _unite_names(tree: TreeState) -> None:
+def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
     """One living folder for each name: the one with the lowest id, whatever the order of the sides."""
     by_name: dict[str, list[FolderState]] = {}
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
         if not folder.deleted:
             by_name.setdefault(folder.name, []).append(folder)
-    highest = max((folder.uidvalidity for folder in tree.folders.values()), default=0)
     for name in sorted(by_name):
         first, *others = by_name[name]
         if others:
-            highest += 1
-            tree.folders[first.mailbox_id] = first._replace(uidvalidity=highest)
+            tree.folders[first.mailbox_id] = first._replace(uidvalidity=next(uidvalidities))
         for other in others:
             tree.folders[other.mailbox_id] = other._replace(deleted=True)
+
+
+def _keep_uidvalidities_apart(tree: TreeState, uidvalidities: Iterator[int]) -> None:
+    """Two sides may have given one UIDVALIDITY to two folders: neither may take the other's name with it later."""
+    taken: set[int] = set()
+    for mailbox_id in sorted(tree.folders):
+        folder = tree.folders[mailbox_id]
+        if folder.uidvalidity in taken:
+            tree.folders[mailbox_id] = folder = folder._replace(uidvalidity=next(uidvalidities))
+        taken.add(folder.uidvalidity)
+
+
+def _create_parents(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
+    """Where one side moved or deleted a folder and the other put one below it."""
+    names, names_of = tree.names(), [side.names() for side in sides]
+    for child in sorted(tree.folders.values(), key=lambda folder: (folder.name, folder.mailbox_id)):
+        if child.deleted:
+            continue
+        homes = [
+            names
+            for side, names in zip(sides, names_of, strict=True)
+            if _lives_as(side.folders.get(child.mailbox_id), child.name)
+        ]
+        levels = child.name.split(SEPARATOR)
+        for parent in (SEPARATOR.join(levels[:length]) for length in range(1, len(levels))):
+            if parent not in names and all(parent in home for home in homes):
+                uidvalidity = next(uidvalidities)
+                mailbox_id = _new_id(child.user, parent, uidvalidity)
+                tree.folders[mailbox_id] = child._replace(mailbox_id=mailbox_id, name=parent, uidvalidity=uidvalidity)
+                names.add(parent)
+
+
+def _lives_as(folder: FolderState | None, name: str) -> bool:
+    return folder is not None and not folder.deleted and folder.name == name
+
+
+def _new_id(user: str, name: str, uidvalidity: int) -> bytes:
+    """The same wherever the same branches are joined, and of no other folder: no other had this UIDVALIDITY."""
+    return blake2b(f"folder:{uidvalidity}:{user}:{name}".encode(), digest_size=ID_BYTES).digest()

@@ -17,6 +17,7 @@ import trio
 
 from protocol.commands import Reply
 from protocol.values import Dot, UidSet
+from replicator.config import UidConflict
 from replicator.errors import MailError
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, NewId, Operation
@@ -39,11 +40,19 @@ PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
 class Healer:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, submit: Submit, new_id: NewId) -> None:
+    def __init__(
+        self,
+        store: Store,
+        mastership: Mastership,
+        submit: Submit,
+        new_id: NewId,
+        uid: UidConflict = UidConflict.RENUMBER,
+    ) -> None:
         self._store = store
         self._mastership = mastership
         self._submit = submit
         self._new_id = new_id
+        self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
         self._users: set[str] = set()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
@@ -89,7 +98,10 @@ class Healer:
                 log.warning("a branch of mailbox %s of %s is not joined: %s", key.mailbox_id.hex(), key.user, error)
                 self._hopeless.add(head)
                 continue
-            dot = await self._store.write(partial(branches.merge_branch, key=key, head=head, branch=branch))
+            if branch is None:
+                continue
+            join = partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
+            dot = await self._store.write(join)
             if dot is not None:
                 log.info("joined two branches of mailbox %s of %s", key.mailbox_id.hex(), key.user)
 

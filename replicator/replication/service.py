@@ -282,6 +282,7 @@ class ClusterMail:
 
     def _note_commit(self, commit: Commit) -> None:
         for mailbox_id in commit.retired:
+            self._trees_changed += 1
             for key in [key for key, folder in self._folders.items() if folder.mailbox_id == mailbox_id]:
                 del self._folders[key]
         for entry in commit.applied:

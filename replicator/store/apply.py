@@ -67,6 +67,7 @@ def fits(tx: Transaction, entry: Entry) -> bool:
 def apply(tx: Transaction, entry: Entry) -> None:
     """Change the projections. The entry is in the log and fits."""
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
+    risen = chain.risen
     work = _Work(tx, chain, entry)
     for number, change in enumerate(entry.changes):
         match change:
@@ -84,11 +85,11 @@ def apply(tx: Transaction, entry: Entry) -> None:
                 apply_to_tree(tx, chain, entry, change)
     chain.advance(entry.dot, entry.modseq)
     tx.commit.applied.append(entry)
-    if len(entry.predecessors) > 1:
+    if entry.is_merge:
         _absorb(tx, chain)
     if not entry.is_tree:
         tx.commit.changes.append(work.view_change())
-        if not chain.messages and _is_deleted(tx, chain.id):
+        if chain.risen != risen or (not chain.messages and _is_deleted(tx, chain.id)):
             tx.commit.retired.append(chain.id)
 
 
@@ -175,7 +176,7 @@ class _Work:
         for guid in differing:
             if guid in wanted:
                 self._put(wanted[guid])
-        chain.uidnext = max(chain.uidnext, merge.uidnext)
+        chain.uidnext, chain.risen = max(chain.uidnext, merge.uidnext), merge.risen
         chain.context = {dot.origin: dot.seq for dot in merge.context}
 
     def set_flags(self, uids: UidSet, flags: Sequence[str], *, value: bool) -> None:

@@ -8,16 +8,20 @@ not matter whether a node is left that shows it.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
-from protocol.values import Dot, UidSet
+from protocol.values import Context, Dot, UidSet
+from replicator.config import UidConflict
+from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.apply import apply_and_release
+from replicator.store.history import NUMBER_MAX
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
-from resync.entry import Entry, Merge, TreeMerge
-from resync.merge import difference, merge
-from resync.state import MailboxState, replay
+from resync.entry import Change, Entry
+from resync.merge import Anew, difference, merge
+from resync.state import ContradictionError, MailboxState, replay
 from resync.tree import TreeState, merge_trees, replay_tree, tree_difference
 
 State = MailboxState | TreeState
@@ -43,11 +47,17 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
 
 
 def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Dot) -> bool:
-    """Whether all that lies between the entry and what this node shows or has shown is in the log."""
+    """Whether all that lies between the entry and what this node shows or has shown is in the log.
+
+    MODSEQs fall on the way: entries of a node that lies might lead in a circle.
+    """
+    modseq = waiting[dot].modseq + 1
     while (entry := waiting.get(dot)) is not None:
+        if entry.modseq >= modseq:
+            return False
         if not entry.predecessors:
             return True
-        dot = entry.predecessors[0]
+        dot, modseq = entry.predecessors[0], entry.modseq
     return reading.entry_at(connection, dot) is not None
 
 
@@ -65,22 +75,22 @@ class Stray:
 def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
     """What is left of a user's folders that became one, and of such as were deleted while mail arrived."""
     rows = connection.execute(
-        "SELECT gone.mailbox_id, gone.uidvalidity, here.mailbox_id, here.uidvalidity FROM folder gone"
+        "SELECT gone.mailbox_id, here.mailbox_id FROM folder gone"
         " JOIN chain c ON c.id = gone.mailbox_id AND c.messages > 0"
         " JOIN folder here ON here.user = gone.user AND here.name = gone.name AND here.deleted = 0"
         " WHERE gone.user = ? AND gone.deleted = 1 ORDER BY gone.mailbox_id",
         (user,),
     ).fetchall()
     found = []
-    for source, source_uidvalidity, destination, uidvalidity in rows:
+    for source, destination in rows:
         chain, lying = reading.rows(connection, source)
         if chain is None:
             continue
         lacking = [row for row in lying if reading.placement(connection, row.guid, destination) is None]
         found.append(
             Stray(
-                MailboxKey(user, source, source_uidvalidity),
-                MailboxKey(user, destination, uidvalidity),
+                MailboxKey(user, source, reading.uidvalidity(connection, source) or 0),
+                MailboxKey(user, destination, reading.uidvalidity(connection, destination) or 0),
                 tuple((row.uid, row.guid) for row in lacking),
                 UidSet.of(row.uid for row in lying),
                 chain.head,
@@ -89,8 +99,12 @@ def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
     return found
 
 
-def replay_branch(connection: sqlite3.Connection, head: Dot) -> State:
-    """What a node shows whose head that is. Its branch is whole. Raises ContradictionError: there is no such node."""
+def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:
+    """What a node shows whose head that is. Its branch is whole.
+
+    None if that cannot be told yet: a merge came here before all that it has joined. Raises ContradictionError if there
+    is no such node, or one that has numbered apart from itself.
+    """
     path: list[Entry] = []
     at: Dot | None = head
     while at is not None:
@@ -99,32 +113,97 @@ def replay_branch(connection: sqlite3.Connection, head: Dot) -> State:
         path.append(entry)
         at = entry.predecessors[0] if entry.predecessors else None
     path.reverse()
-    return replay_tree(path) if path[0].is_tree else replay(path)
+    branch = replay_tree(path) if path[0].is_tree else replay(path)
+    chain = chains.load(connection, path[0].mailbox_id)
+    if chain is not None and chain.head is not None:
+        apart = _apart(connection, chain.head, head)
+        if apart is None:
+            return None
+        _check_seen(apart[0], branch.context)
+        _check_seen(apart[1], chain.context)
+    return branch
 
 
-def merge_branch(tx: Transaction, key: MailboxKey, head: Dot, branch: State) -> Dot | None:
+def _apart(connection: sqlite3.Connection, ours: Dot, theirs: Dot) -> tuple[list[Dot], list[Dot]] | None:
+    """The entries that only the one and only the other head has in its history; None if some of them are not here.
+
+    Walks down both histories by MODSEQ, which falls from entry to predecessor, until nothing is left that only one
+    of them has.
+    """
+    both = 3
+    found: tuple[list[Dot], list[Dot]] = ([], [])
+    sides = {ours: 1, theirs: 2}
+    queue: list[tuple[int, Dot]] = []
+    reached, below = [ours, theirs], NUMBER_MAX
+    entries: dict[Dot, Entry] = {}
+    while True:
+        for dot in reached:
+            entry = reading.entry_at(connection, dot)
+            if entry is None or entry.modseq >= below:  # or leads in a circle
+                return None
+            entries[dot] = entry
+            heappush(queue, (-entry.modseq, dot))
+        if all(sides[dot] == both for _, dot in queue):
+            return found
+        _, dot = heappop(queue)
+        side, entry = sides.pop(dot), entries.pop(dot)
+        below = entry.modseq
+        if side != both:
+            found[side - 1].append(dot)
+        reached = [predecessor for predecessor in entry.predecessors if predecessor not in sides]
+        for predecessor in entry.predecessors:
+            sides[predecessor] = sides.get(predecessor, 0) | side
+
+
+def _check_seen(apart: list[Dot], context: Context) -> None:
+    """A context must not count as seen what its history lacks: a merge would take that for expunged.
+
+    Raises ContradictionError.
+    """
+    for dot in apart:
+        if context.get(dot.origin, 0) >= dot.seq:
+            raise ContradictionError(f"{dot.origin} has numbered on two branches: {dot} is not on both")
+
+
+def merge_branch(
+    tx: Transaction, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
+) -> Dot | None:
     """Join another branch to what this node shows, by an entry of its own. None if that was done meanwhile."""
     chain = tx.chain(key.mailbox_id)
     if chain is None or chain.head is None or chain.has_seen(head):
         return None
-    dot = tx.next_dot()
+    changes: tuple[Change, ...]
     if isinstance(branch, TreeState):
         tree = reading.tree_state(tx.connection, key.user, chain)
-        merged_tree = merge_trees(tree, branch)
-        change: Merge | TreeMerge = tree_difference(merged_tree, (tree, branch))
-        modseq = merged_tree.modseq
+        merged_tree = merge_trees(tree, branch, _risen(tx, key.user))
+        changes, modseq = (tree_difference(merged_tree, (tree, branch)),), merged_tree.modseq
     else:
-        ours = MailboxState(
-            chain.uidnext,
-            chain.highestmodseq,
-            dict(chain.context),
-            {row.uid: row for row in reading.mailbox_rows(tx.connection, key.mailbox_id)},
-        )
-        merged = merge(ours, branch, dot)
-        change, modseq = difference(merged, (ours, branch)), merged.modseq
-    entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, [change])
-    entry = Entry(entry.dot, (chain.head, head), entry.time, modseq, *key, (change,))
-    assert entry.dot == dot
+        rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, key.mailbox_id)}
+        ours = MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
+        anew = _anew(tx, key) if uid is UidConflict.UIDVALIDITY else None
+        merged = merge(ours, branch, tx.next_dot(), anew)
+        changes, modseq = difference(merged, (ours, branch)), merged.modseq
+    entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
+    entry = replace(entry, predecessors=(chain.head, head), modseq=modseq)
     tx.append(entry, [], applied=True)
     apply_and_release(tx, entry)
-    return dot
+    return entry.dot
+
+
+def _risen(tx: Transaction, user: str) -> dict[bytes, int]:
+    """How far merges have raised UIDVALIDITYs, by mailbox."""
+    tx.write_chains()
+    return dict(tx.connection.execute("SELECT id, risen FROM chain WHERE user = ? AND risen > 0", (user,)))
+
+
+def _anew(tx: Transaction, key: MailboxKey) -> Anew:
+    risen = _risen(tx, key.user)
+    folders = tx.connection.execute("SELECT mailbox_id, uidvalidity FROM folder WHERE user = ?", (key.user,)).fetchall()
+    base = dict(folders).get(key.mailbox_id, 0)
+    had = [range(low, low + risen.get(other, 0) + 1) for other, low in folders if other != key.mailbox_id]
+
+    def time_of(dot: Dot) -> int:
+        row = tx.connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+        return row[0] if row else 0
+
+    return Anew(time_of, is_free=lambda risen: not any(base + risen in past for past in had))

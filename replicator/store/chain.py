@@ -16,7 +16,8 @@ from resync import row as rows
 class Chain:
     """What a node shows of one mailbox, but for its rows. A tree has UIDVALIDITY 0 and no messages.
 
-    `uidvalidity` is that of the first entry; the folder's own may have risen since.
+    `uidvalidity` is that of the first entry, which tells a mailbox from a tree. The one that clients see is the
+    folder's in the tree and what merges have `risen` it by.
     """
 
     id: bytes
@@ -30,12 +31,13 @@ class Chain:
     unseen: int = 0
     size_bytes: int = 0
     fingerprint: int = 0
+    risen: int = 0
 
     def digest(self) -> bytes:
         """16 bytes, equal at two nodes if and only if they show the same state."""
         values = (
             self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
-            self.messages, rows.to_bytes(self.fingerprint),
+            self.messages, rows.to_bytes(self.fingerprint), self.risen,
         )  # fmt: skip
         return rows.to_bytes(rows.fingerprint(values))
 
@@ -51,7 +53,7 @@ class Chain:
 
 _COLUMNS = (
     "id, user, uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context,"
-    " messages, unseen, size_bytes, fingerprint"
+    " messages, unseen, size_bytes, fingerprint, risen"
 )
 SELECT = f"SELECT {_COLUMNS} FROM chain"  # noqa: S608 - the columns are constants
 
@@ -64,7 +66,9 @@ def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
 
 def from_row(row: tuple[object, ...]) -> Chain:
     """A chain from a row that `SELECT` gave."""
-    chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total = row
+    chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
+        row
+    )
     return Chain(
         cast("bytes", chain_id),
         cast("str", user),
@@ -77,6 +81,7 @@ def from_row(row: tuple[object, ...]) -> Chain:
         cast("int", unseen),
         cast("int", size),
         int.from_bytes(cast("bytes", total)),
+        cast("int", risen),
     )
 
 
@@ -84,10 +89,10 @@ def save(connection: sqlite3.Connection, chain: Chain) -> None:
     """Write the chain's row."""
     origin, seq = chain.head or (None, None)
     connection.execute(
-        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
         (
             chain.id, chain.user, chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq,
             msgpack.packb(chain.context), chain.messages, chain.unseen, chain.size_bytes,
-            rows.to_bytes(chain.fingerprint),
+            rows.to_bytes(chain.fingerprint), chain.risen,
         ),
     )  # fmt: skip

@@ -7,9 +7,12 @@ ours; it stays in the log as a branch of its own, so that its origin's other mai
 
 from __future__ import annotations
 
-from protocol.values import UID_MAX, UidSet
+from functools import partial
+
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import HistoryError, InvalidNameError
 from replicator.mailstore import check_folder_name
+from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.transaction import Transaction
 from resync.clock import COUNTER_BITS
@@ -30,15 +33,15 @@ from resync.entry import (
     tree_id,
 )
 from resync.row import Row
-from resync.tree import UIDVALIDITY_AHEAD_MAX
+from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs and dates: SQLite's integers end at 2**63, and counting must be able to go on
 SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
 AHEAD_MAX_MS = 5 * 60 * 1000  # of an entry's stamp: it would carry our clock away with it, for good
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
-MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
 MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart
+UIDVALIDITY_MAX = UID_MAX - RISEN_MAX  # of a folder in the tree: merges of its mail raise what clients see
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
@@ -64,10 +67,10 @@ def check_form(entry: Entry, own_origin: str, now_ms: int) -> None:
         (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
         (all(map(_is_well_formed, entry.changes)), "has a change with a value out of range"),
         (
-            (len(entry.predecessors) == PREDECESSORS_MAX)
-            == any(isinstance(c, (Merge, TreeMerge)) for c in entry.changes),
+            all(isinstance(change, (Merge, TreeMerge)) == entry.is_merge for change in entry.changes),
             "joins branches without a merge, or merges one",
         ),
+        (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "joins what has seen it"),
     ):
         if not holds:
             raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {what}; its node needs to be looked at")
@@ -86,19 +89,24 @@ def _is_well_formed(change: Change) -> bool:
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
             in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
             return in_range and UidSet.of_ranges(uids.ranges) == uids
-        case Merge(uidnext, _, rows, removed):
+        case Merge(uidnext, risen, _, rows, removed):
             return (
                 0 < uidnext <= UID_MAX
+                and 0 <= risen <= RISEN_MAX
                 and all(_is_sound(row, uidnext) for row in rows)
                 and all(len(guid) == ID_BYTES for guid in removed)
             )
         case TreeMerge(_, folders, _):
             return all(
-                len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UID_MAX and _is_name(one.name)
+                len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UIDVALIDITY_MAX and _is_name(one.name)
                 for one in folders
             )
         case FolderCreate():
-            return len(change.mailbox_id) == ID_BYTES and 0 < change.uidvalidity <= UID_MAX and _is_name(change.name)
+            return (
+                len(change.mailbox_id) == ID_BYTES
+                and 0 < change.uidvalidity <= UIDVALIDITY_MAX
+                and _is_name(change.name)
+            )
         case FolderRename() | FolderSubscribe():
             return _is_name(change.name)
         case _:
@@ -135,9 +143,22 @@ def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | N
         return "another user than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
         return "a MODSEQ that was given out before"
-    if entry.modseq > chain.highestmodseq + (1 if len(entry.predecessors) < PREDECESSORS_MAX else MODSEQ_STEP_MAX):
+    if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.is_merge else 1):
         return "a MODSEQ that leaves others out"
-    return _in_tree(tx, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
+    if _forks_against_itself(tx, chain, entry):
+        return "a predecessor that lacks what its own node numbered before"
+    return _in_tree(tx, chain, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
+
+
+def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
+    """Whether the entry counts as having seen an earlier one of its origin that stands on another branch.
+
+    A merge would then take that one's mail for expunged.
+    """
+    context = {**chain.context, **entry.joined_context}
+    query = "SELECT 1 FROM log WHERE chain = ? AND applied = 0 AND origin = ? AND seq > ? AND seq < ?"
+    seen = context.get(entry.dot.origin, 0)
+    return tx.connection.execute(query, (chain.id, entry.dot.origin, seen, entry.dot.seq)).fetchone() is not None
 
 
 def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
@@ -156,31 +177,16 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that is not there"
             case Merge():
-                return _in_merge(tx, chain, change)
+                wrong = why_not_merge(change, chain, partial(_placement_at, tx, chain.id))
+                if wrong:
+                    return wrong
     return None
 
 
-def _in_merge(tx: Transaction, chain: Chain, merge: Merge) -> str | None:
-    if merge.uidnext < chain.uidnext:
-        return "a UIDNEXT below one that was shown"
-    if merge.uidnext > UID_MAX - MERGE_HEADROOM > chain.uidnext:
-        return "a UIDNEXT that leaves no UIDs"
-    seen = {dot.origin: dot.seq for dot in merge.context}
-    if any(seen.get(origin, 0) < seq for origin, seq in chain.context.items()):
-        return "a context that lacks what is here"
-    for row in merge.rows:
-        here = _placement_at(tx, chain.id, row.uid)
-        if here is None and row.uid < chain.uidnext:
-            return "a message at a UID below UIDNEXT"
-        if here is not None and here != (*row.dot, row.change):
-            return "another message's UID"
-    return None
-
-
-def _placement_at(tx: Transaction, mailbox_id: bytes, uid: int) -> tuple[str, int, int] | None:
+def _placement_at(tx: Transaction, mailbox_id: bytes, uid: int) -> Placement | None:
     query = "SELECT origin, seq, change FROM by_uid WHERE mailbox = ? AND uid = ?"
     found: tuple[str, int, int] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
-    return found
+    return None if found is None else (Dot(*found[:2]), found[2])
 
 
 def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:
@@ -193,40 +199,16 @@ def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:
     return sum(tx.connection.execute(query, (mailbox_id, low, high)).fetchone()[0] for low, high in uids.ranges)
 
 
-def _in_tree(tx: Transaction, entry: Entry) -> str | None:
-    query = "SELECT mailbox_id, name, uidvalidity, deleted FROM folder WHERE user = ?"
-    known = tx.connection.execute(query, (entry.user,)).fetchall()
-    living = {mailbox_id: name for mailbox_id, name, _, deleted in known if not deleted}
-    gone = {mailbox_id: name for mailbox_id, name, _, deleted in known if deleted}
-    highest = max((uidvalidity for _, _, uidvalidity, _ in known), default=0)
-    for change in entry.changes:
-        match change:
-            case FolderCreate(mailbox_id, name, uidvalidity):
-                if mailbox_id in living or mailbox_id in gone or _is_folder(tx, mailbox_id):
-                    return "a mailbox id that is taken"
-                if uidvalidity <= highest:
-                    return "a UIDVALIDITY that was given out before"
-                if uidvalidity > max(highest, tx.wall_ms() // 1000) + UIDVALIDITY_AHEAD_MAX:
-                    return "a UIDVALIDITY of the far future"
-                living[mailbox_id], highest = name, uidvalidity
-            case FolderRename(mailbox_id, name) if mailbox_id in living:
-                living[mailbox_id] = name
-            case FolderDelete(mailbox_id) if mailbox_id in living:
-                gone[mailbox_id] = living.pop(mailbox_id)
-            case FolderRename(mailbox_id) | FolderDelete(mailbox_id) if mailbox_id not in gone:
-                return "a folder that is not there"
-            case TreeMerge(_, folders, subscriptions):
-                if ({folder.user for folder in folders} | {one.user for one in subscriptions}) - {entry.user}:
-                    return "another user's folder"
-                if any(
-                    folder.mailbox_id not in living
-                    and folder.mailbox_id not in gone
-                    and _is_folder(tx, folder.mailbox_id)
-                    for folder in folders
-                ):
-                    return "a mailbox id that is taken"
-                return None
-    return "a folder name twice" if len(set(living.values())) != len(living) else None
+def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
+    tree = reading.tree_state(tx.connection, entry.user, chain)
+    known = set(tree.folders)
+    try:
+        tree.apply(entry)
+    except ContradictionError as error:
+        return str(error)
+    if any(_is_folder(tx, mailbox_id) for mailbox_id in tree.folders.keys() - known):
+        return "a mailbox id of another user's folder"
+    return None
 
 
 def _is_folder(tx: Transaction, mailbox_id: bytes) -> bool:

@@ -275,6 +275,9 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
 
     Of the user and not of the name: a folder that is renamed to a name of the past must not look like that one.
     """
-    query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
+    query = (
+        "SELECT MAX(f.uidvalidity + COALESCE(c.risen, 0)) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        " WHERE f.user = ?"
+    )
     highest: int | None = tx.connection.execute(query, (user,)).fetchone()[0]
     return count(max(tx.now_ms() // 1000, (highest or 0) + 1))

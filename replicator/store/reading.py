@@ -32,7 +32,7 @@ class FolderRecord(NamedTuple):
 
     mailbox_id: bytes
     name: str
-    uidvalidity: int
+    uidvalidity: int  # as clients see it
 
     def key(self, user: str) -> MailboxKey:
         """The mailbox behind the folder."""
@@ -40,7 +40,8 @@ class FolderRecord(NamedTuple):
 
 
 _FOLDERS = (
-    "SELECT f.mailbox_id, f.name, f.uidvalidity FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+    "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)"
+    " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
     " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
 )
 # Two folders of one name can only be seen while one of them was deleted: the living one counts.
@@ -65,8 +66,12 @@ def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None
 
 
 def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
-    """A folder's UIDVALIDITY, if its tree is here."""
-    row = connection.execute("SELECT uidvalidity FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    """A folder's UIDVALIDITY as clients see it, if its tree is here."""
+    row = connection.execute(
+        "SELECT f.uidvalidity + COALESCE(c.risen, 0) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        " WHERE f.mailbox_id = ?",
+        (mailbox_id,),
+    ).fetchone()
     return row[0] if row else None
 
 
@@ -95,14 +100,23 @@ def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | Non
         connection.execute("COMMIT")
 
 
-def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
-    """A mailbox's head and messages, as of one moment."""
+class Snapshot(NamedTuple):
+    """A mailbox as of one moment. `uidvalidity` as clients see it, None if the user's tree is not here."""
+
+    chain: Chain | None
+    messages: list[Message]
+    uidvalidity: int | None
+
+
+def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
+    """A mailbox's head and messages."""
     shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
     connection.execute("BEGIN")
     try:
         head = chains.load(connection, mailbox_id)
-        found = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
-        return head, [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in found]
+        rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
+        found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
+        return Snapshot(head, found, uidvalidity(connection, mailbox_id))
     finally:
         connection.execute("COMMIT")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -58,7 +58,8 @@ CREATE TABLE chain (                                -- one row a mailbox, one a 
     messages       INTEGER NOT NULL,
     unseen         INTEGER NOT NULL,
     size_bytes     INTEGER NOT NULL,
-    fingerprint    BLOB NOT NULL                    -- sum of the rows' fingerprints
+    fingerprint    BLOB NOT NULL,                   -- sum of the rows' fingerprints
+    risen          INTEGER NOT NULL                 -- what merges added to the folder's UIDVALIDITY
 ) WITHOUT ROWID;
 CREATE INDEX chain_user ON chain (user);
 

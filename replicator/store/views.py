@@ -12,14 +12,13 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from replicator.store.chain import Chain
-from replicator.store.reading import MailboxKey
-from replicator.view import MailboxView, Message, ViewChange
+from replicator.store.reading import MailboxKey, Snapshot
+from replicator.view import MailboxView, ViewChange
 
 MAX_IDLE_MESSAGES = 100_000  # in views that nobody looks at; about 0.5 KiB each
 VIEW_COST = 8  # messages; what an empty view takes
 
-Loader = Callable[[bytes], Awaitable[tuple[Chain | None, list[Message]]]]
+Loader = Callable[[bytes], Awaitable[Snapshot]]
 
 
 class Views:
@@ -51,19 +50,24 @@ class Views:
 
     def retire(self, mailbox_id: bytes) -> None:
         """The mailbox has another UIDVALIDITY, or is gone: sessions end, and who asks again gets a new view."""
+        if mailbox_id in self._loading:
+            self._loading[mailbox_id] = []  # another list: what is being read is void
         if (view := self._views.pop(mailbox_id, None)) is not None:
             _, cost = self._recent.pop(mailbox_id, (view, 0))
             self._cost -= cost
             view.end()
 
     async def _read(self, key: MailboxKey) -> MailboxView:
-        late = self._loading[key.mailbox_id] = []
         try:
-            chain, messages = await self._load(key.mailbox_id)
+            while True:
+                late = self._loading[key.mailbox_id] = []
+                chain, messages, uidvalidity = await self._load(key.mailbox_id)
+                if self._loading[key.mailbox_id] is late:
+                    break
             view = MailboxView.build(
                 mailbox_id=key.mailbox_id,
                 user=key.user,
-                uidvalidity=key.uidvalidity,
+                uidvalidity=uidvalidity or key.uidvalidity,
                 uidnext=chain.uidnext if chain else 1,
                 highestmodseq=chain.highestmodseq if chain else 0,
                 rows=messages,

@@ -277,6 +277,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
+                assert branch is not None
                 await store.write(partial(merge_branch, key=STORED, head=head, branch=branch))
             return reply
 

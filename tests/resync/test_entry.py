@@ -75,7 +75,7 @@ def test_a_tree_s_id_follows_from_the_user_alone() -> None:
 
 def test_a_merge_is_the_same_after_packing_and_nothing_else_passes_for_one() -> None:
     row = Row(3, Dot("dc1.x", 1), 0, b"g" * 16, Dot("dc2.y", 9), 7, {"\\Seen": (5, "dc1", True)}, 0, 4, b"h" * 32)
-    merge = Merge(9, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
+    merge = Merge(9, 3, (Dot("dc1.x", 4), Dot("dc2.y", 9)), (row,), (b"r" * 16,))
     folder = FolderState(b"m" * 16, "alice", "Work", 7, deleted=True, time=5, sid="dc1")
     tree = TreeMerge((Dot("dc1.x", 4),), (folder,), (SubscriptionState("alice", "Work", True, 5, "dc1"),))  # noqa: FBT003
     for change in (merge, tree):

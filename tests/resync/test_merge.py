@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.values import Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel
-from resync.merge import difference, merge
+from resync.merge import GAP_MAX, Anew, difference, merge
 from resync.row import Row
-from resync.state import MailboxState, placement, replay
+from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, placement, replay
 
 MAILBOX = b"m" * 16
 HASH = b"h" * 32
@@ -21,8 +21,9 @@ HASH = b"h" * 32
 class Node:
     """A node that numbers on top of what it shows, whether or not it may."""
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: World, *, raises: bool = False) -> None:
         self.origin, self.world, self.seq = f"{name}.x", world, 0
+        self.anew = Anew(lambda dot: world.times[dot], is_free) if raises else None
         self.state = MailboxState()
         self.history: list[Entry] = []  # a path from the first entry to the head
         self.shown: dict[int, tuple[Dot, int]] = {}
@@ -32,7 +33,8 @@ class Node:
 
     def entry(self, changes: object, predecessors: list[Dot], modseq: int) -> Entry:
         self.seq += 1
-        self.world.time += 1
+        self.world.time += self.world.rng.randrange(2)  # stamps of two nodes may have one time
+        self.world.times[Dot(self.origin, self.seq)] = self.world.time
         assert isinstance(changes, tuple)
         return Entry(
             Dot(self.origin, self.seq), tuple(predecessors), self.world.time, modseq, "alice", MAILBOX, 7, changes
@@ -40,12 +42,15 @@ class Node:
 
     def step(self, entry: Entry) -> None:
         """Show a later state; every promise is checked here."""
-        before = MailboxState(self.state.uidnext, self.state.modseq, dict(self.state.context), dict(self.state.rows))
+        before = MailboxState(
+            self.state.uidnext, self.state.modseq, dict(self.state.context), dict(self.state.rows), self.state.risen
+        )
         self.state.apply(entry)
         self.history.append(entry)
         self.check(before)
 
     def check(self, before: MailboxState) -> None:
+        assert self.state.risen >= before.risen, "UIDVALIDITY fell"
         old = {placement(row): row for row in before.rows.values()}
         after = self.state
         for uid, row in after.rows.items():
@@ -85,11 +90,11 @@ class Node:
             other.adopt(self)
         else:
             dot = Dot(self.origin, self.seq + 1)
-            merged = merge(self.state, other.state, dot)
-            assert merged == merge(other.state, self.state, dot), "a merge depends on the order of its sides"
-            assert plain(merged) == dumb_merge(self.state, other.state, dot)
-            change = difference(merged, (self.state, other.state))
-            entry = self.entry((change,), [self.history[-1].dot, other.history[-1].dot], merged.modseq)
+            merged = merge(self.state, other.state, dot, self.anew)
+            assert merged == merge(other.state, self.state, dot, self.anew), "a merge depends on the order of its sides"
+            assert plain(merged) == dumb_merge(self.state, other.state, dot, self.anew)
+            changes = difference(merged, (self.state, other.state))
+            entry = self.entry(changes, [self.history[-1].dot, other.history[-1].dot], merged.modseq)
             theirs, path = other.state, [*other.history, entry]
             self.step(entry)
             assert replay(path) == self.state == replay(self.history), "the two ways to a merge end apart"
@@ -102,11 +107,13 @@ class Node:
 
 class World:
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.time = rng, 0
+        self.rng, self.time = rng, 1
+        self.times: dict[Dot, int] = {}
         self.guids: list[bytes] = []
         self.expunged: set[bytes] = set()
         self.shown: dict[int, set[tuple[Dot, int]]] = {}
-        self.nodes = [Node(name, self) for name in "abcde"[: rng.randint(2, 5)]]
+        raises = rng.choice([(False,), (True,), (False, True)])
+        self.nodes = [Node(name, self, raises=rng.choice(raises)) for name in "abcde"[: rng.randint(2, 5)]]
 
     def pick_guid(self, held: set[bytes]) -> bytes:
         """Mostly a new message; now and then a SAVE tried again where it is not known yet."""
@@ -139,13 +146,18 @@ def within(one: MailboxState, other: MailboxState) -> bool:
     return all(other.context.get(origin, 0) >= seq for origin, seq in one.context.items())
 
 
+def is_free(risen: int) -> bool:
+    return risen % 7 != 0
+
+
 def plain(state: MailboxState) -> object:
-    return state.uidnext, state.modseq, state.context, {placement(row): row for row in state.rows.values()}
+    rows = {placement(row): row for row in state.rows.values()}
+    return state.uidnext, state.modseq, state.risen, state.context, rows
 
 
-def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot) -> object:
+def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot, anew: Anew | None) -> object:
     """The rule of design section 3, sentence by sentence."""
-    uidnext, modseq = max(a.uidnext, b.uidnext), max(a.modseq, b.modseq) + 1
+    uidnext, modseq, risen = max(a.uidnext, b.uidnext), max(a.modseq, b.modseq) + 1, max(a.risen, b.risen)
     context = {o: max(a.context.get(o, 0), b.context.get(o, 0)) for o in [*a.context, *b.context]}
     in_a: Mapping[tuple[Dot, int], Row] = {placement(row): row for row in a.rows.values()}
     in_b = {placement(row): row for row in b.rows.values()}
@@ -184,10 +196,21 @@ def dumb_merge(a: MailboxState, b: MailboxState, dot: Dot) -> object:
         kept[row.guid] = row
         if any(not side.has_seen(row.claim) and row.uid < side.uidnext for side in (a, b)):
             displaced.append(row.guid)
+    if displaced and anew:
+        displaced = sorted(kept, key=lambda guid: (anew.time_of(kept[guid].dot), kept[guid].dot.sid))
+        turn = gap = 0
+        for guid in displaced:
+            turn += 1
+            if kept[guid].uid < turn:
+                gap += turn - kept[guid].uid
+            turn = max(turn, kept[guid].uid)
+        risen += gap or 1
+        if not is_free(risen):
+            risen += 1
     for guid in displaced:
         kept[guid] = kept[guid]._replace(uid=uidnext, claim=dot, modseq=modseq)
         uidnext += 1
-    return uidnext, modseq, context, {placement(row): row for row in kept.values()}
+    return uidnext, modseq, risen, context, {placement(row): row for row in kept.values()}
 
 
 @given(st.integers(0, 2**32), st.integers(10, 120))
@@ -198,7 +221,7 @@ def test_nodes_that_number_apart_keep_every_promise(seed: int, steps: int) -> No
 
 def test_the_same_uid_for_two_mails_goes_to_neither() -> None:
     world = World(random.Random(0))
-    one, other = world.nodes[:2]
+    one, other = (Node(name, world) for name in "ab")
     one.number(MailAdd(1, b"x" * 16, 0, (), 1, HASH, copied=False))
     other.meet(one)
     one.number(MailAdd(2, b"y" * 16, 0, (), 1, HASH, copied=False))
@@ -209,9 +232,95 @@ def test_the_same_uid_for_two_mails_goes_to_neither() -> None:
 
 def test_a_uid_that_the_other_side_saved_and_expunged_is_not_used() -> None:
     world = World(random.Random(0))
-    one, other = world.nodes[:2]
+    one, other = (Node(name, world) for name in "ab")
     one.number(MailAdd(1, b"y" * 16, 0, (), 1, HASH, copied=False))
     other.number(MailAdd(1, b"z" * 16, 0, (), 1, HASH, copied=False))
     other.number(MailDel(UidSet.of([1])))
     one.meet(other)
     assert {uid: row.guid[:1] for uid, row in one.state.rows.items()} == {2: b"y"}
+
+
+# ---- conflict.uid = "uidvalidity" --------------------------------------------------------------------------------
+
+
+def mail(uid: int, name: bytes) -> MailAdd:
+    return MailAdd(uid, name * 16, 0, (), 1, HASH, copied=False)
+
+
+def two_that_raise() -> tuple[Node, Node]:
+    world = World(random.Random(0))
+    one, other = (Node(name, world, raises=True) for name in "ab")
+    one.anew = other.anew = Anew(lambda dot: world.times[dot], lambda _: True)
+    return one, other
+
+
+def shown(node: Node) -> dict[int, bytes]:
+    return {uid: row.guid[:1] for uid, row in sorted(node.state.rows.items())}
+
+
+def test_where_a_uid_cannot_stay_all_are_given_anew_in_log_order_and_uidvalidity_rises_by_the_gap() -> None:
+    one, other = two_that_raise()
+    one.number(mail(1, b"x"))
+    other.meet(one)
+    one.world.time = 10
+    one.number(mail(2, b"y"))
+    one.world.time = 5
+    other.number(mail(2, b"z"))
+    one.meet(other)
+    other.meet(one)
+    assert shown(one) == shown(other) == {3: b"x", 4: b"z", 5: b"y"}
+    assert one.state.risen == other.state.risen == 1
+
+
+def test_uidvalidity_rises_too_where_one_of_the_two_was_expunged_before() -> None:
+    one, other = two_that_raise()
+    one.number(mail(1, b"y"))
+    other.number(mail(1, b"z"))
+    other.number(MailDel(UidSet.of([1])))
+    one.meet(other)
+    assert (shown(one), one.state.risen) == ({2: b"y"}, 1)
+
+
+def test_nothing_is_given_anew_where_no_uid_conflicts() -> None:
+    one, other = two_that_raise()
+    one.number(mail(1, b"x"))
+    other.meet(one)
+    one.number(mail(2, b"y"))
+    other.number(FlagAdd(UidSet.of([1]), ("a",)))
+    modseq = one.state.modseq
+    one.meet(other)
+    assert (shown(one), one.state.risen) == ({1: b"x", 2: b"y"}, 0)
+    assert one.state.modseq > modseq
+
+
+def test_the_gap_of_one_conflict_is_bounded() -> None:
+    one, other = two_that_raise()
+    for number in range(100):
+        one.number(mail(number + 1, bytes([number])))
+        other.number(mail(number + 1, bytes([100 + number])))
+    assert merge(one.state, other.state, Dot("a.x", 101), one.anew).risen == GAP_MAX
+
+
+def test_where_uidvalidity_can_rise_no_more_single_uids_are_given_anew() -> None:
+    one, other = two_that_raise()
+    one.number(mail(1, b"x"))
+    other.meet(one)
+    one.number(mail(2, b"y"))
+    other.number(mail(2, b"z"))
+    for node in (one, other):
+        node.state.risen = RISEN_MAX
+    merged = merge(one.state, other.state, Dot("a.x", 9), one.anew)
+    assert (sorted(merged.rows), merged.risen) == ([1, 3, 4], RISEN_MAX)
+    for node in (one, other):
+        node.state.risen, node.state.uidnext = 0, UID_MAX - MERGE_HEADROOM - 2
+    merged = merge(one.state, other.state, Dot("a.x", 9), one.anew)
+    assert (len(merged.rows), merged.risen, min(merged.rows)) == (3, 0, 1)
+
+
+def test_a_uidvalidity_that_another_folder_had_is_left_out() -> None:
+    one, other = two_that_raise()
+    one.anew = Anew(lambda dot: one.world.times[dot], lambda risen: risen not in {1, 2})
+    one.number(mail(1, b"y"))
+    other.number(mail(1, b"z"))
+    merged = merge(one.state, other.state, Dot("a.x", 9), one.anew)
+    assert merged.risen == 3

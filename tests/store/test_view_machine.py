@@ -21,7 +21,7 @@ UIDS = st.sets(st.integers(1, 12), min_size=1, max_size=4)
 
 
 def load(node: MemoryNode) -> MailboxView:
-    chain, messages = reading.messages(node.connection, INBOX.mailbox_id)
+    chain, messages, _ = reading.messages(node.connection, INBOX.mailbox_id)
     return MailboxView.build(
         mailbox_id=INBOX.mailbox_id,
         user=INBOX.user,

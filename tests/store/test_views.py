@@ -7,10 +7,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from replicator.store import reading, views
 from replicator.store.chain import Chain
-from replicator.store.reading import MailboxKey
+from replicator.store.reading import MailboxKey, Snapshot
 from replicator.store.transaction import Transaction
 from replicator.store.views import Views
-from replicator.view import SEEN, Message
+from replicator.view import SEEN
 from tests.store.harness import (
     ALICE,
     INBOX,
@@ -35,7 +35,7 @@ class SlowDisk:
         self.loads = 0
         self.answer = trio.Event()
 
-    async def load(self, mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+    async def load(self, mailbox_id: bytes) -> Snapshot:
         self.loads += 1
         snapshot = reading.messages(self._node.connection, mailbox_id)
         await self.answer.wait()
@@ -46,6 +46,8 @@ def publish(node: MemoryNode, target: Views) -> None:
     for commit in node.commits:
         for change in commit.changes:
             target.apply(change)
+        for mailbox_id in commit.retired:
+            target.retire(mailbox_id)
     node.commits.clear()
 
 
@@ -80,7 +82,7 @@ async def test_commits_while_a_view_loads_are_neither_lost_nor_done_twice() -> N
         publish(node, mailboxes)
         disk.answer.set()
     view = await mailboxes.get(INBOX)
-    chain, messages = reading.messages(node.connection, INBOX.mailbox_id)
+    chain, messages, _ = reading.messages(node.connection, INBOX.mailbox_id)
     assert chain is not None
     assert_same_view(view, messages)
     assert (view.uidnext, view.highestmodseq) == (chain.uidnext, chain.highestmodseq)
@@ -141,9 +143,9 @@ async def test_a_load_that_is_cancelled_leaves_the_others_to_load() -> None:
     assert not first.cancelled_caught
 
 
-async def instantly(mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+async def instantly(mailbox_id: bytes) -> Snapshot:
     await trio.lowlevel.checkpoint()
-    return Chain(mailbox_id, ALICE, 7), []
+    return Snapshot(Chain(mailbox_id, ALICE, 7), [], None)
 
 
 def mailbox(number: int) -> MailboxKey:
@@ -154,7 +156,7 @@ async def test_views_that_nobody_uses_go_least_recently_used_first(monkeypatch: 
     monkeypatch.setattr(views, "MAX_IDLE_MESSAGES", 3 * views.VIEW_COST)
     loaded: list[bytes] = []
 
-    async def load(mailbox_id: bytes) -> tuple[Chain | None, list[Message]]:
+    async def load(mailbox_id: bytes) -> Snapshot:
         loaded.append(mailbox_id)
         return await instantly(mailbox_id)
 

@@ -185,7 +185,7 @@ async def test_reads_go_on_beside_a_write(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.write, work)
             await writing.wait()
-            chain, messages = await store.read(lambda reader: reading.messages(reader, INBOX.mailbox_id))
+            chain, messages, _ = await store.read(lambda reader: reading.messages(reader, INBOX.mailbox_id))
             assert chain is not None
             assert (chain.uidnext, [message.uid for message in messages]) == (2, [1])
             read.set()

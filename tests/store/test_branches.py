@@ -1,0 +1,332 @@
+"""Forks in real databases: nodes that number apart, exchange logs in any order, and join what they find."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.values import UID_MAX, Dot, UidSet
+from replicator.config import UidConflict
+from replicator.errors import HistoryError, MailError
+from replicator.store import branches, numbering, reading
+from replicator.store import chain as chains
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from replicator.view import Message
+from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, TreeMerge, tree_id
+from resync.state import ContradictionError, MailboxState, replay
+from tests.store import consistency
+from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving
+from tests.store.memory_node import MemoryNode
+
+TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
+TEXT = StoredText.of(b"text")
+
+
+class Watched:
+    """A node, and the promises of design section 3, checked at every commit of one mailbox."""
+
+    def __init__(self, name: str, uid: UidConflict) -> None:
+        self.node, self.uid = MemoryNode(f"{name}.a"), uid
+        self.named: dict[int, tuple[Dot, int]] = {}
+        self.rows: dict[int, Message] = {}
+        self.uidnext, self.modseq = 1, 0
+
+    def look(self) -> None:
+        for commit in self.node.commits:
+            for change in commit.changes:
+                assert change.modseq > self.modseq, "a MODSEQ was shown twice"
+                for uid in change.expunged:
+                    self.rows.pop(uid, None)
+                for message in change.changed:
+                    self.look_at(message)
+                assert change.uidnext >= self.uidnext
+                self.uidnext, self.modseq = change.uidnext, change.modseq
+        self.node.commits.clear()
+        held = [row.guid for row in self.rows.values()]
+        assert len(set(held)) == len(held), "a GUID is there twice"
+
+    def look_at(self, message: Message) -> None:
+        placement, before = (message.dot, message.change), self.rows.get(message.uid)
+        if message.uid not in self.named:
+            assert message.uid >= self.uidnext, "a message appeared below a UIDNEXT that was shown"
+        assert self.named.setdefault(message.uid, placement) == placement, "a UID named two messages"
+        if before is None or before.flags != message.flags:
+            assert message.modseq > self.modseq, "a change appeared at a MODSEQ that was shown"
+        self.rows[message.uid] = message
+
+    def join(self, key: MailboxKey) -> None:
+        for head in branches.branch_heads(self.node.connection, key.mailbox_id):
+            branch = branches.replay_branch(self.node.connection, head)
+            if branch is not None:
+                self.node.write(partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self.uid))
+        self.look()
+
+
+class World:
+    """One mailbox and one tree. Nobody is master: every node numbers what it likes on what it shows."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self.rng = rng
+        policies = rng.choice([[UidConflict.RENUMBER], [UidConflict.UIDVALIDITY], list(UidConflict)])
+        self.all = [Watched(f"dc{number}", rng.choice(policies)) for number in range(size)]
+        self.saved: list[bytes] = []
+        self.expunged: set[bytes] = set()
+
+    def step(self) -> None:
+        one = self.rng.choice(self.all)
+        one.node.now_ms += self.rng.randrange(2000)
+        act = self.rng.choice([self.save, self.save, self.expunge, self.flag, self.folders, self.exchange, self.join])
+        act(one)
+        one.look()
+
+    def save(self, one: Watched) -> None:
+        again = self.saved and self.rng.random() < 0.2
+        message = self.rng.choice(self.saved) if again else one.node.guid()
+        if message in self.expunged:
+            return
+        self.saved.append(message)
+        flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
+        one.node.write(lambda tx: numbering.save(tx, INBOX, TEXT, guid=message, received_ms=1, flags=flags))
+
+    def expunge(self, one: Watched) -> None:
+        if one.rows:
+            uid = self.rng.choice(sorted(one.rows))
+            self.expunged.add(one.rows[uid].guid)
+            one.node.write(expunging(uid))
+
+    def flag(self, one: Watched) -> None:
+        if one.rows:
+            uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, len(one.rows)))
+            added, removed = ([name] if self.rng.random() < 0.6 else [] for name in ("\\Seen", "\\Flagged"))
+            one.node.write(flagging(*uids, added=added, removed=removed))
+
+    def folders(self, one: Watched) -> None:
+        name, new_ids = "/".join(self.rng.choices("ab", k=self.rng.randint(1, 3))), iter(one.node.guid, None)
+        known = [record.mailbox_id for record in reading.folders(one.node.connection, ALICE).values()]
+        folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
+        changes: list[Callable[[Transaction], object]] = [
+            lambda tx: numbering.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
+            lambda tx: numbering.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
+            lambda tx: numbering.delete_folder(tx, ALICE, folder),
+            lambda tx: numbering.subscribe(tx, ALICE, name, subscribed=subscribed),
+        ]
+        with suppress(MailError):
+            one.node.write(self.rng.choice(changes))
+
+    def exchange(self, target: Watched) -> None:
+        """What the target lacks of another's log: not all of it, in chunks out of order between origins."""
+        source = self.rng.choice([one for one in self.all if one is not target]).node
+        lacking = source.log(reading.log_start(source.connection, reading.log_context(target.node.connection)))
+        some = lacking[: self.rng.randrange(1, 20)]
+        for origin in sorted({item.entry.dot.origin for item in some}, key=lambda _: self.rng.random()):
+            for item in some:
+                if item.entry.dot.origin == origin:
+                    target.node.take(item)
+
+    def join(self, one: Watched) -> None:
+        one.join(self.rng.choice([INBOX, TREE]))
+
+    def settle(self) -> None:
+        master, *_ = self.all
+        for target in [master, *self.all, master, *self.all]:
+            for source in self.all:
+                known = reading.log_context(target.node.connection)
+                for item in source.node.log(reading.log_start(source.node.connection, known)):
+                    target.node.take(item)
+            target.look()
+            if target is master:
+                master.join(INBOX)
+                master.join(TREE)
+
+    def check(self) -> None:
+        assert len({tuple(sorted(one.node.digests().items())) for one in self.all}) == 1, "the nodes differ"
+        for one in self.all:
+            assert reading.log_counts(one.node.connection)[1] == 0, "nothing waits"
+            assert set(self.saved) - self.expunged <= {row.guid for row in one.rows.values()}, "a mail is lost"
+            shown = {placement for other in self.all for uid, placement in other.named.items() if uid in one.rows}
+            assert len(shown) == len(one.rows), "a UID is in use that named two messages somewhere"
+            self.check_replay(one.node)
+            consistency.check(one.node.connection)
+
+    def check_replay(self, node: MemoryNode) -> None:
+        """The log, replayed along any path to the head, gives what the database shows."""
+        chain, rows = reading.rows(node.connection, INBOX.mailbox_id)
+        if chain is None or chain.head is None:
+            return
+        path: list[Entry] = []
+        at: Dot | None = chain.head
+        while at is not None:
+            entry = reading.entry_at(node.connection, at)
+            assert entry is not None
+            path.append(entry)
+            at = self.rng.choice(entry.predecessors) if entry.predecessors else None
+        shown = {row.uid: row for row in rows}
+        live = MailboxState(chain.uidnext, chain.highestmodseq, chain.context, shown, chain.risen)
+        assert replay(reversed(path)) == live
+
+
+@given(st.integers(2, 5), st.integers(0, 120), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, steps: int, rng: random.Random) -> None:
+    world = World(rng, size)
+    for _ in range(steps):
+        world.step()
+    world.settle()
+    world.check()
+    for one in world.all:
+        one.node.connection.close()
+
+
+# ---- histories that no honest node makes -------------------------------------------------------------------------
+
+
+def add(dot: Dot, uid: int, *predecessors: Dot, modseq: int) -> Entry:
+    mail = MailAdd(uid, guid(100 * dot.seq + uid), 0, (), 4, TEXT.content_hash, copied=False)
+    return Entry(dot, predecessors, 1 << 20, modseq, *INBOX, (mail,))
+
+
+def shown(node: MemoryNode) -> list[int]:
+    return [row.uid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id)]
+
+
+ROOT, LEFT, RIGHT, ON_LEFT = (Dot("dc9.a", seq) for seq in (1, 2, 3, 4))
+
+
+def test_a_node_that_forks_against_itself_takes_no_mail_away() -> None:
+    node = MemoryNode("dc1.a")
+    node.receive(add(ROOT, 1, modseq=1), [b"text"])
+    node.receive(add(LEFT, 2, ROOT, modseq=2))
+    node.receive(add(RIGHT, 2, ROOT, modseq=2))
+    with pytest.raises(ContradictionError, match="numbered on two branches"):
+        branches.replay_branch(node.connection, RIGHT)
+    node.receive(add(ON_LEFT, 3, LEFT, modseq=3))
+    assert shown(node) == [1, 2], "what counts as having seen the other branch is not shown"
+    assert node.write(saving(b"text", guid(1))).uids == (3,)
+
+
+def test_a_fork_against_itself_is_found_behind_a_merge() -> None:
+    """Another node has joined the one branch before the other one comes."""
+    node = MemoryNode("dc1.a")
+    node.receive(add(ROOT, 1, modseq=1), [b"text"])
+    node.receive(add(LEFT, 2, ROOT, modseq=2))
+    node.write(saving(b"text", guid(1)))
+    other = Dot("dc8.a", 1)
+    node.receive(add(other, 3, LEFT, modseq=3))
+    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = branches.replay_branch(node.connection, head)
+    assert branch is not None
+    node.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    before = shown(node)
+    node.receive(add(RIGHT, 2, ROOT, modseq=2))
+    node.receive(add(ON_LEFT, 3, RIGHT, modseq=3))
+    with pytest.raises(ContradictionError, match="numbered on two branches"):
+        branches.replay_branch(node.connection, ON_LEFT)
+    assert shown(node) == before
+
+
+def test_entries_that_lead_in_a_circle_are_no_branch() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    node.receive(add(ROOT, 1, LEFT, modseq=2), [b"text"])
+    node.receive(add(LEFT, 1, ROOT, modseq=3))
+    node.receive(add(RIGHT, 1, LEFT, modseq=4))
+    assert branches.branch_heads(node.connection, INBOX.mailbox_id) == []
+
+
+MERGE = Dot("dc8.a", 1)
+
+
+def forked() -> tuple[MemoryNode, Dot]:
+    """A node that shows UIDs 1 and 2, of which the second is its own, and that knows of another branch; its head."""
+    node = MemoryNode("dc1.a")
+    node.receive(add(ROOT, 1, modseq=1), [b"text"])
+    node.write(saving(b"text", guid(1)))
+    node.receive(add(LEFT, 2, ROOT, modseq=2))
+    node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "risen", 5))
+    return node, Dot("dc1.a", 1)
+
+
+def test_a_merge_that_goes_back_waits() -> None:
+    node, head = forked()
+    _, mine = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    moved = mine._replace(uid=4, claim=MERGE, modseq=3)
+    stranger = moved._replace(dot=MERGE, guid=guid(7))
+    good = Merge(5, 5, (head, LEFT), (moved,), ())
+
+    def applies(sid: str, change: Merge, modseq: int = 3) -> bool:
+        dot = Dot(f"{sid}.a", 1)
+        node.receive(Entry(dot, (head, LEFT), 1 << 20, modseq, *INBOX, (change,)))
+        return node.applied(dot)
+
+    assert not applies("dc2", good._replace(uidnext=2, rows=())), "UIDNEXT falls"
+    assert not applies("dc3", good._replace(uidnext=UID_MAX)), "no UIDs are left"
+    assert not applies("dc4", good._replace(risen=4)), "UIDVALIDITY falls"
+    assert not applies("dc5", good._replace(context=(LEFT,))), "its context lacks what is here"
+    assert not applies("dc6", good._replace(rows=(stranger._replace(uid=2),))), "another message's UID"
+    node.write(expunging(2))
+    head = Dot("dc1.a", 2)
+    good = good._replace(context=(head, LEFT), rows=(stranger,))
+    assert not applies("dc7", good._replace(rows=(stranger._replace(uid=2),)), modseq=4), "a UID below UIDNEXT"
+    assert applies("dc8", good, modseq=4)
+    assert shown(node) == [1, 4]
+
+
+def test_a_large_merge_is_one_entry_of_several_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resync.merge.ROWS_AT_ONCE", 3)
+    left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    for number in range(10):
+        left.write(saving(b"text", guid(number)))
+        right.write(saving(b"text", guid(100 + number)))
+    right.write(expunging(1, 2, 3))
+    for item in right.log():
+        left.take(item)
+    (head,) = branches.branch_heads(left.connection, INBOX.mailbox_id)
+    branch = branches.replay_branch(left.connection, head)
+    assert branch is not None
+    left.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch, UidConflict.UIDVALIDITY))
+    for item in left.log():
+        right.take(item)
+    merge = left.log()[-1].entry
+    assert len(merge.changes) == 6
+    assert Entry.unpack(merge.dot, merge.pack()) == merge
+    assert left.digests() == right.digests()
+    assert len(shown(left)) == 17
+    consistency.check(right.connection)
+
+
+def test_a_tree_merge_that_goes_back_waits() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(creating("a", b"a" * 16))
+    own = chains.load(node.connection, TREE.mailbox_id)
+    assert own is not None
+    assert own.head is not None
+    folder = reading.tree_state(node.connection, ALICE, own).folders[b"a" * 16]
+    context, other = (own.head, Dot("dc9.a", 1)), Dot("dc9.a", 1)
+    above = folder._replace(uidvalidity=folder.uidvalidity + 1)
+
+    def receive(sid: str, context: tuple[Dot, ...], *folders: FolderState) -> bool:
+        assert own.head is not None
+        dot = Dot(f"{sid}.a", 1)
+        node.receive(Entry(dot, (own.head, other), 1 << 20, 2, *TREE, (TreeMerge(context, folders, ()),)))
+        return node.applied(dot)
+
+    assert not receive("dc2", (other,), above), "its context lacks what is here"
+    assert not receive("dc3", context, folder._replace(uidvalidity=1)), "a UIDVALIDITY falls"
+    assert not receive("dc4", context, above, above._replace(mailbox_id=b"b" * 16)), "one name, two folders"
+    assert not receive("dc5", context, above._replace(user="bob")), "another user's"
+    assert receive("dc6", context, above)
+
+
+def test_a_merge_is_nothing_but_merges() -> None:
+    node, head = forked()
+    merge = Merge(5, 5, (head, LEFT), (), ())
+    for changes in ((merge._replace(context=(head, LEFT, MERGE)),), (merge, MailDel(UidSet.of([1])))):
+        with pytest.raises(HistoryError, match="needs to be looked at"):
+            node.receive(Entry(MERGE, (head, LEFT), 1 << 20, 3, *INBOX, changes))
+    assert shown(node) == [1, 2]
