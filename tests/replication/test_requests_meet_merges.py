@@ -1,12 +1,11 @@
 """A change that is asked for while branches are being joined is made to the messages that its author saw."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
 from trio.testing import MockClock
 
 from protocol.commands import Reply
@@ -19,76 +18,18 @@ from replicator.replication.resolving import ROUNDS, Resolver
 from replicator.store.apply import receive
 from replicator.store.branches import branch_heads, merge_branch, replay_branch
 from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
+from replicator.store.transaction import Transaction
 from replicator.view import MailboxView
 from resync.state import MailboxState
 from tests.one_node import run_inline
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.meeting import behind_a_merge, fork, meeting, texts
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import WORK, guid, open_store, saving
 from tests.store.memory_node import MemoryNode
 
 FLAGGED = frozenset({"\\Flagged"})
-
-
-async def fork(nodes: Cluster, name: str = INBOX, mails: Sequence[str] = ("mine", "rival")) -> None:
-    """dc1 and dc2 are apart, and each gives UID 2 to a mail of its own."""
-    if name != INBOX:
-        await nodes["dc1"].mail.create_folder(USER, name)
-    assert await nodes["dc1"].save("both", name) == 1
-    await nodes.converged()
-    nodes.network.cut(("dc1", "dc2"))
-    await nodes.linked(["dc1"], ["dc2"])
-    for sid, mail in zip(("dc1", "dc2"), mails, strict=True):
-        assert await nodes[sid].save(mail, name) == 2
-
-
-async def become_master(node: Node, view: MailboxView) -> None:
-    assert await node.coordinator.mastership.find(key_of(view)) == node.sid
-
-
-def key_of(view: MailboxView) -> MailboxKey:
-    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
-
-
-@asynccontextmanager
-async def behind_a_merge(nodes: Cluster, name: str = INBOX) -> AsyncIterator[MailboxView]:
-    """What dc1 shows: its own branch, while dc2 has joined both and is master of all. Then dc1 hears of that."""
-    view, there = await nodes["dc1"].view(name), await nodes["dc2"].view(name)
-    back = nodes.network.road("dc2", "dc1")
-
-    def hold_the_merge(commit: Commit) -> None:
-        if any(len(entry.predecessors) == 2 and entry.mailbox_id == view.mailbox_id for entry in commit.applied):
-            back.hold()
-
-    nodes["dc2"].store.listeners.append(hold_the_merge)
-    nodes.network.mend(("dc1", "dc2"))
-    await nodes.linked()
-    for folder in await nodes["dc2"].mail.folders(USER):
-        await become_master(nodes["dc2"], await nodes["dc2"].mail.open_mailbox(folder))
-    await until(lambda: 2 not in there.messages)
-    assert 2 in view.messages
-    yield view
-    back.release()
-    await nodes.converged()
-
-
-async def meeting(nodes: Cluster, change: Callable[[], Awaitable[None]]) -> None:
-    """The change is under way, and its master has done with it, when dc1 hears of the merge."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(change)
-        await trio.sleep(0.5)
-        nodes.network.road("dc2", "dc1").release()
-
-
-async def texts(nodes: Cluster, name: str = INBOX) -> list[str]:
-    """The same at all nodes."""
-    await nodes.converged()
-    found = [await node.texts(name) for node in nodes.all()]
-    assert all(each == found[0] for each in found)
-    return sorted(found[0].values())
 
 
 async def test_an_expunge_removes_the_message_and_not_what_else_had_its_uid(
@@ -160,8 +101,7 @@ async def test_a_move_expunges_what_it_copied(tmp_path: Path, autojump_clock: Mo
         archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
         await fork(nodes)
         async with behind_a_merge(nodes) as view:
-            move = partial(nodes["dc1"].mail.move, view, UidSet.of([1, 2]), archive)
-            await meeting(nodes, move)  # type: ignore[arg-type]
+            await meeting(nodes, partial(nodes["dc1"].mail.move, view, UidSet.of([1, 2]), archive))
         assert await texts(nodes, "Archive") == ["both", "mine"]
         assert await texts(nodes) == ["rival"]
 
@@ -277,7 +217,6 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
-                assert branch is not None
                 await store.write(partial(merge_branch, key=STORED, head=head, branch=branch))
             return reply
 

@@ -1,0 +1,70 @@
+"""Two nodes whose branches are being joined at one of them, while clients of the other go on with what they saw."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from replicator.mailstore import INBOX
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Commit
+from replicator.view import MailboxView
+from tests.replication.cluster import USER, Cluster, Node, until
+
+
+async def fork(nodes: Cluster, name: str = INBOX) -> None:
+    """dc1 and dc2 are apart, and each gives UID 2 to a mail of its own."""
+    if name != INBOX:
+        await nodes["dc1"].mail.create_folder(USER, name)
+    assert await nodes["dc1"].save("both", name) == 1
+    await nodes.converged()
+    nodes.network.cut(("dc1", "dc2"))
+    await nodes.linked(["dc1"], ["dc2"])
+    for sid, mail in (("dc1", "mine"), ("dc2", "rival")):
+        assert await nodes[sid].save(mail, name) == 2
+
+
+async def become_master(node: Node, view: MailboxView) -> None:
+    assert await node.coordinator.mastership.find(key_of(view)) == node.sid
+
+
+def key_of(view: MailboxView) -> MailboxKey:
+    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
+
+
+@asynccontextmanager
+async def behind_a_merge(nodes: Cluster, name: str = INBOX) -> AsyncIterator[MailboxView]:
+    """What dc1 shows: its own branch, while dc2 has joined both and is master of all. Then dc1 hears of that."""
+    view, there = await nodes["dc1"].view(name), await nodes["dc2"].view(name)
+    back = nodes.network.road("dc2", "dc1")
+
+    def hold_the_merge(commit: Commit) -> None:
+        if any(len(entry.predecessors) == 2 and entry.mailbox_id == view.mailbox_id for entry in commit.applied):
+            back.hold()
+
+    nodes["dc2"].store.listeners.append(hold_the_merge)
+    nodes.network.mend(("dc1", "dc2"))
+    await nodes.linked()
+    for folder in await nodes["dc2"].mail.folders(USER):
+        await become_master(nodes["dc2"], await nodes["dc2"].mail.open_mailbox(folder))
+    await until(lambda: 2 not in there.messages)
+    assert 2 in view.messages
+    yield view
+    back.release()
+    await nodes.converged()
+
+
+async def meeting(nodes: Cluster, change: Callable[[], Awaitable[object]]) -> None:
+    """The change is under way, and its master has done with it, when dc1 hears of the merge."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        await trio.sleep(0.5)
+        nodes.network.road("dc2", "dc1").release()
+
+
+async def texts(nodes: Cluster, name: str = INBOX) -> list[str]:
+    """The same at all nodes."""
+    await nodes.converged()
+    found = [await node.texts(name) for node in nodes.all()]
+    assert all(each == found[0] for each in found)
+    return sorted(found[0].values())
