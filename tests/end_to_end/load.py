@@ -1,0 +1,240 @@
+"""Clients of a cluster that fails in parts: they send, change and expunge mail, and write down what they are told.
+
+Each node has a sender (LMTP) and an editor (IMAP) of its own. They do as many changes as they are asked to; one that
+fails, or of which they never hear, is not counted.
+"""
+
+from __future__ import annotations
+
+import imaplib
+import random
+import smtplib
+import threading
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+from benchmarks.cluster import Cluster, Node
+from tests.end_to_end.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
+
+PAUSE_S = 0.02  # after a failure: a node that is down is not worth a busy loop
+LOOK_EVERY = 12  # changes of an editor between two looks at the whole mailbox
+
+LostError = (OSError, EOFError, imaplib.IMAP4.error, smtplib.SMTPException)
+"""The connection, or the answer, is not to be had. What was asked for may have happened."""
+
+
+class Worker(threading.Thread):
+    """Does changes at one node, as many as it has been asked for."""
+
+    def __init__(self, node: Node, user: str, ledger: Ledger, kind: str) -> None:
+        super().__init__(name=f"{kind}-{node.sid}", daemon=True)
+        self.node, self.user, self.ledger = node, user, ledger
+        self.failure: BaseException | None = None
+        self._wanted = 0
+        self._ended = self._has_stopped = False
+        self._news = threading.Condition()
+
+    def ask(self, changes: int) -> None:
+        with self._news:
+            self._wanted += changes
+            self._news.notify_all()
+
+    def wait(self, within_s: float, left: int = 0) -> None:
+        """Return once no more than `left` changes are still to be done."""
+        with self._news:
+            self._news.wait_for(lambda: self._wanted <= left or self._has_stopped, within_s)
+        if self.failure is not None:
+            raise self.failure
+        assert self._wanted <= left, f"{self.name}: {self._wanted} changes are to be done, after {within_s:.0f} s"
+
+    def end(self) -> None:
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def run(self) -> None:
+        try:
+            while self._next():
+                is_done = self._try()
+                with self._news:
+                    self._wanted -= is_done
+                    self._news.notify_all()
+                    if not is_done:
+                        self._news.wait_for(lambda: self._ended, PAUSE_S)
+        except AssertionError as error:
+            self.failure = error
+        finally:
+            self.disconnect()
+            with self._news:
+                self._has_stopped = True
+                self._news.notify_all()
+
+    def _try(self) -> bool:
+        try:
+            return self.change()
+        except LostError:
+            self.disconnect()
+            return False
+
+    def _next(self) -> bool:
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._wanted)
+            return not self._ended
+
+    def change(self) -> bool:
+        """One change; whether it was reported as done."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        raise NotImplementedError
+
+
+class Sender(Worker):
+    """One mail after the other by LMTP."""
+
+    def __init__(self, node: Node, user: str, ledger: Ledger) -> None:
+        super().__init__(node, user, ledger, "sender")
+        self._client: smtplib.LMTP | None = None
+
+    def change(self) -> bool:
+        if self._client is None:
+            with self.node.site.enter():
+                self._client = smtplib.LMTP(*self.node.address("lmtp"), "localhost", timeout=PATIENCE_S)
+        token, text = self.ledger.new_mail(self.name)
+        self._client.sendmail("a@example.org", [self.user], text)
+        self.ledger.accepted.add(token)
+        self.ledger.tell(token, "is delivered")
+        return True
+
+    def disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class Editor(Worker):
+    """APPEND, flags and expunges in INBOX. Only this editor sets the keyword that is named for its node."""
+
+    def __init__(self, node: Node, user: str, ledger: Ledger) -> None:
+        super().__init__(node, user, ledger, "editor")
+        self.cache = Cache(node.sid)
+        self._keyword = f"${node.sid}"
+        self._random = random.Random(self.name)
+        self._client: imaplib.IMAP4 | None = None
+        self._seen: dict[str, Seen] = {}
+        self._since_look = 0
+
+    def change(self) -> bool:
+        self._since_look += 1
+        if self._client is None or self._since_look > LOOK_EVERY:
+            client = self._client or log_in(self.node, self.user)
+            self._client, self._since_look = client, 0
+            self._seen = {message.token: message for message in self.cache.select(client)}
+        choice = self._random.random()
+        if choice < 0.4 or not self._seen:
+            return self._append(self._client)
+        message = self._random.choice(list(self._seen.values()))
+        if choice < 0.85:
+            return self._flag(self._client, message)
+        return self._expunge(self._client, message)
+
+    def disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.shutdown()
+
+    def _append(self, client: imaplib.IMAP4) -> bool:
+        token, text = self.ledger.new_mail(self.name)
+        if client.append("INBOX", "", "", text)[0] != "OK":
+            return False
+        self.ledger.accepted.add(token)
+        self.ledger.tell(token, "is appended")
+        return True
+
+    def _flag(self, client: imaplib.IMAP4, message: Seen) -> bool:
+        name, wanted = (message.token, self._keyword), self._random.random() < 0.7
+        before = self.ledger.keywords.get(name, False)
+        self.ledger.keywords[name] = None
+        kind, answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
+        if kind != "OK":
+            return False
+        # A message that another node has renumbered or expunged meanwhile is not under this UID any more.
+        is_there = message.uid in uids_told(answer)
+        self.ledger.keywords[name] = wanted if is_there else before
+        return is_there
+
+    def _expunge(self, client: imaplib.IMAP4, message: Seen) -> bool:
+        token = message.token
+        del self._seen[token]
+        self.ledger.doubtful.add(token)
+        for command in (("STORE", str(message.uid), "+FLAGS", r"(\Deleted)"), ("EXPUNGE", str(message.uid))):
+            kind, answer = client.uid(*command)
+            self.ledger.tell(token, f"UID {' '.join(command)}: {kind} {answer}")
+            if kind != "OK":
+                return False
+        client.noop()
+        found = client.uid("SEARCH", "HEADER", "Message-ID", f"<{token}@example.org>")[1]
+        self.ledger.tell(token, f"is found: {found}")
+        if not found[0]:  # or it has another UID by now, and was not touched
+            self.ledger.expunged.add(token)
+            if token in self.ledger.calm:
+                self.cache.expunged(token)
+        return True
+
+
+class Load:
+    """A sender and an editor at every node, for one user."""
+
+    def __init__(self, cluster: Cluster, user: str) -> None:
+        self.cluster, self.user, self.ledger = cluster, user, Ledger()
+        self.editors = {node.sid: Editor(node, user, self.ledger) for node in cluster.nodes}
+        self._workers: list[Worker] = [
+            *self.editors.values(), *(Sender(node, user, self.ledger) for node in cluster.nodes)
+        ]  # fmt: skip
+
+    def __enter__(self) -> Self:
+        for worker in self._workers:
+            worker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+        for worker in self._workers:
+            worker.join()
+
+    def at(self, sids: Collection[str] | None) -> list[Worker]:
+        return [worker for worker in self._workers if sids is None or worker.node.sid in sids]
+
+    def ask(self, changes: int, sids: Collection[str] | None = None) -> None:
+        """So many of every worker, at all nodes or at these."""
+        for worker in self.at(sids):
+            worker.ask(changes)
+
+    def wait(self, sids: Collection[str] | None = None, within_s: float = 2 * PATIENCE_S, left: int = 0) -> None:
+        for worker in self.at(sids):
+            worker.wait(within_s, left)
+
+    def do(self, changes: int, sids: Collection[str] | None = None) -> None:
+        """Ask for it, and wait until it is done, while lines and nodes stay as they are."""
+        self.wait(sids)
+        self.ledger.calm_workers = frozenset(worker.name for worker in self.at(sids))
+        self.ask(changes, sids)
+        self.wait(sids)
+        self.ledger.calm_workers = frozenset()
+
+    def check(self) -> None:
+        """With all nodes up, all lines whole and nothing asked for: everything is everywhere, as it was reported."""
+        self.cluster.wait_together()
+        self.cluster.wait_until_equal()
+        self.ledger.check({sid: self._picture(editor) for sid, editor in self.editors.items()})
+
+    def _picture(self, editor: Editor) -> list[Seen]:
+        client = log_in(editor.node, self.user)
+        try:
+            return editor.cache.select(client, "BODY.PEEK[]")
+        finally:
+            client.logout()

@@ -1,0 +1,122 @@
+"""Three node processes, a load by LMTP and IMAP, and lines and nodes that fail. Then all is whole, and nothing is lost.
+
+Everything is seen from outside: what clients were told, and what they find (design sections 3 and 11).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import pytest
+
+from benchmarks.cluster import Cluster
+from tests.end_to_end.idler import Idler
+from tests.end_to_end.load import Load
+
+SIDS = ("dc1", "dc2", "dc3")
+TIMEOUT_S = 2.0
+QUICK_TO_NOTICE = f'[mastership]\nheartbeat = "500ms"\ntimeout = "{TIMEOUT_S:.0f}s"\n'
+STOPPED_S = 30.0
+USERS = 100  # more than tests in a session: each has one of its own
+CHANGES = 12  # of each worker, in each part of a test
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    users = [f"user{number}" for number in range(USERS)]
+    directory = tmp_path_factory.mktemp("bad-links") / "nodes"
+    with Cluster(directory, users, proxied=True, extra=QUICK_TO_NOTICE) as started:
+        yield started
+
+
+@pytest.fixture
+def load(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Load]:
+    """A user's mailbox for each test; whatever the test has done to the cluster, it ends whole and equal."""
+    user = f"user{request.session.items.index(request.node) % USERS}"
+    with Load(cluster, user) as load, Idler(cluster.nodes[1], user) as idler:
+        load.do(2)
+        yield load
+        cluster.heal()
+        load.wait()
+        load.do(2)
+        load.check()
+    assert idler.heard[b"EXISTS"]
+
+
+def isolate(cluster: Cluster) -> None:
+    cluster.partition(["dc1"], ["dc2", "dc3"])
+
+
+def part_all(cluster: Cluster) -> None:
+    cluster.partition(["dc1"], ["dc2"], ["dc3"])
+
+
+def make_a_line(cluster: Cluster) -> None:
+    """dc1 - dc2 - dc3."""
+    cluster.link("dc1", "dc3").cut()
+
+
+def silence_one_way(cluster: Cluster) -> None:
+    """dc1 speaks and is not heard; it hears the others."""
+    cluster.silence("dc1", "dc2")
+    cluster.silence("dc1", "dc3")
+
+
+def silence(cluster: Cluster) -> None:
+    """Nobody is told that the lines of dc3 are dead."""
+    for other in ("dc1", "dc2"):
+        cluster.link(other, "dc3").hold()
+
+
+@pytest.mark.parametrize("break_lines", [isolate, part_all, make_a_line, silence_one_way, silence])
+def test_every_part_goes_on_alone_and_all_become_equal(
+    cluster: Cluster, load: Load, break_lines: Callable[[Cluster], None]
+) -> None:
+    load.ask(CHANGES)
+    break_lines(cluster)
+    load.wait()
+    load.do(CHANGES)
+
+
+def test_slow_and_narrow_lines_lose_nothing(cluster: Cluster, load: Load) -> None:
+    links = [cluster.link(*pair) for pair in combinations(SIDS, 2)]
+    for link in links:
+        link.delay(0.08)
+        link.throttle(50_000)
+    load.do(CHANGES // 2)
+    for link in links:
+        link.delay(0)
+        link.throttle(math.inf)
+
+
+def test_a_node_that_is_killed_comes_back_with_all_that_it_reported(cluster: Cluster, load: Load) -> None:
+    """It is the root."""
+    load.ask(CHANGES)
+    load.wait(["dc1"], left=CHANGES // 2)
+    cluster.node("dc1").kill()
+    load.wait(["dc2", "dc3"])
+    cluster.node("dc1").start()
+
+
+def test_a_node_that_is_stopped_for_half_a_minute_is_missed_and_taken_back(cluster: Cluster, load: Load) -> None:
+    """Meanwhile the others are parted, and one is killed while it is alone."""
+    load.ask(CHANGES)
+    load.wait(["dc3"], left=CHANGES // 2)
+    cluster.node("dc3").pause()
+    began = time.monotonic()
+    load.wait(["dc1", "dc2"])
+    cluster.partition(["dc1"], ["dc2"], ["dc3"])
+    load.do(CHANGES, ["dc1", "dc2"])
+    load.ask(CHANGES)
+    load.wait(["dc2"], left=CHANGES // 2)
+    cluster.node("dc2").kill()
+    cluster.heal()
+    cluster.node("dc2").start()
+    load.wait(["dc1", "dc2"])
+    # Timeouts are real in the nodes, and so is this one: what they do about a silence that outlasts them all.
+    threading.Event().wait(began + STOPPED_S - time.monotonic())
+    cluster.node("dc3").resume()
