@@ -7,9 +7,11 @@ round trip, whatever the nodes can do.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations, cycle, islice
 from pathlib import Path
 
 from benchmarks.apart import run_apart
@@ -18,8 +20,8 @@ from benchmarks.load import Load
 from benchmarks.mails import MailTexts
 from benchmarks.report import Figure, quantiles_ms
 from benchmarks.scale import Scale
-from benchmarks.states import are_equal, expect_master
-from benchmarks.wire import ImapClient
+from benchmarks.states import are_equal, expect_master, mailbox, make_master
+from benchmarks.wire import ImapClient, MeasurementError
 
 ONE_WAY_S = 0.08
 ROUND_TRIP_MS = 2 * ONE_WAY_S * 1000
@@ -31,7 +33,7 @@ IN_FLIGHT = 50
 MANY_IN_FLIGHT = 200
 """Enough for 1,250 mails a second at 80 ms."""
 
-SETTLED_WITHIN_S, LOAD_MAILS = 60.0, 100_000
+SETTLED_WITHIN_S, FOLLOWS_WITHIN_S, LOAD_MAILS = 60.0, 30.0, 100_000
 
 
 def distance(directory: Path, scale: Scale) -> list[Figure]:
@@ -48,14 +50,44 @@ def _one_copy(directory: Path, scale: Scale) -> list[Figure]:
 
 def _two_copies(directory: Path, scale: Scale) -> list[Figure]:
     with Cluster(directory, [USER, *USERS], proxied=True, copies=2) as cluster:
-        dc1, dc2, _ = cluster.nodes
+        dc1, dc2, dc3 = cluster.nodes
         rows = _throughput(cluster, scale, IN_FLIGHT, "copies = 2", IN_FLIGHT / (2 * ONE_WAY_S))
         rows += _throughput(cluster, scale, MANY_IN_FLIGHT, "copies = 2", MANY_IN_FLIGHT / (2 * ONE_WAY_S))
-        name = "APPEND at {}, {}, copies = 2, median"
-        rows.append(_appends(dc1, scale, name.format("the master", FAR), ROUND_TRIP_MS, "one round trip"))
-        expect_master(dc1, USER, dc1.sid)
-        rows.append(_appends(dc2, scale, name.format("another node", FAR), ROUND_TRIP_MS, ""))
+        rows.append(
+            _appends(dc1, scale, f"APPEND at the master, {FAR}, copies = 2, median", ROUND_TRIP_MS, "one round trip")
+        )
+        rows += _following(dc1, dc2)
+        rows.append(_moves([dc2, dc3], scale))
     return rows
+
+
+def _following(master: Node, other: Node) -> list[Figure]:
+    """A client appends at another node than the master; until mastership comes to it, every APPEND goes there."""
+    expect_master(master, USER, master.sid)
+    texts = MailTexts(MAIL_BYTES, seed=8)
+    forwarded_ms: list[float] = []
+    with other.imap(USER) as imap:
+        _append(imap, next(texts))  # finds the master, too
+        began = time.perf_counter()
+        while mailbox(other, USER)["master"] != other.sid:
+            forwarded_ms.append(_timed(lambda: _append(imap, next(texts))) * 1000)
+            if time.perf_counter() - began > FOLLOWS_WITHIN_S:
+                raise MeasurementError(f"mastership does not follow a client of {other.sid}")
+        followed_s = time.perf_counter() - began
+    name = f"APPEND at another node, {FAR}, copies = 2, median"
+    return [
+        Figure(name, statistics.median(forwarded_ms), "ms", ROUND_TRIP_MS, "a round trip"),
+        Figure(f"until mastership has followed that client, {FAR}", followed_s, "s"),
+    ]
+
+
+def _moves(nodes: Sequence[Node], scale: Scale) -> Figure:
+    """Each in turn asks for the mailbox, as an operator would have it do."""
+    make_master(nodes[-1], USER)
+    taken = [_timed(partial(make_master, node, USER)) for node in islice(cycle(nodes), scale.far_samples)]
+    spent = quantiles_ms(taken)
+    name = f"mastership moved, {FAR}, median"
+    return Figure(name, spent["median_ms"], "ms", ROUND_TRIP_MS, "a round trip", "one round trip", spent)
 
 
 def _throughput(cluster: Cluster, scale: Scale, in_flight: int, copies: str, bound: float | None) -> list[Figure]:

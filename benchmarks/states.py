@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from benchmarks.cluster import Node
 from benchmarks.wire import MeasurementError
+
+MOVED_WITHIN_S = 40.0
 
 
 def are_equal(statuses: Sequence[Mapping[str, object]]) -> bool:
@@ -22,6 +25,19 @@ def mailbox(node: Node, user: str, name: str = "INBOX") -> Mapping[str, object]:
     if not found:
         raise MeasurementError(f"{node.sid} knows no {name} of {user}")
     return found[0]
+
+
+def make_master(node: Node, user: str, name: str = "INBOX") -> None:
+    """Move mastership of a mailbox to the node, as `replicator master move` does. Returns when it is there."""
+    connection = http.client.HTTPConnection(*node.address("http"), timeout=MOVED_WITHIN_S)
+    try:
+        connection.request("PUT", f"/api/v1/users/{user}/folders/{name}/master?node={node.sid}")
+        response = connection.getresponse()
+        body = response.read()
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise MeasurementError(f"{node.sid} does not become master of {name} of {user}: {body[:200]!r}")
 
 
 def expect_master(node: Node, user: str, sid: str) -> None:
