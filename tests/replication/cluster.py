@@ -17,7 +17,17 @@ from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.config import Address, Config, DurabilityConfig, MastershipConfig, PeerConfig, WhenShort, default_config
+from replicator.config import (
+    Address,
+    Config,
+    ConflictConfig,
+    DurabilityConfig,
+    MastershipConfig,
+    PeerConfig,
+    UidConflict,
+    WhenShort,
+    default_config,
+)
 from replicator.environment import Environment
 from replicator.mailstore import Folder, NewMessage
 from replicator.replication.coordinator import Coordinator
@@ -119,6 +129,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.network = Network(nursery)
         self.durability = durability
+        self.conflict = ConflictConfig()
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
@@ -136,7 +147,7 @@ class Cluster:
     def config(self, sid: str) -> Config:
         peers = tuple(PeerConfig(other, self.peer_address) for other in self.sids if other != sid)
         defaults = default_config(sid, self.directory, peers=peers)
-        return replace(defaults, durability=self.durability, mastership=self.mastership)
+        return replace(defaults, durability=self.durability, mastership=self.mastership, conflict=self.conflict)
 
     def data(self, sid: str) -> Path:
         return self.config(sid).node.data
@@ -235,6 +246,7 @@ async def cluster(
     *,
     copies: int = 2,
     when_short: WhenShort = WhenShort.PROCEED,
+    uid: UidConflict = UidConflict.RENUMBER,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
@@ -243,6 +255,7 @@ async def cluster(
     """
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
+        made.conflict = ConflictConfig(uid)
         await made.start(*start)
         await made.linked()
         yield made

@@ -1,0 +1,191 @@
+"""The two sides of a broken link give one UID to two mails: what clients of either side see when it heals."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.config import UidConflict
+from replicator.mailstore import INBOX
+from tests.imap.client import Client, connected, services
+from tests.replication.cluster import Cluster, Node, cluster
+
+BOTH = pytest.mark.parametrize("uid", list(UidConflict))
+SIDES = ("dc1",), ("dc2", "dc3")
+
+
+@dataclass
+class Session:
+    """A client with INBOX open: what SELECT said, and the UIDs in order as it was told."""
+
+    client: Client
+    uidvalidity: int
+    uidnext: int
+    exists: int = 0
+
+    async def append(self, text: str) -> int:
+        (*_, done) = await self.client.run(f"APPEND INBOX {{{len(text)}+}}\r\n{text}")
+        found = re.search(r"APPENDUID (\d+) (\d+)", done)
+        assert found
+        assert int(found[1]) == self.uidvalidity
+        return int(found[2])
+
+    async def expunge(self, uid: int) -> None:
+        assert "t OK" in (await self.client.run(f"UID STORE {uid} +FLAGS (\\Deleted)"))[-1]
+        assert "t OK" in (await self.client.run("EXPUNGE"))[-1]
+
+    async def texts(self) -> dict[int, str]:
+        """UID -> text of all messages."""
+        lines = await self.client.run("UID FETCH 1:* (UID BODY.PEEK[])")
+        answer = "\n".join(lines)
+        return {int(uid): text for uid, text in re.findall(r'UID (\d+) BODY\[\] "(.*)"\)', answer)}
+
+
+@asynccontextmanager
+async def session(node: Node) -> AsyncIterator[Session]:
+    async with connected(services(node.mail)) as client:
+        await client.log_in("alice")
+        said = "\n".join(await client.run("SELECT INBOX"))
+        uidvalidity, uidnext = (re.search(rf"{name} (\d+)", said) for name in ("UIDVALIDITY", "UIDNEXT"))
+        assert uidvalidity
+        assert uidnext
+        yield Session(client, int(uidvalidity[1]), int(uidnext[1]))
+
+
+@asynccontextmanager
+async def parted(directory: Path, clock: MockClock, uid: UidConflict) -> AsyncIterator[Cluster]:
+    """All nodes have the mail "x" under UID 1; then dc1 is alone."""
+    async with cluster(directory, clock, uid=uid) as nodes:
+        await nodes["dc1"].save("x")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(*SIDES)
+        yield nodes
+
+
+async def heal(nodes: Cluster) -> None:
+    nodes.rejoin("dc1")
+    await nodes.linked()
+    await nodes.converged()
+
+
+async def hears_of_a_new_uidvalidity(one: Session) -> None:
+    """The session ends before it could be told of UIDs that are not of its UIDVALIDITY."""
+    said = await one.client.run("NOOP")
+    assert [line for line in said if line] == [line for line in said if line.startswith("* BYE")]
+
+
+@BOTH
+async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
+    tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
+) -> None:
+    async with parted(tmp_path, autojump_clock, uid) as nodes:
+        async with session(nodes["dc1"]) as here, session(nodes["dc2"]) as there:
+            assert here.uidvalidity == there.uidvalidity
+            assert await here.append("y") == 2
+            await trio.sleep(1)
+            assert await there.append("z") == 2
+            assert (await here.texts(), await there.texts()) == ({1: "x", 2: "y"}, {1: "x", 2: "z"})
+            await heal(nodes)
+            if uid is UidConflict.UIDVALIDITY:
+                for one in (here, there):
+                    await hears_of_a_new_uidvalidity(one)
+            else:
+                for one in (here, there):
+                    said = await one.client.run("NOOP")
+                    assert said[:2] == ["* 2 EXPUNGE", "* 3 EXISTS"]
+                    found = await one.texts()
+                    assert found.pop(1) == "x"
+                    assert (sorted(found), sorted(found.values())) == ([3, 4], ["y", "z"])
+        found = []
+        for node in nodes.all():
+            async with session(node) as again:
+                assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
+                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+        assert found[0] == found[1] == found[2]
+        if uid is UidConflict.UIDVALIDITY:
+            assert found[0][0] == here.uidvalidity + 1, "the gap"
+            assert found[0][2] == {3: "x", 4: "y", 5: "z"}, "in log order"
+        async with session(nodes["dc3"]) as later:
+            assert await later.append("after") == later.uidnext
+
+
+@BOTH
+async def test_a_mail_whose_uid_another_had_that_is_gone_is_found_under_a_new_uid(
+    tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
+) -> None:
+    async with parted(tmp_path, autojump_clock, uid) as nodes:
+        async with session(nodes["dc1"]) as here, session(nodes["dc2"]) as there:
+            assert await here.append("y") == 2
+            assert await there.append("z") == 2
+            await there.expunge(2)
+            await heal(nodes)
+            if uid is UidConflict.UIDVALIDITY:
+                for one in (here, there):
+                    await hears_of_a_new_uidvalidity(one)
+        found = []
+        for node in nodes.all():
+            async with session(node) as again:
+                assert (again.uidvalidity > here.uidvalidity) == (uid is UidConflict.UIDVALIDITY)
+                found.append((again.uidvalidity, again.uidnext, await again.texts()))
+        assert found[0] == found[1] == found[2]
+        assert found[0][2] == ({1: "x", 3: "y"} if uid is UidConflict.RENUMBER else {3: "x", 4: "y"})
+
+
+@BOTH
+async def test_flags_of_both_sides_leave_uids_and_uidvalidity_as_they_are(
+    tmp_path: Path, autojump_clock: MockClock, uid: UidConflict
+) -> None:
+    async with parted(tmp_path, autojump_clock, uid) as nodes, session(nodes["dc1"]) as here:
+        await nodes["dc2"].flag(1)
+        await nodes["dc1"].flag(1, added=["\\Flagged"])
+        assert await here.append("y") == 2
+        await heal(nodes)
+        assert await here.texts() == {1: "x", 2: "y"}
+        for node in nodes.all():
+            folder = await node.mail.folder("alice", INBOX)
+            assert folder.uidvalidity == here.uidvalidity
+            assert (await node.view()).messages[1].flags == {"\\Seen", "\\Flagged"}
+
+
+async def test_uidvalidity_rises_with_each_conflict_and_is_never_lowered(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
+        known = [(await nodes["dc1"].inbox()).uidvalidity]
+        for turn in range(3):
+            for sid in ("dc1", "dc2"):
+                await nodes[sid].save(f"{turn} at {sid}")
+            await heal(nodes)
+            risen = {(await node.inbox()).uidvalidity for node in nodes.all()}
+            assert len(risen) == 1
+            known += risen
+            assert known == sorted(set(known))
+            nodes.isolate("dc1")
+            await nodes.linked(*SIDES)
+        await nodes["dc1"].mail.rename_folder("alice", INBOX, "Old")
+        assert (await nodes["dc1"].mail.folder("alice", "Old")).uidvalidity == known[-1]
+        assert (await nodes["dc1"].inbox()).uidvalidity > known[-1]
+        await heal(nodes)
+
+
+async def test_a_node_that_starts_again_shows_the_uidvalidity_that_has_risen(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with parted(tmp_path, autojump_clock, UidConflict.UIDVALIDITY) as nodes:
+        for sid in ("dc1", "dc2"):
+            await nodes[sid].save(f"at {sid}")
+        await heal(nodes)
+        uidvalidity = (await nodes["dc3"].inbox()).uidvalidity
+        await nodes.stop("dc3")
+        await nodes.start("dc3")
+        await nodes.linked()
+        async with session(nodes["dc3"]) as again:
+            assert again.uidvalidity == uidvalidity
+            assert await again.append("after") == again.uidnext
+        await nodes.converged()
