@@ -77,6 +77,11 @@ class Usage:
         usage.ask_at = now + usage.retry_s
         usage.retry_s = min(RETRY_MAX_S, usage.retry_s * 2)
 
+    def sent_away(self, scope: str, now: float) -> None:
+        """An operator gave the scope to another node: do not ask for it back at once."""
+        for each in _levels(scope):
+            self._of(each).ask_at = now + STAY_MAX_S
+
     def came(self, scope: str, now: float) -> None:
         """This node has become the scope's master by a move."""
         usage = self._of(scope)

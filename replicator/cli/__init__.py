@@ -12,6 +12,7 @@ from replicator.cli.group import LazyGroup
 COMMANDS = {
     "cluster": "replicator.cli.cluster:cluster",
     "import": "replicator.cli.import_mail:import_mail",
+    "master": "replicator.cli.master:master",
     "node": "replicator.cli.node:node",
     "status": "replicator.cli.status:status",
     "user": "replicator.cli.user:user",

@@ -74,6 +74,16 @@ class NodeClient:
         """Create the folder unless it is there."""
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}")
 
+    def master(self, user: str, mailbox: str) -> str | None:
+        """The folder's master, as far as the node knows."""
+        return self._parsed(
+            _master, self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master")
+        )
+
+    def move_master(self, user: str, mailbox: str, node: str) -> None:
+        """Make a node the folder's master."""
+        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
+
     def contents(self, user: str, mailbox: str) -> Counter[str]:
         """How many messages the folder has of each content, by SHA-256 in hexadecimal."""
         found: Counter[str] = Counter()
@@ -130,6 +140,11 @@ def _node_status(document: object) -> NodeStatus:
 
 def _mailboxes(document: object) -> list[MailboxStatus]:
     return [MailboxStatus(**row) for row in cast("list[_Object]", document)]
+
+
+def _master(document: object) -> str | None:
+    master = cast("_Object", document)["master"]
+    return None if master is None else str(master)
 
 
 def _contents_page(document: object) -> tuple[list[str], int | None]:

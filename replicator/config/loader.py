@@ -19,6 +19,7 @@ from replicator.config.model import (
     MastershipConfig,
     NodeConfig,
     PeerConfig,
+    Scope,
     TlsConfig,
     UidConflict,
     UsersConfig,
@@ -114,7 +115,7 @@ def _mastership(section: Section) -> MastershipConfig:
     # Faster than this, heartbeats would measure the scheduler.
     pace = values.duration(lowest_s=0.01)
     mastership = MastershipConfig(
-        scope=section.take("scope", values.scope, defaults.scope),
+        scope=section.take("scope", values.choice(Scope), defaults.scope),
         heartbeat_s=section.take("heartbeat", pace, defaults.heartbeat_s),
         timeout_s=section.take("timeout", pace, defaults.timeout_s),
     )

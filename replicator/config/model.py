@@ -46,6 +46,7 @@ class Scope(StrEnum):
     USER = "user"
     DOMAIN = "domain"
     GLOBAL = "global"
+    DYNAMIC = "dynamic"
 
 
 class UidConflict(StrEnum):

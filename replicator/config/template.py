@@ -60,7 +60,7 @@ def _writes(config: Config) -> str:
         f'when_short = {_quoted(durability.when_short)}    # "proceed" or "refuse" while fewer are reachable\n'
         "\n"
         "[mastership]\n"
-        f'scope = {_quoted(mastership.scope)}    # or "user", "domain", "global"\n'
+        f'scope = {_quoted(mastership.scope)}    # or "user", "domain", "global", "dynamic"\n'
         f"heartbeat = {_duration(mastership.heartbeat_s)}\n"
         f"timeout = {_duration(mastership.timeout_s)}\n"
     )

@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB, MIB
-from replicator.config.model import DAY_S, Address, Scope
+from replicator.config.model import DAY_S, Address
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -123,13 +123,6 @@ def choice(names: type[E]) -> Callable[[object], E]:
         raise ValueError(f"expected one of {_names(names)}, not {_shown(value)}")
 
     return parse
-
-
-def scope(value: object) -> Scope:
-    """A mastership scope. "dynamic" is a word of the contract that this version does not have."""
-    if value == "dynamic":
-        raise ValueError(f"'dynamic' is not available in this version; use one of {_names(Scope)}")
-    return choice(Scope)(value)
 
 
 def path(directory: Path) -> Callable[[object], Path]:

@@ -7,6 +7,8 @@ r"""The routes and their handlers.
 | `GET /api/v1/status` | `NodeStatus` |
 | `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
+| `GET /api/v1/users/USER/folders/NAME/master` | the folder's master, as far as this node knows |
+| `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
@@ -77,6 +79,20 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
     return json_response(_folder_document(folder), HTTPStatus.CREATED)
 
 
+async def get_master(services: HttpServices, request: Request) -> Response:
+    """Who numbers the folder's changes."""
+    folder = await services.mail.folder(_known_user(services, request), request.path["name"])
+    return json_response({"master": services.masters.master_of(folder)})
+
+
+async def put_master(services: HttpServices, request: Request) -> Response:
+    """Make a node the folder's master. To be repeated at will."""
+    folder = await services.mail.folder(_known_user(services, request), request.path["name"])
+    node = request.query.get("node", services.sid)
+    await services.masters.move_to(folder, node)
+    return json_response({"master": node})
+
+
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """What a folder holds, by content: `import` leaves out what is there. `more`: ask again after the last UID."""
     user = _known_user(services, request)
@@ -141,6 +157,8 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/status", get_status),
     Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"})),
     Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder),
+    Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master),
+    Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
     Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
     Route(
         "POST",

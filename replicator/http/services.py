@@ -9,7 +9,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 from replicator.environment import wall_clock_ms
-from replicator.mailstore import MailStore
+from replicator.mailstore import Folder, MailStore
 from replicator.metrics import HttpMetrics
 from replicator.status import MailboxStatus, NodeStatus
 from replicator.users import UserNames
@@ -31,6 +31,18 @@ class NodeReport(Protocol):
         ...
 
 
+class MasterControl(Protocol):
+    """Who masters a folder."""
+
+    def master_of(self, folder: Folder) -> str | None:
+        """Its master's id; None: this node has not had to know."""
+        ...
+
+    async def move_to(self, folder: Folder, node: str) -> None:
+        """Make that node its master, whoever uses it. Raises UnavailableError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HttpServices:
     """What handlers may use. `registry` holds the node's own metrics, never the library's global ones."""
@@ -40,5 +52,6 @@ class HttpServices:
     status: NodeReport
     users: UserNames
     registry: CollectorRegistry
+    masters: MasterControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

@@ -20,6 +20,8 @@ from master_election.scopes import wider
 from master_election.usage import Usage
 from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
 from protocol.values import Dot
+from replicator.errors import UnavailableError
+from replicator.mailstore import Folder
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.store import chain as chains
@@ -48,7 +50,8 @@ class Mover:
         if self._masters.standing(scope) is Standing.ELSEWHERE and self._usage.wants(scope, now):
             master = self._masters.want(scope)
             if master is not None:
-                self._mastership.later(partial(self._take, key, master, self._masters.term))
+                move = MasterMove(0, self._masters.term, self._mastership.sid)
+                self._mastership.later(partial(self._take, key, master, move))
 
     async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
         """Bring a MASTER-MOVE to the master, and do it if that is this node. Raises LinkDownError."""
@@ -56,7 +59,7 @@ class Mover:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
         if move.destination not in self._mastership.table.component:
             text = f"{move.destination} cannot be reached from {self._mastership.sid}; try again when it can"
-            return Refused(RefusalCode.UNAVAILABLE, text)
+            return Refused(RefusalCode.INVALID, text)
         master = await self._mastership.find(key)
         if master == self._mastership.sid:
             return await self._give(key, move)
@@ -77,18 +80,50 @@ class Mover:
                 if self._usage.may_join(scope, trio.current_time()):
                     await self._join(scope)
 
+    # ---- for operators
+
+    def master_of(self, folder: Folder) -> str | None:
+        """See `MasterControl`."""
+        return self._mastership.known_master(folder_key(folder))
+
+    async def move_to(self, folder: Folder, node: str) -> None:
+        """See `MasterControl`."""
+        key, reply = folder_key(folder), None
+        with trio.move_on_after(2 * self._timeout_s):
+            while not isinstance(reply, Moved):
+                reply = await self._try_to_move(key, node)
+                if isinstance(reply, Refused) and reply.code == RefusalCode.INVALID:
+                    raise UnavailableError(reply.text)
+                await trio.sleep(0 if isinstance(reply, Moved) else RETRY_S)
+        if not isinstance(reply, Moved):
+            raise UnavailableError(
+                reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
+            )
+
+    async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
+        move = MasterMove(0, self._masters.term, node, now=True)
+        master = await self._mastership.find(key)
+        if node == self._mastership.sid != master and self._masters.want(self._mastership.scope(key)):
+            return await self._take(key, master, move)
+        try:
+            return await self.move(key, move)
+        except LinkDownError:
+            return None
+
     # ---- taking
 
-    async def _take(self, key: MailboxKey, master: str, term: int) -> None:
+    async def _take(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
         reply: Reply | None = None
+        term = move.term
         try:
             with trio.move_on_after(self._timeout_s):
-                reply = await self._request(key, master, MasterMove(0, term, self._mastership.sid))
+                reply = await self._request(key, master, move)
             if isinstance(reply, Moved) and reply.head is not None:
                 with trio.move_on_after(self._timeout_s):
                     await self._store.wait_applied(reply.head)
         finally:
             self._taken(key, reply, term)
+        return reply
 
     def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> None:
         scope, now = self._mastership.scope(key), trio.current_time()
@@ -101,7 +136,7 @@ class Mover:
                     log.info("took over as master of %s", given)
             case Refused():
                 self._usage.refused(scope, now)
-                self._masters.not_taken(scope, term, refused=reply.code == RefusalCode.UNAVAILABLE)
+                self._masters.not_taken(scope, term, refused=reply.code != RefusalCode.NOT_MASTER)
             case _:
                 self._usage.refused(scope, now)
                 self._masters.not_taken(scope, term, refused=False)
@@ -137,6 +172,8 @@ class Mover:
         given = await self._hand_over(scope, part, move.term, finish)
         if not given or not self._masters.give(part, move.destination, move.term):
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+        if move.now:
+            self._usage.sent_away(scope, trio.current_time())
         self._mastership.not_ready(part)
         self._mastership.move_ended()
         self._mastership.later(partial(self._tell_root, part, move.destination, move.term))
@@ -193,6 +230,11 @@ class Mover:
             case _:
                 self._masters.keep(scope, term)
         self._mastership.move_ended()
+
+
+def folder_key(folder: Folder) -> MailboxKey:
+    """The folder as the store knows it."""
+    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
 
 
 def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:

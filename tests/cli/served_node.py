@@ -51,7 +51,8 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
     async def serve() -> None:
         async with one_node(directory) as mail, trio.open_nursery() as nursery:
             report = FixedReport()
-            services = HttpServices("dc1", mail, report, Names("alice", "bob", "ann@example.org"), CollectorRegistry())
+            users = Names("alice", "bob", "ann@example.org")
+            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])

@@ -123,7 +123,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         copies = 1
         when_short = "refuse"
         [mastership]
-        scope = "domain"
+        scope = "dynamic"
         heartbeat = "250ms"
         timeout = "1.5s"
         [users]
@@ -148,7 +148,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert config.listen == ListenConfig(peer=Address("::", 1), imap=Address("0.0.0.0", 0))
     assert config.peers == (PeerConfig("b", Address("mail.example", 2)),)
     assert (config.durability.copies, config.durability.when_short) == (1, WhenShort.REFUSE)
-    assert config.mastership == MastershipConfig(Scope.DOMAIN, 0.25, 1.5)
+    assert config.mastership == MastershipConfig(Scope.DYNAMIC, 0.25, 1.5)
     assert config.users.passwd_file == tmp_path / "../p"
     assert config.conflict.uid is UidConflict.UIDVALIDITY
     assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
@@ -197,10 +197,6 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n[durability]\ncopies = 2', "3: copies: expected a whole number from 1 to 1, not 2"),
         ('node.id = "a"\n[durability]\ncopies = "1"', "3: copies: expected a whole number from 1 to 1, not '1'"),
         ('node.id = "a"\n[durability]\nwhen_short = "no"', "3: when_short: expected one of 'proceed', 'refuse'"),
-        (
-            'node.id = "a"\n[mastership]\nscope = "dynamic"',
-            "3: scope: 'dynamic' is not available in this version; use one of 'mailbox', 'user', 'domain', 'global'",
-        ),
         ('node.id = "a"\n[mastership]\nscope = "x"', "3: scope: expected one of 'mailbox', 'user'"),
         ('node.id = "a"\n[mastership]\nheartbeat = "3s"', "2: timeout: must be at least twice the heartbeat"),
         ('node.id = "a"\n[mastership]\nheartbeat = 1', "3: heartbeat: expected a duration such as"),

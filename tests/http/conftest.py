@@ -34,6 +34,7 @@ def services(mail: HookedMail, report: FixedReport) -> HttpServices:
         status=report,
         users=users,
         registry=registry,
+        masters=report,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: 784_111_777_000,
     )

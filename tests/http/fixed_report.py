@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from replicator.mailstore import INBOX
+from replicator.errors import UnavailableError
+from replicator.mailstore import INBOX, Folder
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
 UIDVALIDITY = 77
@@ -54,6 +55,15 @@ class FixedReport:
             for name in ("alice", "bob")
         ]
         return [row for row in rows if user in (None, row.user)]
+
+    def master_of(self, folder: Folder) -> str | None:
+        return self.master if folder.name == INBOX else None
+
+    async def move_to(self, folder: Folder, node: str) -> None:
+        if node not in self.component:
+            raise UnavailableError(f"{node} cannot be reached from {self.sid}")
+        assert folder.user
+        self.master = node
 
     async def healthy(self) -> Sequence[str]:
         return self.reasons

@@ -77,7 +77,8 @@ async def test_hostile_requests_end_the_connection_with_one_problem(
 def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
         async with one_node(Path(directory)) as mail:
-            services = HttpServices("dc1", mail, FixedReport(), Names("alice"), CollectorRegistry())
+            report = FixedReport()
+            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report)
             await survive(services)
 
     async def survive(services: HttpServices) -> None:

@@ -1,0 +1,59 @@
+"""`replicator master`: which node numbers a folder's changes, and making it another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replicator.cli.client import NodeClient
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import echo_json
+from replicator.cli.target import one_node
+
+
+@click.group(cls=HelpfulGroup)
+def master() -> None:
+    """Show or move the master of a folder: the node that numbers its changes.
+
+    Masters follow their users by themselves; only speed depends on where they are.
+    """
+
+
+@master.command()
+@click.argument("user")
+@click.argument("mailbox")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
+    """Print the id of the node that masters USER's MAILBOX, as far as the node asked knows.
+
+    It knows once it has had to do with a change of the folder, since nodes or links last came or went.
+    """
+    with NodeClient(one_node(config_file, url)) as client:
+        found = client.master(user, mailbox)
+    if as_json:
+        echo_json({"master": found})
+    else:
+        click.echo(found or "not known here; nothing was changed through this node since nodes last came or went")
+
+
+@master.command()
+@click.argument("user")
+@click.argument("mailbox")
+@click.argument("node")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The configuration of any node.")
+@click.option("--url", help="The address of any node, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def move(user: str, mailbox: str, node: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
+    """Make NODE the master of USER's MAILBOX, whoever uses it.
+
+    With `mastership.scope` other than "mailbox" all that has its master together moves.
+    """
+    with NodeClient(one_node(config_file, url)) as client:
+        client.move_master(user, mailbox, node)
+    if as_json:
+        echo_json({"master": node})
+    else:
+        click.echo(f"{node} is the master of {mailbox} of {user}")

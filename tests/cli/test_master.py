@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+
+
+def test_the_master_is_shown_and_moved(served: ServedNode, invoke: Invoke) -> None:
+    assert invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout == "dc1\n"
+    moved = invoke("master", "move", "alice", "INBOX", "dc2", "--url", served.url)
+    assert (moved.exit_code, moved.stdout) == (0, "dc2 is the master of INBOX of alice\n")
+    shown = invoke("master", "show", "alice", "INBOX", "--url", served.url, "--json")
+    assert json.loads(shown.stdout) == {"master": "dc2"}
+    again = invoke("master", "move", "alice", "INBOX", "dc1", "--url", served.url, "--json")
+    assert json.loads(again.stdout) == {"master": "dc1"}
+
+
+def test_a_master_that_is_not_known_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
+    served.report.master = None
+    assert "not known here" in invoke("master", "show", "alice", "INBOX", "--url", served.url).stdout
+
+
+def test_what_cannot_be_moved_is_said(served: ServedNode, invoke: Invoke) -> None:
+    unreachable = invoke("master", "move", "alice", "INBOX", "dc9", "--url", served.url)
+    assert (unreachable.exit_code, "dc9 cannot be reached" in unreachable.stderr) == (1, True)
+    nobody = invoke("master", "show", "nobody", "INBOX", "--url", served.url)
+    assert (nobody.exit_code, "no user 'nobody'" in nobody.stderr) == (1, True)
+    nowhere = invoke("master", "show", "alice", "Nowhere", "--url", served.url)
+    assert (nowhere.exit_code, "Nowhere" in nowhere.stderr) == (1, True)

@@ -1,0 +1,198 @@
+"""Masters follow the people who use a mailbox, without being tossed about; what waits meanwhile is done once."""
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from master_election.usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
+from replicator.config import MastershipConfig, Scope
+from replicator.errors import UnavailableError
+from replicator.mailstore import INBOX
+from replicator.replication.moving import JOIN_INTERVAL_S
+from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
+from tests.replication.test_mastership import key_of
+
+
+async def knows(node: Node, name: str = INBOX) -> str | None:
+    return node.coordinator.mastership.known_master(await key_of(node, name))
+
+
+async def authors(node: Node, name: str = INBOX) -> list[str]:
+    """Who numbered each message."""
+    return [message.dot.sid for message in await node.messages(name)]
+
+
+async def use(node: Node, times: int, name: str = INBOX, every_s: float = 0.2) -> None:
+    for number in range(times):
+        await node.save(f"{node.sid} {number} {trio.current_time()}", name)
+        await trio.sleep(every_s)
+
+
+async def give_up(node: Node) -> None:
+    """The node's clients leave the mailbox alone for so long that its master may go."""
+    await trio.sleep(max(QUIET_S, STAY_S))
+    assert node.coordinator.mastership.masters.own
+
+
+async def test_the_master_goes_where_the_mailbox_is_used(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await give_up(nodes["dc1"])
+        await use(nodes["dc2"], ASK_AFTER + 2)
+        await nodes.converged()
+        assert [await knows(node) for node in nodes.all()][:2] == ["dc2", "dc2"]
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        # A node that has not heard of it goes by the former master, or asks the root.
+        await nodes["dc3"].save("by the chain of former masters")
+        await nodes.converged()
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        assert await knows(nodes["dc3"]) == "dc2"
+
+
+async def test_a_master_that_is_in_use_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        async with trio.open_nursery() as nursery:
+            for node in nodes.all():
+                nursery.start_soon(use, node, 60)
+        await nodes.converged()
+        assert len(set(await authors(nodes["dc1"]))) == 1
+
+
+async def test_two_that_take_turns_do_not_toss_it_back_and_forth(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for _ in range(20):
+            for sid in ("dc1", "dc2"):
+                await use(nodes[sid], ASK_AFTER + 2)
+                await trio.sleep(QUIET_S)
+        await nodes.converged()
+        numbered = await authors(nodes["dc1"])
+        moves = sum(before != after for before, after in pairwise(numbered))
+        assert 0 < moves < 8  # of 39 turns
+
+
+async def test_changes_that_arrive_during_a_move_are_done_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The road to dc2 is slow, so the move takes a while; clients everywhere go on writing."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        nodes.network.road("dc1", "dc2").delay_s = 0.5
+        nodes.network.road("dc2", "dc1").delay_s = 0.5
+        saved: list[int] = []
+
+        async def client(node: Node, number: int) -> None:
+            saved.append(await node.save(f"{node.sid} {number}"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(client, nodes["dc2"], number)
+                nursery.start_soon(client, nodes["dc3"], number)
+                await trio.sleep(0.1)
+        await nodes.converged()
+        assert Counter(saved) == Counter(range(2, 42))
+        texts = await nodes["dc1"].texts()
+        assert len(texts) == len(set(texts.values())) == 41
+        assert set(await authors(nodes["dc1"])) > {"dc1"}
+
+
+async def test_a_move_over_several_links(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 4) as nodes:
+        await nodes.make_line()
+        await nodes["dc4"].save("first")
+        await give_up(nodes["dc4"])
+        await use(nodes["dc1"], ASK_AFTER + 3)
+        await nodes.converged()
+        assert await knows(nodes["dc1"]) == "dc1"
+        await nodes["dc4"].save("the former master's client")
+        await nodes.converged()
+        assert (await authors(nodes["dc2"]))[-1] == "dc1"
+
+
+@pytest.mark.parametrize("gone", ["dc1", "dc2"])
+async def test_one_of_the_two_dies_half_way(tmp_path: Path, autojump_clock: MockClock, gone: str) -> None:
+    """dc1 masters the mailbox and is the root, dc2 asks for it, and what they say to each other arrives late."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        for road in (("dc1", "dc2"), ("dc2", "dc1")):
+            nodes.network.road(*road).delay_s = 0.4
+        await use(nodes["dc2"], ASK_AFTER, every_s=0)
+        await trio.sleep(0.5)
+        await nodes.stop(gone)
+        with trio.fail_after(2 * TIMEOUT_S):
+            await nodes["dc3"].save("second")
+        await nodes.start(gone)
+        await nodes.linked()
+        await nodes.converged()
+        assert {"first", "second"} <= set((await nodes["dc3"].texts()).values())
+
+
+async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await use(nodes["dc1"], 3)
+        await nodes.converged()
+        for at, to in (("dc1", "dc2"), ("dc3", "dc3"), ("dc1", "dc1"), ("dc2", "dc3")):
+            mover = nodes[at].coordinator.mover
+            await mover.move_to(await nodes[at].inbox(), to)
+            await nodes[at].save(f"moved to {to}")
+            await nodes.converged()
+            assert (await authors(nodes["dc1"]))[-1] == to
+            assert mover.master_of(await nodes[at].inbox()) == to
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1", "dc3"], ["dc2"])
+        with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
+            await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc2")
+
+
+async def restart_with(nodes: Cluster, scope: Scope) -> None:
+    for sid in list(nodes.nodes):
+        await nodes.stop(sid)
+    nodes.mastership = MastershipConfig(scope=scope)
+    await nodes.start()
+    await nodes.linked()
+
+
+async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes.converged()
+        await use(nodes["dc2"], 1, "Work")
+        await nodes.converged()
+        assert await authors(nodes["dc3"], "Work") == ["dc1", "dc1"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use, nodes["dc1"], 40, INBOX)
+            nursery.start_soon(use, nodes["dc2"], 40, "Work")
+        await nodes.converged()
+        assert set(await authors(nodes["dc3"], INBOX)) == {"dc1"}
+        assert (await authors(nodes["dc3"], "Work"))[-1] == "dc2"
+        assert await knows(nodes["dc2"], INBOX) != "dc2"
+
+        await trio.sleep(JOIN_AFTER_S + 2 * JOIN_INTERVAL_S)
+        await nodes["dc3"].save("after a quiet time", "Work")
+        await nodes["dc1"].save("at the user's master", "Work")
+        await nodes.converged()
+        assert (await authors(nodes["dc3"], "Work"))[-2:] == ["dc1", "dc1"]
+
+
+async def test_a_user_who_moves_moves_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await trio.sleep(STAY_S)
+        await use(nodes["dc2"], ASK_AFTER + 2)
+        await nodes["dc3"].save("second", "Work")
+        await nodes.converged()
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        assert await authors(nodes["dc1"], "Work") == ["dc1", "dc2"]
