@@ -15,6 +15,7 @@ import click
 
 from benchmarks.cluster import Cluster
 from benchmarks.distance import distance
+from benchmarks.document import refresh
 from benchmarks.failover import failover
 from benchmarks.figures import FIGURES, USERS
 from benchmarks.heal import heal
@@ -25,6 +26,7 @@ from benchmarks.wire import MeasurementError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "figures.md"
 NODE_PREFIX = "BENCH_NODE_PREFIX"
 LIMIT_S = 1800
 """A run that takes longer has hung."""
@@ -42,8 +44,9 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
 @click.argument("names", nargs=-1, type=click.Choice([*FIGURES, *SCENARIOS]))
 @click.option("--quick", is_flag=True, help="Small numbers, in two minutes.")
 @click.option("--profile", "profiled", multiple=True, help="Run this node (dc1) of the first cluster under cProfile.")
+@click.option("--docs", is_flag=True, help="Write the tables into docs/figures.md, too.")
 @click.option("--keep", is_flag=True, help="Leave the nodes' directory, with their logs.")
-def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep: bool) -> None:
+def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, docs: bool, keep: bool) -> None:
     """Measure NAMES, or everything.
 
     The words in the environment variable BENCH_NODE_PREFIX stand before each node's command, with {sid} replaced:
@@ -57,15 +60,17 @@ def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=ROOT / "var"))
     described = machine(directory) | {"scale": "quick" if quick else "full"}
     profiles = {sid: RESULTS / f"{sid}.prof" for sid in profiled}
-    figures: list[Figure] = []
+    figures: dict[str, list[Figure]] = {}
     try:
-        for rows in _measure(names or (*FIGURES, *SCENARIOS), directory, profiles, QUICK if quick else FULL):
-            figures += rows
+        for name, rows in _measure(names or (*FIGURES, *SCENARIOS), directory, profiles, QUICK if quick else FULL):
+            figures[name] = rows
+            if docs:
+                PAGE.write_text(refresh(PAGE.read_text(encoding="utf-8"), name, rows, described), encoding="utf-8")
     except (MeasurementError, OSError) as error:
         sys.exit(f"benchmarks: {error}")
     finally:
         if figures:
-            show(figures, described)
+            show([figure for rows in figures.values() for figure in rows], described)
             click.echo(write(figures, described, RESULTS))
         if not keep:
             shutil.rmtree(directory)
@@ -73,18 +78,18 @@ def main(names: tuple[str, ...], profiled: tuple[str, ...], *, quick: bool, keep
 
 def _measure(
     names: Sequence[str], directory: Path, profiles: Mapping[str, Path], scale: Scale
-) -> Iterator[list[Figure]]:
+) -> Iterator[tuple[str, list[Figure]]]:
     """Those that share a cluster first."""
     shared = [name for name in names if name in FIGURES]
     if shared:
         with Cluster(directory / "nodes", USERS, os.environ.get(NODE_PREFIX, ""), profiles) as cluster:
             for name in shared:
                 click.echo(f"{name} ...", err=True)
-                yield FIGURES[name](cluster, scale)
+                yield name, FIGURES[name](cluster, scale)
     for name in names:
         if name in SCENARIOS:
             click.echo(f"{name} ...", err=True)
-            yield SCENARIOS[name](directory / name, scale)
+            yield name, SCENARIOS[name](directory / name, scale)
 
 
 def _hung(_number: int, _frame: FrameType | None) -> None:

@@ -65,23 +65,31 @@ def machine(directory: Path) -> dict[str, object]:
     }
 
 
+def with_unit(value: float, unit: str) -> str:
+    """To three digits."""
+    return f"{_number(value)} {unit}".rstrip()
+
+
 def show(figures: Sequence[Figure], described: Mapping[str, object]) -> None:
     table = Table(title="mail-replicator: all nodes on one machine", title_justify="left")
     for heading, justify in COLUMNS.items():
         table.add_column(heading, justify=justify, no_wrap=True)
     for figure in figures:
-        floor = "" if figure.floor is None else f"{_number(figure.floor)} {figure.unit}"
-        table.add_row(figure.name, f"{_number(figure.value)} {figure.unit}", floor, figure.floor_is, figure.aim)
+        floor = "" if figure.floor is None else with_unit(figure.floor, figure.unit)
+        table.add_row(figure.name, with_unit(figure.value, figure.unit), floor, figure.floor_is, figure.aim)
     console = Console(width=WIDTH)
     console.print(table)
     console.print(", ".join(f"{name} {value}" for name, value in described.items()))
 
 
-def write(figures: Sequence[Figure], described: Mapping[str, object], directory: Path) -> Path:
-    """One file a run, named for its time in UTC."""
+def write(figures: Mapping[str, Sequence[Figure]], described: Mapping[str, object], directory: Path) -> Path:
+    """One file a run, named for its time in UTC; figures by scenario."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
-    content = {"machine": described, "figures": [asdict(figure) for figure in figures]}
+    content = {
+        "machine": described,
+        "figures": {name: [asdict(figure) for figure in rows] for name, rows in figures.items()},
+    }
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path
 
