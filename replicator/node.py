@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Address, Config, PeerConfig, TlsConfig, UidConflict
+from replicator.config import Address, Config, PeerConfig, TlsConfig
 from replicator.environment import Environment
 from replicator.errors import ConfigError, DataError
 from replicator.http.server import HttpServer
@@ -48,8 +48,6 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     """
     environment = environment or Environment()
     _make_directory(config.node.data)
-    if config.conflict.uid is UidConflict.UIDVALIDITY:
-        log.warning('`conflict.uid = "uidvalidity"` has no effect in this version: single UIDs are given anew')
     origin = environment.new_origin(config.node.id)
     async with Store.open(config.node.data / DATABASE, origin, environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
@@ -90,7 +88,10 @@ def _doors(
     lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host, metrics=lmtp_metrics))
     http_metrics = HttpMetrics(registry)
     http = HttpServer(
-        HttpServices(sid=sid, mail=mail, status=report, users=users, registry=registry, metrics=http_metrics)
+        HttpServices(
+            sid=sid, mail=mail, status=report, masters=coordinator.mover, users=users, registry=registry,
+            metrics=http_metrics,
+        )
     )
     if listen.peer:
         yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
