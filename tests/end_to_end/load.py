@@ -17,6 +17,7 @@ from typing import Self
 from benchmarks.cluster import Cluster, Node
 from tests.end_to_end.ledger import PATIENCE_S, Cache, Ledger, Seen, log_in, uids_told
 
+NOT_IN_TIME = "not confirmed in time"
 PAUSE_S = 0.02  # after a failure: a node that is down is not worth a busy loop
 LOOK_EVERY = 12  # changes of an editor between two looks at the whole mailbox
 
@@ -31,6 +32,7 @@ class Worker(threading.Thread):
         super().__init__(name=f"{kind}-{node.sid}", daemon=True)
         self.node, self.user, self.ledger = node, user, ledger
         self.failure: BaseException | None = None
+        self.is_patient = False  # its node is to be stopped, and will have no time left when it goes on
         self._wanted = 0
         self._ended = self._has_stopped = False
         self._news = threading.Condition()
@@ -73,7 +75,10 @@ class Worker(threading.Thread):
     def _try(self) -> bool:
         try:
             return self.change()
-        except LostError:
+        except LostError as error:
+            # A change waits for a new term at most (design section 11: a node dies), not until its node gives up.
+            if NOT_IN_TIME in str(error) and not self.is_patient:
+                raise AssertionError(f"{self.name} waited in vain: {error}") from error
             self.disconnect()
             return False
 
@@ -146,8 +151,7 @@ class Editor(Worker):
 
     def _append(self, client: imaplib.IMAP4) -> bool:
         token, text = self.ledger.new_mail(self.name)
-        if client.append("INBOX", "", "", text)[0] != "OK":
-            return False
+        _require_ok(client.append("INBOX", "", "", text))
         self.ledger.accepted.add(token)
         self.ledger.tell(token, "is appended")
         return True
@@ -156,11 +160,10 @@ class Editor(Worker):
         name, wanted = (message.token, self._keyword), self._random.random() < 0.7
         before = self.ledger.keywords.get(name, False)
         self.ledger.keywords[name] = None
-        kind, answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
-        if kind != "OK":
-            return False
+        answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
+        _require_ok(answer)
         # A message that another node has renumbered or expunged meanwhile is not under this UID any more.
-        is_there = message.uid in uids_told(answer)
+        is_there = message.uid in uids_told(answer[1])
         self.ledger.keywords[name] = wanted if is_there else before
         return is_there
 
@@ -169,10 +172,9 @@ class Editor(Worker):
         del self._seen[token]
         self.ledger.doubtful.add(token)
         for command in (("STORE", str(message.uid), "+FLAGS", r"(\Deleted)"), ("EXPUNGE", str(message.uid))):
-            kind, answer = client.uid(*command)
-            self.ledger.tell(token, f"UID {' '.join(command)}: {kind} {answer}")
-            if kind != "OK":
-                return False
+            answer = client.uid(*command)
+            self.ledger.tell(token, f"UID {' '.join(command)}: {answer}")
+            _require_ok(answer)
         client.noop()
         found = client.uid("SEARCH", "HEADER", "Message-ID", f"<{token}@example.org>")[1]
         self.ledger.tell(token, f"is found: {found}")
@@ -181,6 +183,12 @@ class Editor(Worker):
             if token in self.ledger.calm:
                 self.cache.expunged(token)
         return True
+
+
+def _require_ok(answer: tuple[str, object]) -> None:
+    """Raises IMAP4.error for a NO, as imaplib does for a BAD."""
+    if answer[0] != "OK":
+        raise imaplib.IMAP4.error(str(answer))
 
 
 class Load:

@@ -106,6 +106,8 @@ def test_a_node_that_is_stopped_for_half_a_minute_is_missed_and_taken_back(clust
     """Meanwhile the others are parted, and one is killed while it is alone."""
     load.ask(CHANGES)
     load.wait(["dc3"], left=CHANGES // 2)
+    for worker in load.at(["dc3"]):
+        worker.is_patient = True
     cluster.node("dc3").pause()
     began = time.monotonic()
     load.wait(["dc1", "dc2"])
