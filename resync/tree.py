@@ -8,6 +8,7 @@ be missing, although no side showed the folder without it, is created. A subscri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -140,7 +141,7 @@ def merge_trees(ours: TreeState, theirs: TreeState, risen: Mapping[bytes, int]) 
     highest = max((one.uidvalidity + risen.get(one.mailbox_id, 0) for one in merged.folders.values()), default=0)
     uidvalidities = count(highest + 1)
     _unite_names(merged, uidvalidities)
-    _keep_uidvalidities_apart(merged, uidvalidities)
+    _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)
     return merged
 
@@ -185,14 +186,14 @@ def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
             tree.folders[other.mailbox_id] = other._replace(deleted=True)
 
 
-def _keep_uidvalidities_apart(tree: TreeState, uidvalidities: Iterator[int]) -> None:
-    """Two sides may have given one UIDVALIDITY to two folders: neither may take the other's name with it later."""
-    taken: set[int] = set()
+def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
+    """Two sides may have given one UIDVALIDITY to two folders: neither may look like the other under its name."""
+    given = {(folder.uidvalidity, folder.mailbox_id) for side in sides for folder in side.folders.values()}
+    holders = Counter(uidvalidity for uidvalidity, _ in given)
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
-        if folder.uidvalidity in taken:
-            tree.folders[mailbox_id] = folder = folder._replace(uidvalidity=next(uidvalidities))
-        taken.add(folder.uidvalidity)
+        if holders[folder.uidvalidity] > 1:
+            tree.folders[mailbox_id] = folder._replace(uidvalidity=next(uidvalidities))
 
 
 def _create_parents(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:

@@ -99,9 +99,9 @@ async def test_two_mails_of_one_uid_are_both_found_under_new_uids(
                 for one in (here, there):
                     said = await one.client.run("NOOP")
                     assert said[:2] == ["* 2 EXPUNGE", "* 3 EXISTS"]
-                    found = await one.texts()
-                    assert found.pop(1) == "x"
-                    assert (sorted(found), sorted(found.values())) == ([3, 4], ["y", "z"])
+                    texts = await one.texts()
+                    assert texts.pop(1) == "x"
+                    assert (sorted(texts), sorted(texts.values())) == ([3, 4], ["y", "z"])
         found = []
         for node in nodes.all():
             async with session(node) as again:

@@ -1,0 +1,309 @@
+"""The two sides of a broken link change one user's folders: what there is when it heals, at both."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from replicator.mailstore import INBOX, SEPARATOR, Folder
+from replicator.store.branches import strays
+from resync import tree
+from tests.replication.cluster import USER, Cluster, Node, cluster
+
+
+class Pair:
+    """Two nodes that can be parted. `here` and `there` change folders; after `heal` both show the same."""
+
+    def __init__(self, nodes: Cluster) -> None:
+        self.nodes = nodes
+        self.here, self.there = nodes["dc1"], nodes["dc2"]
+
+    async def part(self) -> None:
+        await self.nodes.converged()
+        self.nodes.isolate("dc1")
+        await self.nodes.linked(["dc1"], ["dc2"])
+
+    async def heal(self) -> None:
+        """Return when both show the same and no mail lies in a folder that has become part of another."""
+        self.nodes.rejoin("dc1")
+        await self.nodes.linked()
+        with trio.fail_after(60):
+            while True:
+                await self.nodes.converged()
+                if not any([await node.store.read(lambda reader: strays(reader, USER)) for node in self.nodes.all()]):
+                    break
+                await trio.sleep(0.1)
+        assert await shown(self.here) == await shown(self.there)
+        folders = await self.folders()
+        assert len({folder.uidvalidity for folder in folders.values()}) == len(folders)
+
+    async def folders(self) -> dict[str, Folder]:
+        return {folder.name: folder for folder in await self.here.mail.folders(USER)}
+
+
+async def shown(node: Node) -> dict[str, tuple[int, dict[int, str]]]:
+    """Name -> UIDVALIDITY and mail."""
+    return {
+        folder.name: (folder.uidvalidity, await node.texts(folder.name)) for folder in await node.mail.folders(USER)
+    }
+
+
+async def mails(node: Node) -> dict[str, list[str]]:
+    """Name -> mail, of all folders but INBOX."""
+    found = await shown(node)
+    del found[INBOX]
+    return {name: sorted(texts.values()) for name, (_, texts) in found.items()}
+
+
+async def create(node: Node, name: str, *texts: str) -> None:
+    await node.mail.create_folder(USER, name)
+    for text in texts:
+        await node.save(text, name)
+
+
+async def rename(node: Node, old: str, new: str) -> None:
+    await trio.sleep(1)  # what is done later has the later stamp
+    await node.mail.rename_folder(USER, old, new)
+
+
+@asynccontextmanager
+async def pair(directory: Path, clock: MockClock) -> AsyncIterator[Pair]:
+    async with cluster(directory, clock, 2) as nodes:
+        await nodes["dc1"].inbox()
+        await nodes.converged()
+        yield Pair(nodes)
+
+
+async def test_a_folder_made_on_both_sides_becomes_one_with_all_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await two.part()
+        await create(two.here, "Work", "here")
+        await create(two.there, "Work", "there")
+        before = [(await node.mail.folder(USER, "Work")).uidvalidity for node in two.nodes.all()]
+        await two.heal()
+        assert await mails(two.here) == {"Work": ["here", "there"]}
+        assert (await two.folders())["Work"].uidvalidity > max(before)
+
+
+async def test_folders_made_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Else one that took the other's name later would look like it."""
+    async with pair(tmp_path, autojump_clock) as two:
+        await two.part()
+        await create(two.here, "A")
+        await create(two.there, "B")
+        given = [(await node.mail.folder(USER, name)).uidvalidity for node, name in ((two.here, "A"), (two.there, "B"))]
+        assert given[0] == given[1]
+        await two.heal()
+        after = {name: folder.uidvalidity for name, folder in (await two.folders()).items()}
+        assert after["A"] != after["B"]
+        assert min(after["A"], after["B"]) >= given[0]
+
+
+async def test_of_two_renames_the_later_one_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "mail")
+        await two.part()
+        await rename(two.there, "Work", "Earlier")
+        await rename(two.here, "Work", "Later")
+        await two.heal()
+        assert await mails(two.here) == {"Later": ["mail"]}
+
+
+async def test_mail_for_a_folder_that_is_deleted_meanwhile_is_kept_in_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "seen")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await two.there.save("new", "Work")
+        await two.heal()
+        assert await mails(two.here) == {"Work": ["new"]}
+        await two.there.save("more", "Work")
+        assert await mails(two.there) == {"Work": ["more", "new"]}
+
+
+async def test_mail_for_a_folder_that_is_deleted_and_made_again_goes_to_the_new_one(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "seen")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await create(two.here, "Work", "again")
+        await two.there.save("new", "Work")
+        await two.heal()
+        assert await mails(two.here) == {"Work": ["again", "new"]}
+
+
+async def test_a_folder_that_one_side_deletes_and_the_other_renames_is_deleted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "seen")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await rename(two.there, "Work", "Later")
+        await two.heal()
+        assert await mails(two.here) == {}
+
+
+async def test_mail_for_a_folder_that_is_renamed_here_and_deleted_there_is_found_under_the_new_name(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "seen")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await rename(two.there, "Work", "Later")
+        await two.there.save("new", "Later")
+        await two.heal()
+        assert await mails(two.here) == {"Later": ["new"]}
+
+
+async def test_a_folder_made_below_one_that_moves_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A/old", "old")
+        await two.part()
+        await rename(two.here, "A", "B")
+        await create(two.there, "A/new/deep", "new")
+        await two.heal()
+        assert await mails(two.here) == {"A": [], "A/new": [], "A/new/deep": ["new"], "B": [], "B/old": ["old"]}
+        await create(two.there, "A/more", "more")
+        assert "A/more" in await mails(two.there)
+
+
+async def test_a_folder_renamed_below_one_that_moves_keeps_a_parent(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A/x", "mail")
+        await two.part()
+        await rename(two.here, "A", "B")
+        await rename(two.there, "A/x", "A/y")
+        await two.heal()
+        assert await mails(two.here) == {"A": [], "A/y": ["mail"], "B": []}
+
+
+async def test_a_folder_that_moves_below_one_that_is_deleted_keeps_a_parent(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A")
+        await create(two.here, "x", "mail")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "A")
+        await rename(two.there, "x", "A/x")
+        await two.heal()
+        assert await mails(two.here) == {"A": [], "A/x": ["mail"]}
+
+
+async def test_a_folder_whose_parent_its_user_deleted_gets_none_by_a_merge(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A/x", "mail")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "A")
+        await two.there.mail.subscribe(USER, "A/x", subscribed=True)
+        await two.heal()
+        assert await mails(two.here) == {"A/x": ["mail"]}
+
+
+async def test_a_folder_renamed_to_a_name_that_the_other_side_makes_becomes_one_with_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "work")
+        before = (await two.folders())["Work"].uidvalidity
+        await two.part()
+        await rename(two.here, "Work", "Later")
+        await create(two.there, "Later", "later")
+        made = (await two.there.mail.folder(USER, "Later")).uidvalidity
+        await two.heal()
+        assert await mails(two.here) == {"Later": ["later", "work"]}
+        assert (await two.folders())["Later"].uidvalidity > max(before, made)
+
+
+async def test_names_that_are_swapped_on_one_side_while_the_other_takes_mail_stay_swapped(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A", "a")
+        await create(two.here, "B", "b")
+        before = await two.folders()
+        await two.part()
+        for old, new in (("A", "T"), ("B", "A"), ("T", "B")):
+            await rename(two.here, old, new)
+        await two.there.save("for A", "A")
+        await two.there.save("for B", "B")
+        await two.heal()
+        assert await mails(two.here) == {"A": ["b", "for B"], "B": ["a", "for A"]}
+        after = await two.folders()
+        assert (after["A"].mailbox_id, after["B"].mailbox_id) == (before["B"].mailbox_id, before["A"].mailbox_id)
+
+
+async def test_names_that_are_swapped_on_both_sides_are_swapped_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A", "a")
+        await create(two.here, "B", "b")
+        await two.part()
+        for node in two.nodes.all():
+            for old, new in (("A", "T"), ("B", "A"), ("T", "B")):
+                await rename(node, old, new)
+        await two.heal()
+        assert await mails(two.here) == {"A": ["b"], "B": ["a"]}
+
+
+async def test_two_that_take_each_others_name_on_one_side_each_keep_their_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A to B here, B to C there: three names are in play, and two folders."""
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "A", "a")
+        await create(two.here, "B", "b")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "B")
+        await rename(two.here, "A", "B")
+        await rename(two.there, "B", "C")
+        await two.there.save("for C", "C")
+        await two.heal()
+        assert await mails(two.here) == {"B": ["a"], "C": ["for C"]}
+
+
+async def test_an_inbox_that_both_sides_rename_leaves_one_inbox_with_all_later_mail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await two.here.save("old")
+        await two.part()
+        await rename(two.here, INBOX, "Earlier")
+        await rename(two.there, INBOX, "Later")
+        for node, text in ((two.here, "here"), (two.there, "there")):
+            await node.save(text)
+        await two.heal()
+        found = await shown(two.here)
+        assert {name: sorted(texts.values()) for name, (_, texts) in found.items()} == {
+            INBOX: ["here", "there"],
+            "Later": ["old"],
+        }
+
+
+async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        for name in ("A", "B", "C"):
+            await two.here.mail.subscribe(USER, name, subscribed=True)
+        await two.part()
+        await two.here.mail.subscribe(USER, "A", subscribed=False)
+        await two.here.mail.subscribe(USER, "B", subscribed=False)
+        await trio.sleep(1)
+        await two.there.mail.subscribe(USER, "A", subscribed=False)
+        await two.there.mail.subscribe(USER, "A", subscribed=True)
+        await two.there.mail.subscribe(USER, "D", subscribed=True)
+        await two.heal()
+        for node in two.nodes.all():
+            assert await node.mail.subscriptions(USER) == {"A", "C", "D"}
+
+
+def test_levels_are_separated_alike_everywhere() -> None:
+    assert tree.SEPARATOR == SEPARATOR
