@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar, cast
 
@@ -84,7 +85,8 @@ class Writer:
 
     async def flush(self) -> None:
         """Return when all that was submitted before is on disk or has failed."""
-        await self.submit(lambda _: None)
+        with suppress(MailError, sqlite3.Error):  # a disk that takes nothing has not taken what came before either
+            await self.submit(lambda _: None)
 
     async def run(self) -> None:
         """Write until cancelled. What is being written then is finished first."""

@@ -9,6 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Dot
+from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError
 from replicator.store import reading, writer
 from replicator.store.content import read_text
@@ -190,3 +191,30 @@ async def test_reads_go_on_beside_a_write(tmp_path: Path) -> None:
             assert (chain.uidnext, [message.uid for message in messages]) == (2, [1])
             read.set()
         assert [message.uid for message in await fresh_messages(store)] == [1, 2]
+
+
+class _FailingConnection(sqlite3.Connection):
+    fails = False
+
+    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        if self.fails and sql == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return super().execute(sql, parameters)  # type: ignore[arg-type]
+
+
+async def test_a_flush_ends_also_where_the_disk_takes_nothing(tmp_path: Path) -> None:
+    opened: list[_FailingConnection] = []
+
+    def open_failing(path: Path) -> sqlite3.Connection:
+        opened.append(_FailingConnection(path, isolation_level=None, check_same_thread=False))
+        return opened[-1]
+
+    async with open_store(tmp_path, environment=Environment(open_database=open_failing)) as store:
+        opened[0].fails = True
+        with pytest.raises(sqlite3.OperationalError):
+            await save(store, 1)
+        await store.flush()
+        opened[0].fails = False
+        assert await save(store, 2) == 1
