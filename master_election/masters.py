@@ -149,17 +149,17 @@ class Masters:
         covering = covering or scope
         self._cover(scope, covering)
         happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
-        after = self._step(covering, happening)
-        if after is Standing.ELSEWHERE:
-            self._remember(covering, master)
-        elif after is Standing.OURS:
-            self._elsewhere.pop(covering, None)
+        if self._step(covering, happening):
+            if master == self.sid:
+                self._elsewhere.pop(covering, None)
+            else:
+                self._remember(covering, master)
         return True
 
     def bounced(self, scope: str) -> None:
         """Ask again when it is next needed: the master said that it is not, or cannot be reached."""
         covering = self.covering(scope)
-        if covering is not None and self._step(covering, Happening.BOUNCED) is Standing.UNKNOWN:
+        if covering is not None and self._step(covering, Happening.BOUNCED):
             self._elsewhere.pop(covering, None)
         if not self.is_moving(scope):
             self._covering.pop(scope, None)
@@ -167,7 +167,7 @@ class Masters:
     def want(self, scope: str) -> str | None:
         """Its master is going to be asked for it. That master; None: there is nothing to ask for."""
         covering = self.covering(scope)
-        if covering is None or self._step(covering, Happening.WANTED) is not Standing.TAKING:
+        if covering is None or not self._step(covering, Happening.WANTED):
             return None
         return self._elsewhere[covering]
 
@@ -188,7 +188,8 @@ class Masters:
         covering = self.covering(scope)
         if asked_in != self.term or covering is None or self._standing(covering) is not Standing.TAKING:
             return
-        if self._step(covering, Happening.REFUSED if refused else Happening.LOST) is Standing.UNKNOWN:
+        self._step(covering, Happening.REFUSED if refused else Happening.LOST)
+        if not refused:
             self._elsewhere.pop(covering, None)
 
     def promise(self, scope: str, part: str) -> bool:
@@ -199,11 +200,11 @@ class Masters:
         if part != covering:
             self._cover(scope, part)
             self._held[part] = Standing.OURS
-        return self._step(part, Happening.PROMISED) is Standing.GIVING
+        return self._step(part, Happening.PROMISED)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
         """What was promised is handed over. False: the term has ended meanwhile, and with it all mastership."""
-        if asked_in != self.term or self._step(part, Happening.GIVEN) is not Standing.ELSEWHERE:
+        if asked_in != self.term or not self._step(part, Happening.GIVEN):
             return False
         self._remember(part, destination)
         return True
@@ -229,14 +230,14 @@ class Masters:
             return Standing.UNKNOWN
         return self._held.get(scope) or (Standing.ELSEWHERE if scope in self._elsewhere else Standing.UNKNOWN)
 
-    def _step(self, scope: str, happening: Happening) -> Standing:
-        before = self._standing(scope)
-        after = TRANSITIONS.get((before, happening), before)
+    def _step(self, scope: str, happening: Happening) -> bool:
+        """Whether this changes anything. Who goes ELSEWHERE remembers the master, who becomes UNKNOWN forgets it."""
+        after = TRANSITIONS.get((self._standing(scope), happening))
         if after in (Standing.OURS, Standing.TAKING, Standing.GIVING):
             self._held[scope] = after
-        else:
+        elif after is not None:
             self._held.pop(scope, None)
-        return after
+        return after is not None
 
     def _remember(self, scope: str, master: str) -> None:
         self._elsewhere[scope] = master

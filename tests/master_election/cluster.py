@@ -99,6 +99,7 @@ class Node:
     requests: dict[int, Question | Taking | Telling | Relayed] = field(default_factory=dict)
     unflushed: list[int] | None = None  # terms whose StopMastering waits for `flush`; None: done at once
     giving: list[tuple[Relayed, str]] = field(default_factory=list)  # and the part that was promised
+    busy: bool = False  # its clients use the wider scope
     deferred: list[Relayed] = field(default_factory=list)  # moves that wait for the end of a move
 
 
@@ -186,6 +187,15 @@ class Cluster:
             at, came_from = to, at
             path.append(at)
         return self._say(f"{' > '.join(path)}  a change of {scope} is numbered")
+
+    def give_up(self) -> None:
+        """Whoever waits for an answer to a MASTER-MOVE waits no longer."""
+        for node in self.nodes.values():
+            for request, taking in [*node.requests.items()]:
+                if isinstance(taking, Taking):
+                    del node.requests[request]
+                    node.masters.not_taken(taking.scope, taking.term, refused=False)
+                    self._again(node)
 
     def lose(self, wire: tuple[str, str]) -> None:
         self._say(f"{wire[0]} > {wire[1]}  {self.wires[wire].popleft()}  is lost")
@@ -310,7 +320,8 @@ class Cluster:
         elif move.term != node.masters.term or master is None:
             self._send(node.sid, relayed.sender, Message(Refused("UNAVAILABLE", ""), relayed.tag))
         elif master == node.sid:
-            self._promise(node, relayed, node.masters.covering(move.scope) or move.scope)
+            covering = node.masters.covering(move.scope)
+            self._promise(node, relayed, move.scope if node.busy or covering is None else covering)
         else:
             request = next(self.tags)
             node.requests[request] = relayed

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from master_election import election
 from master_election.election import AnswerWho, Election, RefuseWho
 from master_election.links import LinkTable
-from protocol.commands import Dropped, Master, Root, Who
+from master_election.masters import Standing
+from protocol.commands import Dropped, LinkAdvert, Master, Root, Who
 from tests.master_election.cluster import Cluster
 
 SIDS = "abcde"
@@ -49,6 +50,50 @@ def test_beyond_the_bound_the_root_is_the_master_itself(monkeypatch: pytest.Monk
     assert machine.receive_who(Who(machine.term, "inbox", "a"), 3) == [AnswerWho(3, Master("b"))]
 
 
+def who(scope: str, candidate: str, former: str | None = None) -> Who:
+    return Who(1, scope, candidate, former)
+
+
+def root_of(*sids: str) -> Election:
+    """The first of these is the root, in term 1."""
+    links = LinkTable(sids[0], 1)
+    for sid in sids[1:]:
+        links.neighbour_up(sid, 1)
+        links.receive([LinkAdvert(sid, 1, ((sids[0], 1),))], sid)
+    machine = Election(links)
+    for sid in sids[1:]:
+        machine.receive_dropped(Dropped(1, sid, ()), sid)
+    return machine
+
+
+def test_the_root_is_told_of_moves() -> None:
+    machine = root_of("a", "b", "c")
+    machine.receive_who(who("inbox", "b"), 1)
+    assert machine.receive_who(who("inbox", "c", former="b"), 2) == [AnswerWho(2, Master("c"))]
+    assert machine.receive_who(who("inbox", "b", former="b"), 3) == [AnswerWho(3, Master("c"))], "told out of turn"
+    assert machine.receive_who(who("inbox", "a"), 4) == [AnswerWho(4, Master("c"))]
+    assert machine.masters == {"inbox": "c"}
+
+
+def test_a_part_has_the_master_of_the_wider_scope_until_it_is_split_off() -> None:
+    machine = root_of("a", "b", "c")
+    part, other = "mailbox:01 of user:ann", "mailbox:02 of user:ann"
+    of_user = Master("b", "user:ann")
+    assert machine.receive_who(who(part, "b"), 1) == [AnswerWho(1, of_user)]
+    assert machine.receive_who(who(other, "c"), 2) == [AnswerWho(2, of_user)]
+    assert machine.receive_who(who(part, "c", former="b"), 3) == [AnswerWho(3, Master("c"))]
+    assert machine.receive_who(who(other, "a"), 4) == [AnswerWho(4, of_user)]
+    assert machine.receive_who(who(part, "b", former="c"), 5) == [AnswerWho(5, of_user)], "it has joined again"
+    assert machine.masters == {"user:ann": "b"}
+
+
+def test_a_question_of_another_term_is_not_answered() -> None:
+    machine = root_of("a", "b")
+    assert machine.receive_who(Who(2, "inbox", "b"), 1) == [RefuseWho(1)]
+    assert machine.receive_who(Who(0, "inbox", "b"), 2) == [RefuseWho(2)]
+    assert machine.masters == {}
+
+
 def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "MAX_HELD", 2)
     machine = pair().nodes["a"].election
@@ -80,8 +125,8 @@ def test_the_root_learns_what_each_node_has() -> None:
     assert cluster.nodes["a"].election.masters == {}
 
 
-CALM = {"deliver": 80, "ask": 12, "flip": 2, "tick": 1, "lose": 1, "hold": 0.3, "restart": 0.5}
-WILD = {"deliver": 40, "ask": 6, "flip": 6, "tick": 3, "lose": 3, "hold": 1, "restart": 1}
+CALM = {"deliver": 80, "ask": 12, "move": 12, "flip": 2, "tick": 1, "lose": 1, "hold": 0.3, "restart": 0.5}
+WILD = {"deliver": 40, "ask": 6, "move": 6, "flip": 6, "tick": 3, "lose": 3, "hold": 1, "restart": 1}
 
 
 class Chaos:
@@ -107,6 +152,8 @@ class Chaos:
                 self.flip(self.random.choice(PAIRS))
             case "ask":
                 self.cluster.ask(sid, self.random.choice(SCOPES))
+            case "move":
+                self.cluster.move(sid, self.random.choice(SCOPES))
             case "tick":
                 self.cluster.tick([sid])
             case "lose":
@@ -145,6 +192,9 @@ class Chaos:
         for _ in range(3):
             self.cluster.settle()
             self.cluster.tick(SIDS)
+        self.cluster.settle()
+        self.cluster.give_up()
+        self.cluster.settle()
 
     def check_roots(self) -> None:
         """A root that answers has been told by all that what they mastered before is dropped and on their disks.
@@ -160,6 +210,17 @@ class Chaos:
                 if root in member.links.component:
                     assert member.masters.term >= node.election.term or not member.masters.own
                     assert all(term > node.election.term for term in member.unflushed or ())
+
+    def check_masters(self) -> None:
+        """In one term of one component nothing has two masters, also while it changes hands."""
+        numbering: dict[tuple[object, ...], str] = {}
+        for sid, node in self.cluster.nodes.items():
+            if node.masters.term != node.election.term:
+                continue
+            for scope in SCOPES:
+                if node.masters.standing(scope) in (Standing.OURS, Standing.GIVING):
+                    place = (scope, node.election.term, node.election.root, node.links.component)
+                    assert numbering.setdefault(place, sid) == sid, f"{scope} has two masters"
 
     def component(self, sid: str) -> tuple[str, ...]:
         found = {sid}
@@ -178,9 +239,26 @@ class Chaos:
             assert len({machine.term for machine in machines}) == 1
             assert all(machine.settled for machine in machines)
             for scope in SCOPES:
+                owners = [near for near in component if scope in self.cluster.nodes[near].masters.own]
+                assert len(owners) <= 1, f"two masters of {scope}: {owners}"
                 known = {self.cluster.nodes[near].masters.master(scope) for near in component} - {None}
-                assert len(known) <= 1, f"two masters of {scope}: {known}"
                 assert known <= set(component)
+                assert not any(self.cluster.nodes[near].masters.is_moving(scope) for near in component)
+
+    def check_chains(self) -> None:
+        """Whoever knows a master, present or former, gets there, or learns that it must ask again and then does."""
+        for sid in SIDS:
+            for scope in SCOPES:
+                for _ in range(2 * len(SIDS)):
+                    self.cluster.trace.clear()
+                    self.cluster.change(sid, scope)
+                    if "is numbered" in self.cluster.trace[-1]:
+                        break
+                    for near in self.component(sid):
+                        self.cluster.ask(near, scope)
+                    self.cluster.settle()
+                else:
+                    pytest.fail(f"a change of {scope} at {sid} finds no master: {self.cluster.trace}")
 
 
 @given(seed=st.integers(0, 2**64), steps=st.sampled_from((30, 100, 300)))
@@ -190,6 +268,7 @@ def test_after_any_chaos_a_component_agrees_on_root_term_and_masters(seed: int, 
     for _ in range(steps):
         chaos.step()
         chaos.check_roots()
+        chaos.check_masters()
     chaos.rest()
     chaos.check()
     terms = {sid: node.election.term for sid, node in chaos.cluster.nodes.items()}
@@ -199,4 +278,5 @@ def test_after_any_chaos_a_component_agrees_on_root_term_and_masters(seed: int, 
     chaos.rest()
     chaos.check()
     assert all(node.masters.master(scope) for node in chaos.cluster.nodes.values() for scope in SCOPES)
+    chaos.check_chains()
     assert terms == {sid: node.election.term for sid, node in chaos.cluster.nodes.items()}

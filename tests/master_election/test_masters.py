@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from master_election.masters import Masters
-from master_election.scopes import ScopePolicy, scope_of
+from master_election.masters import TRANSITIONS, Masters, Standing
+from master_election.scopes import ScopePolicy, scope_of, wider
 
 
 def test_an_answer_counts_only_in_the_term_in_which_it_was_asked() -> None:
@@ -50,7 +50,131 @@ def test_a_master_that_is_none_is_asked_for_again() -> None:
         (ScopePolicy.DOMAIN, "u@Example.org", "domain:example.org"),
         (ScopePolicy.DOMAIN, "u", "domain:"),
         (ScopePolicy.GLOBAL, "u", "global"),
+        (ScopePolicy.DYNAMIC, "u", "mailbox:0102 of user:u"),
     ],
 )
 def test_scopes(policy: ScopePolicy, user: str, scope: str) -> None:
     assert scope_of(policy, user, b"\x01\x02") == scope
+
+
+def ours(scope: str = "inbox") -> Masters:
+    masters = Masters("a")
+    masters.learn(scope, "a", asked_in=1)
+    return masters
+
+
+def elsewhere(scope: str = "inbox") -> Masters:
+    masters = Masters("a")
+    masters.learn(scope, "b", asked_in=1)
+    return masters
+
+
+def test_a_scope_that_is_promised_is_nobodys_until_it_is_given() -> None:
+    masters = ours()
+    assert masters.promise("inbox", "inbox")
+    assert (masters.master("inbox"), masters.is_ours("inbox"), masters.is_moving("inbox")) == (None, False, True)
+    assert not masters.promise("inbox", "inbox"), "not twice"
+    assert masters.give("inbox", "b", asked_in=1)
+    assert (masters.master("inbox"), masters.is_moving("inbox"), masters.own) == ("b", False, set())
+
+
+def test_what_cannot_be_given_stays() -> None:
+    masters = ours()
+    masters.promise("inbox", "inbox")
+    masters.keep("inbox", asked_in=1)
+    assert masters.master("inbox") == "a"
+    assert not masters.give("inbox", "b", asked_in=1)
+
+
+def test_a_promise_ends_with_the_term() -> None:
+    masters = ours()
+    masters.promise("inbox", "inbox")
+    masters.begin(2)
+    assert not masters.give("inbox", "b", asked_in=1)
+    assert masters.master("inbox") is None
+
+
+def test_a_scope_that_is_wanted_is_nobodys_until_it_is_taken() -> None:
+    masters = elsewhere()
+    assert masters.want("inbox") == "b"
+    assert masters.want("inbox") is None, "not twice"
+    assert (masters.master("inbox"), masters.is_moving("inbox")) == (None, True)
+    assert masters.taken("inbox", "inbox", asked_in=1)
+    assert masters.own == {"inbox"}
+
+
+@pytest.mark.parametrize(("refused", "master"), [(True, "b"), (False, None)])
+def test_without_an_answer_the_root_is_asked_again(refused: bool, master: str | None) -> None:  # noqa: FBT001 - a case
+    masters = elsewhere()
+    masters.want("inbox")
+    masters.not_taken("inbox", 1, refused=refused)
+    assert masters.master("inbox") == master
+    assert not masters.taken("inbox", "inbox", asked_in=1), "an answer that comes after that is too late"
+
+
+def test_what_is_ours_is_not_wanted() -> None:
+    assert ours().want("inbox") is None
+    assert Masters("a").want("inbox") is None
+
+
+def test_a_root_that_has_not_heard_of_the_move_changes_nothing() -> None:
+    masters = ours()
+    masters.learn("inbox", "b", asked_in=1)
+    assert masters.master("inbox") == "a"
+
+
+PART, USER = "mailbox:01 of user:ann", "user:ann"
+
+
+def test_a_part_is_covered_by_the_wider_scope() -> None:
+    masters = Masters("a")
+    assert masters.learn(PART, "a", asked_in=1, covering=USER)
+    assert (masters.covering(PART), masters.own, masters.master(PART)) == (USER, {USER}, "a")
+
+
+def test_a_part_is_split_off_by_who_gives_it() -> None:
+    masters = Masters("a")
+    masters.learn(PART, "a", asked_in=1, covering=USER)
+    assert masters.promise(PART, PART)
+    assert not masters.is_ours(PART)
+    assert masters.give(PART, "b", asked_in=1)
+    assert (masters.master(PART), masters.own) == ("b", {USER})
+
+
+def test_a_part_is_split_off_for_who_takes_it() -> None:
+    masters = Masters("a")
+    masters.learn(PART, "b", asked_in=1, covering=USER)
+    masters.learn("mailbox:02 of user:ann", "b", asked_in=1, covering=USER)
+    masters.want(PART)
+    assert masters.is_moving("mailbox:02 of user:ann")
+    assert masters.taken(PART, PART, asked_in=1)
+    assert (masters.own, masters.own_parts) == ({PART}, [PART])
+    assert masters.master("mailbox:02 of user:ann") == "b"
+
+
+@pytest.mark.parametrize("master", ["a", "b"])
+def test_a_part_joins_the_wider_scope_again(master: str) -> None:
+    masters = Masters("a")
+    masters.learn(PART, "a", asked_in=1)
+    masters.learn("mailbox:02 of user:ann", master, asked_in=1, covering=USER)
+    assert masters.promise(PART, PART)
+    assert masters.join(PART, master, asked_in=1)
+    assert (masters.covering(PART), masters.master(PART), masters.own_parts) == (USER, master, [])
+
+
+def test_what_is_covered_is_remembered_within_bounds() -> None:
+    masters = Masters("a", cached_max=2)
+    for number in range(9):
+        masters.learn(f"mailbox:0{number} of user:ann", "b", asked_in=1, covering=USER)
+    assert masters.master("mailbox:08 of user:ann") == "b"
+    assert masters.master("mailbox:00 of user:ann") is None
+
+
+@pytest.mark.parametrize(("scope", "around"), [(PART, USER), ("mailbox:01", None), ("user:x of y", None)])
+def test_what_a_scope_is_part_of(scope: str, around: str | None) -> None:
+    assert wider(scope) == around
+
+
+def test_every_standing_is_reached_and_left() -> None:
+    ways = [(before, after) for (before, _), after in TRANSITIONS.items() if before is not after]
+    assert {after for _, after in ways} == {before for before, _ in ways} == set(Standing)

@@ -36,6 +36,8 @@ def perform(cluster: Cluster, line: str) -> list[str]:
             cluster.flush(sid)
         case "who", [sid, *scope]:
             cluster.ask(sid, " ".join(scope))
+        case "busy", [sid]:
+            cluster.nodes[sid].busy = True
         case "move", [sid, *scope]:
             cluster.move(sid, " ".join(scope))
         case "change", [sid, *scope]:
