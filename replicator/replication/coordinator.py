@@ -299,7 +299,7 @@ class Coordinator:
         match command:
             case Log(context):
                 self._feed(link).shipper.asked(command)
-                self.durability.has(link.sid, {dot.origin: dot.seq for dot in context})
+                self.durability.has(link.sid, link.hello.origin, {dot.origin: dot.seq for dot in context})
                 self.durability.changed()
                 return Done()
             case Who():

@@ -22,13 +22,14 @@ class Durability:
     """Counts the disks that hold an entry. Belongs to the event loop.
 
     A node holds what it has acknowledged, and what it has numbered itself: nothing leaves a node before it is on its
-    disk.
+    disk. But what it numbered in a past run it may have lost, with a disk that came back from a backup.
     """
 
     def __init__(self, config: DurabilityConfig, reachable: Reachable) -> None:
         self._config = config
         self._others = reachable
         self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
+        self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
         self._was_short = config.copies > 1  # until the first links are up
         self._waiting: dict[str, SortedDict[int, trio.Event]] = {}  # by origin
 
@@ -62,9 +63,9 @@ class Durability:
             if not waiting and self._waiting.get(dot.origin) is waiting:
                 del self._waiting[dot.origin]
 
-    def has(self, sid: str, context: Mapping[str, int]) -> None:
-        """The node says all that it has; perhaps less than before, if its data came back from a backup."""
-        self._held[sid] = dict(context)
+    def has(self, sid: str, origin: str, context: Mapping[str, int]) -> None:
+        """The node says all that it has, in this run; perhaps less than before, if its data came from a backup."""
+        self._held[sid], self._origins[sid] = dict(context), origin
 
     def acknowledged(self, sid: str, origin: str, seq: int) -> None:
         """More is on the node's disk."""
@@ -89,7 +90,11 @@ class Durability:
     def _durable(self, origin: str) -> float:
         """The last seq of an origin that is on enough disks."""
         author = sid_of(origin)
-        held = [float("inf") if sid == author else self._held.get(sid, {}).get(origin, 0) for sid in self._others()]
+        in_this_run = self._origins.get(author, origin) == origin
+        held = [
+            float("inf") if sid == author and in_this_run else self._held.get(sid, {}).get(origin, 0)
+            for sid in self._others()
+        ]
         needed = self._config.copies - 1
         if self._config.when_short is WhenShort.PROCEED:
             needed = min(needed, len(held))
@@ -100,6 +105,7 @@ class Durability:
     def _say_if_short(self) -> None:
         if self.is_short == self._was_short:
             return
+        self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
         self._was_short = self.is_short
         refusing = self._config.when_short is WhenShort.REFUSE
         if self._was_short:

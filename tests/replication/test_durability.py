@@ -156,7 +156,7 @@ class Counting:
         """So many peers are there, and this is what they have of dc1's log."""
         self.others = [f"dc{number + 2}" for number in range(len(acknowledged))]
         for sid, seq in zip(self.others, acknowledged, strict=True):
-            self.durability.has(sid, {"dc1.a": seq})
+            self.durability.has(sid, f"{sid}.a", {"dc1.a": seq})
 
     async def wait(self, seq: int) -> None:
         await self.durability.wait(Dot("dc1.a", seq))
@@ -236,3 +236,22 @@ def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> N
             counting.durability.check()
     else:
         counting.durability.check()
+
+
+async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_still() -> None:
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"])
+    woken: list[int] = []
+
+    async def wait(seq: int) -> None:
+        await durability.wait(Dot("dc2.a", seq))
+        woken.append(seq)
+
+    durability.has("dc2", "dc2.b", {"dc2.a": 4})
+    async with trio.open_nursery() as nursery:
+        for seq in (4, 5):
+            nursery.start_soon(wait, seq)
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken == [4]
+        durability.acknowledged("dc2", "dc2.a", 5)
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken == [4, 5]
