@@ -36,8 +36,8 @@ test: lint ## everything that CI checks
 
 SEEDS ?= 1000
 FIRST_SEED ?= 100000
-soak: setup ## simulated clusters, SEEDS=n of them, from FIRST_SEED=n on
-	SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/simulation
+soak: setup ## simulated clusters on all cores, SEEDS=n of them, from FIRST_SEED=n on
+	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS) --first $(FIRST_SEED)
 
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks

@@ -1,212 +1,214 @@
-"""A cluster, its faults and its clients, all drawn from one seed, in virtual time.
+"""A simulated cluster: machines, the network between them, the watch over them, and the way to its end.
 
-Chaos first: clients change mailboxes at every node while links break and nodes stop and start. Then all is healed and
-the cluster must converge. Clients keep a ledger of what they were told; each node is watched for what it shows.
+Everything is as `Plan` says, in virtual time. Named scenarios and random swarms use it alike: they make faults happen,
+let clients work, and then `heal` and `verify`.
 """
 
+from __future__ import annotations
+
+import gc
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 
 import trio
-from trio.testing import MockClock
 
-from protocol.values import UidSet
-from replicator.errors import MailError
-from replicator.mailstore import INBOX, NewMessage
-from replicator.store.branches import strays
-from replicator.store.transaction import Commit
-from replicator.view import Message
-from tests.replication.cluster import USER, Cluster, Node, cluster
+from protocol.commands import Reply
+from replicator.config import Config, PeerConfig, WhenShort, default_config
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.operations import dots_of
+from tests.replication.cluster import LOOPBACK
+from tests.replication.network import Network
+from tests.simulation import settling
+from tests.simulation.cache import Cache
+from tests.simulation.history import History
+from tests.simulation.machine import Machine
+from tests.simulation.plan import Plan
+from tests.simulation.scheduler import deterministic
+from tests.simulation.story import Story
+from tests.simulation.verify import check_wire, verify
+from tests.simulation.watch import Watch
 
-FOLDERS = (INBOX, "Work", "Work/Done")
-FLAGS = ("\\Seen", "\\Flagged", "$Later")
-CHAOS_S = 40.0
-
-
-@dataclass
-class Ledger:
-    """What clients were told, by the text of each mail."""
-
-    saved: set[str] = field(default_factory=set)
-    expunged: set[str] = field(default_factory=set)  # asked for, whether or not it was confirmed
-    trace: list[tuple[float, str]] = field(default_factory=list)
-
-
-class Watch:
-    """What one node shows of each mailbox in one life: the promises of design section 3, checked at every commit."""
-
-    def __init__(self, shown: dict[tuple[bytes, int], tuple[object, int]]) -> None:
-        self._named = shown  # (mailbox, UID) -> placement, over all lives of the node
-        self._state: dict[bytes, tuple[int, int, dict[int, Message]]] = {}
-
-    def note(self, commit: Commit) -> None:
-        for change in commit.changes:
-            uidnext, modseq, rows = self._state.get(change.mailbox_id, (0, 0, {}))
-            assert change.modseq > modseq, "a MODSEQ was shown twice"
-            for uid in change.expunged:
-                rows.pop(uid, None)
-            for message in change.changed:
-                placement, is_new = (message.dot, message.change), (change.mailbox_id, message.uid) not in self._named
-                assert self._named.setdefault((change.mailbox_id, message.uid), placement) == placement, (
-                    "a UID named two messages"
-                )
-                before = rows.get(message.uid)
-                if is_new:
-                    assert message.uid >= uidnext, "a message appeared below a UIDNEXT that was shown"
-                if before is None or before.flags != message.flags:
-                    assert message.modseq > modseq, "a change appeared at a MODSEQ that was shown"
-                rows[message.uid] = message
-            assert change.uidnext >= uidnext
-            self._state[change.mailbox_id] = change.uidnext, change.modseq, rows
+SLACK_S = 1.0  # of a deadline: for the disk, and for what the scheduler does in between
 
 
 class World:
-    def __init__(self, seed: int, directory: Path, clock: MockClock) -> None:
-        self.random = random.Random(seed)
-        self.directory, self.clock = directory, clock
-        self.ledger = Ledger()
-        self.watched: set[int] = set()
-        self.named: dict[str, dict[tuple[bytes, int], tuple[object, int]]] = {}
-        self.mails = 0
+    """Use `simulated`. Also the observer of all changes that clients ask for: see `machine.Observer`."""
 
-    async def run(self) -> None:
-        size = self.random.choice((2, 3, 3, 3, 4, 5))
-        copies = self.random.choice((1, 2, 2))
-        async with cluster(self.directory, self.clock, size, copies=copies) as nodes:
-            self.say(f"{size} nodes, {copies} copies")
-            self._watch(nodes.all())
-            with trio.move_on_after(CHAOS_S):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._break_things, nodes)
-                    for number in range(self.random.randint(2, 5)):
-                        nursery.start_soon(self._client, nodes, number)
-            await self._heal(nodes)
-            await self._check(nodes)
-
-    def say(self, what: str) -> None:
-        self.ledger.trace.append((trio.current_time(), what))
-
-    # ---- faults
-
-    async def _break_things(self, nodes: Cluster) -> None:
-        pairs = list(combinations(nodes.sids, 2))
-        while True:
-            await trio.sleep(self.random.uniform(0.5, 6))
-            choice = self.random.random()
-            if choice < 0.35:
-                pair = self.random.choice(pairs)
-                self.say(f"cut {pair}")
-                nodes.network.cut(pair)
-            elif choice < 0.5:
-                group = set(self.random.sample(nodes.sids, self.random.randint(1, len(nodes.sids) - 1)))
-                self.say(f"part {sorted(group)}")
-                nodes.network.cut(*(pair for pair in pairs if (pair[0] in group) != (pair[1] in group)))
-            elif choice < 0.8:
-                self.say("mend all")
-                nodes.network.mend(*pairs)
-            elif len(nodes.nodes) > 1 and choice < 0.9:
-                sid = self.random.choice(sorted(nodes.nodes))
-                self.say(f"stop {sid}")
-                with trio.CancelScope(shield=True):
-                    await nodes.stop(sid)
-            else:
-                for sid in nodes.sids:
-                    if sid not in nodes.nodes:
-                        self.say(f"start {sid}")
-                        with trio.CancelScope(shield=True):
-                            await nodes.start(sid)
-                            self._watch(nodes.all())
-
-    def _watch(self, running: Iterable[Node]) -> None:
-        for node in running:
-            if id(node) not in self.watched:
-                self.watched.add(id(node))
-                node.store.listeners.insert(0, Watch(self.named.setdefault(node.sid, {})).note)
-
-    # ---- clients
-
-    async def _client(self, nodes: Cluster, number: int) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0.05, 2))
-            node = nodes.nodes.get(self.random.choice(nodes.sids))
-            if node is None:
-                continue
-            try:
-                await self._act(node, number)
-            except (MailError, trio.ClosedResourceError) as error:
-                self.say(f"client {number} at {node.sid}: {error}")
-
-    async def _act(self, node: Node, number: int) -> None:
-        name = self.random.choice(FOLDERS)
-        choice = self.random.random()
-        if choice < 0.08:
-            await self._change_folders(node, name)
-            return
-        view = await node.view(name)
-        uids = list(view.messages)
-        if choice < 0.5 or not uids:
-            self.mails += 1
-            text = f"mail {self.mails} of client {number}"
-            saved = await node.mail.save(await node.mail.folder("alice", name), NewMessage(text.encode()))
-            assert saved.uid in view.messages or view.deleted or not nodes_view_is_current(node, view), "own write"
-            self.ledger.saved.add(text)
-            self.say(f"{text} is {name} {saved.uid} at {node.sid}")
-            return
-        some = UidSet.of(self.random.sample(uids, min(len(uids), self.random.randint(1, 3))))
-        if choice < 0.7:
-            flag = frozenset({self.random.choice(FLAGS)})
-            added = self.random.random() < 0.6
-            await node.mail.store_flags(
-                view, some, added=flag if added else frozenset(), removed=frozenset() if added else flag
+    def __init__(self, plan: Plan, directory: Path, nursery: trio.Nursery) -> None:
+        self.plan = plan
+        self.dice = random.Random(f"world {plan.seed}")
+        self.story = Story(directory)
+        self.history = History()
+        self.network = Network(nursery, plan.seed)
+        self.sids = [f"dc{number + 1}" for number in range(plan.size)]
+        self.machines = {
+            sid: Machine(
+                sid,
+                plan.seed,
+                directory=directory,
+                network=self.network,
+                nursery=nursery,
+                story=self.story,
+                watch=Watch(sid, self.history),
+                observer=self,
+                config=self._config,
             )
-        elif choice < 0.85:
-            texts = [
-                (await node.mail.read_content(view.messages[uid])).decode() for uid in some if uid in view.messages
-            ]
-            self.ledger.expunged |= set(texts)
-            self.say(f"expunge {texts} from {name} at {node.sid}")
-            await node.mail.expunge(view, some)
-        else:
-            destination = await node.mail.folder("alice", self.random.choice(FOLDERS))
-            self.say(f"copy {some} from {name} to {destination.name} at {node.sid}")
-            await node.mail.copy(view, some, destination)
+            for sid in self.sids
+        }
+        self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
+        self.pairs = list(combinations(self.sids, 2))
+        for sid, machine in self.machines.items():
+            machine.disk.latency_s = plan.sync_s
+            machine.clock.set(self.dice.uniform(*plan.clocks_s))
+            self.story.say(f"{sid} is {machine.clock.ahead_s:.1f} s ahead")
+        self.mend_roads()
 
-    async def _change_folders(self, node: Node, name: str) -> None:
-        if name == INBOX:
-            await node.mail.subscribe("alice", name, subscribed=self.random.random() < 0.5)
-        else:
-            self.say(f"create {name} at {node.sid}")
-            await node.mail.create_folder("alice", name)
+    def __getitem__(self, sid: str) -> Machine:
+        return self.machines[sid]
+
+    def up(self) -> list[Machine]:
+        return [machine for machine in self.machines.values() if machine.is_up]
+
+    def down(self) -> list[Machine]:
+        return [machine for machine in self.machines.values() if not machine.is_up and not machine.is_starting]
+
+    async def start(self) -> None:
+        """Start all that are down."""
+        for machine in self.down():
+            await machine.start()
+
+    def _config(self, sid: str, data: Path) -> Config:
+        plan = self.plan
+        priorities = dict(zip(self.sids, plan.priorities, strict=False))
+        peers = tuple(PeerConfig(other, LOOPBACK, priorities.get(other, 0)) for other in self.sids if other != sid)
+        defaults = default_config(sid, data, peers=peers)
+        return replace(
+            defaults,
+            node=replace(defaults.node, data=data, priority=priorities.get(sid, 0)),
+            durability=plan.durability,
+            mastership=plan.mastership,
+            conflict=plan.conflict,
+        )
+
+    # ---- the network
+
+    def mend_roads(self) -> None:
+        """All roads are as the plan has them."""
+        self.network.mend(*self.pairs)
+        for pair in permutations(self.sids, 2):
+            road = self.network.road(*pair)
+            road.bytes_per_s, road.delay_s, road.jitter_s = None, road.dice.uniform(*self.plan.delay_s), 0.0
+            road.jitter_s = self.plan.jitter_s
+            road.release()
+
+    def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.network.cut(*pairs)
+
+    def hold(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Silence in both directions."""
+        for one, other in pairs:
+            self.network.road(one, other).hold()
+            self.network.road(other, one).hold()
+
+    def between(self, group: Iterable[str]) -> list[tuple[str, str]]:
+        """The links between the group and all others."""
+        inside = set(group)
+        return [pair for pair in self.pairs if (pair[0] in inside) != (pair[1] in inside)]
+
+    def forget(self, sid: str) -> None:
+        """The node begins anew: what it showed before it may have forgotten."""
+        self.names = {key: mailbox_id for key, mailbox_id in self.names.items() if key[0] != sid}
+
+    # ---- as the observer of changes
+
+    async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
+        """See `Observer`: every wait is bounded, and OK means as many disks as it says."""
+        life, began, frozen_s = machine.life, trio.current_time(), machine.frozen_s
+        before = self._standing(machine.sid)
+        try:
+            reply = await submit()
+        finally:
+            if machine.life is life:
+                waited_s = trio.current_time() - began - (machine.frozen_s - frozen_s)
+                limit_s = REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S + SLACK_S
+                assert waited_s <= limit_s, f"a change at {machine.sid} took {waited_s:.1f} s"
+        if life is not None and life.is_up:
+            for dot in dots_of(reply):
+                self.history.acknowledge(dot, self._copies_needed(machine.sid, dot.sid, before), f"at {machine.sid}")
+        return reply
+
+    def _standing(self, sid: str) -> tuple[int, tuple[str, ...]] | None:
+        """A node's term, and whom it can reach in it."""
+        life = self.machines[sid].life if sid in self.machines else None
+        if life is None:
+            return None
+        mastership = life.node.coordinator.mastership
+        return mastership.masters.term, mastership.table.component
+
+    def _copies_needed(self, sid: str, author: str, before: tuple[int, tuple[str, ...]] | None) -> int:
+        """How many disks must have what this node calls safe. `before`: its standing when the change was asked for."""
+        durability = self.plan.durability
+        if durability.when_short is WhenShort.REFUSE:
+            return durability.copies
+        if before is None or not before == self._standing(sid) == self._standing(author):
+            return 1  # whoever was master may rightly have reached fewer nodes than there are now
+        return min(durability.copies, len(before[1]))
 
     # ---- the end
 
-    async def _heal(self, nodes: Cluster) -> None:
-        self.say("heal")
-        nodes.network.mend(*combinations(nodes.sids, 2))
-        for sid in nodes.sids:
-            if sid not in nodes.nodes:
-                await nodes.start(sid)
-                self._watch(nodes.all())
-        await nodes.linked()
-        with trio.fail_after(120):
-            while True:
-                await nodes.converged()
-                if not any([await node.store.read(lambda reader: strays(reader, USER)) for node in nodes.all()]):
-                    return
-                await trio.sleep(0.1)
+    async def heal(self) -> None:
+        """All faults end; return when all nodes are equal, which must not take long."""
+        self.story.say("all is healed")
+        self.mend_roads()
+        for machine in self.machines.values():
+            machine.disk.fault = None
+            machine.thaw()
+        await self.start()
+        await self.settle()
 
-    async def _check(self, nodes: Cluster) -> None:
-        for node in nodes.all():
-            texts: set[str] = set()
-            for folder in await node.mail.folders("alice"):
-                texts |= set((await node.texts(folder.name)).values())
-            lost = self.ledger.saved - self.ledger.expunged - texts
-            assert not lost, f"reported mails are lost at {node.sid}: {sorted(lost)}"
+    async def settle(self) -> None:
+        """Return when all nodes are equal and at rest."""
+        began = trio.current_time()
+        await settling.settled(self.up(), self.story)
+        self.story.say(f"all are equal after {trio.current_time() - began:.2f} s")
+
+    async def verify(self, caches: Iterable[Cache] = ()) -> None:
+        """See `verify.verify`; all nodes run and are equal. Then they are stopped and their databases checked.
+
+        `caches`: of clients, of whatever node; they must become right at any node by what has changed since.
+        """
+        await verify(self, caches)
+        assert not self.story.defects, "\n".join(self.story.defects)
+        for machine in self.up():
+            await machine.stop()
+        if self.plan.reads_wire:
+            check_wire(self)
+
+    async def end(self) -> None:
+        """Switch all machines off."""
+        for machine in self.up():
+            machine.crash()
+        with trio.CancelScope(shield=True):
+            for machine in self.machines.values():
+                await machine.ended.wait()
 
 
-def nodes_view_is_current(node: Node, view: object) -> bool:
-    """Whether the view is the one that its node would give now: the mailbox may have become another one."""
-    return any(known is view for known in node.store.views._views.values())
+@asynccontextmanager
+async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
+    """A world in which nothing runs yet. In a run of trio with a mock clock."""
+    gc.disable()  # when it runs is no business of the story
+    try:
+        async with trio.open_nursery() as nursery:
+            with deterministic(plan.seed):
+                world = World(plan, directory, nursery)
+                with world.story.told_by_logs():
+                    try:
+                        yield world
+                    finally:
+                        await world.end()
+    finally:
+        gc.enable()

@@ -1,0 +1,63 @@
+"""What a client remembers of a mailbox, and how it comes up to date again (QRESYNC, RFC 7162 section 3.2).
+
+On coming back it hears which of its UIDs are gone and which messages have changed since its MODSEQ, and nothing else.
+What it then has must be what a client has that fetches all anew: the promises about UIDs and MODSEQs are for this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from replicator.view import MailboxView, Message
+
+
+class Known(NamedTuple):
+    """What a client knows of a message."""
+
+    guid: bytes
+    content_hash: bytes
+    flags: frozenset[str]
+
+    @classmethod
+    def of(cls, message: Message) -> Known:
+        return cls(message.guid, message.content_hash, message.flags)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A mailbox as a client was shown it. `context`: what the node had seen of it by then."""
+
+    mailbox_id: bytes
+    uidvalidity: int
+    uidnext: int
+    modseq: int
+    messages: dict[int, Known]
+    context: dict[str, int]
+
+    @classmethod
+    def fetch(cls, view: MailboxView, context: dict[str, int]) -> Cache:
+        """All anew."""
+        messages = {uid: Known.of(message) for uid, message in view.messages.items()}
+        return cls(view.mailbox_id, view.uidvalidity, view.uidnext, view.highestmodseq, messages, context)
+
+    def resync(self, view: MailboxView, context: dict[str, int]) -> Cache:
+        """By what has changed since. The view is of the same UIDVALIDITY."""
+        assert view.uidvalidity == self.uidvalidity
+        assert view.highestmodseq >= self.modseq, "HIGHESTMODSEQ was lowered"
+        assert view.uidnext >= self.uidnext, "UIDNEXT was lowered"
+        changed = {uid: message for uid, message in view.messages.items() if message.modseq > self.modseq}
+        messages = {uid: known for uid, known in self.messages.items() if uid in view.messages}
+        for uid, message in changed.items():
+            before = messages.get(uid)
+            assert before is None or before.guid == message.guid, f"UID {uid} names another message than before"
+            assert before is not None or uid >= self.uidnext, f"UID {uid} is new and below UIDNEXT {self.uidnext}"
+            messages[uid] = Known.of(message)
+        anew = Cache.fetch(view, context)
+        assert messages == anew.messages, f"a cache is wrong: {_differences(messages, anew.messages)}"
+        return anew
+
+
+def _differences(has: dict[int, Known], should: dict[int, Known]) -> str:
+    uids = sorted(uid for uid in has.keys() | should.keys() if has.get(uid) != should.get(uid))
+    return "; ".join(f"UID {uid}: {has.get(uid)} instead of {should.get(uid)}" for uid in uids[:3])

@@ -1,0 +1,259 @@
+"""Clients of a simulated cluster: they change mail at every node, and hold each node to what it told them."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from protocol.values import UidSet
+from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
+from replicator.mailstore import INBOX, Folder, NewMessage
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.store import chain as chains
+from replicator.view import MailboxView, Message
+from tests.replication.cluster import Node
+from tests.simulation.cache import Cache
+from tests.simulation.machine import Machine, NodeGoneError
+from tests.simulation.watch import placement_of
+from tests.simulation.world import World
+
+FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
+FLAGS = ("\\Seen", "\\Flagged", "$Later")
+SESSION_S = 6 * REQUEST_TIMEOUT_S  # of some commands, each of a few changes
+
+Action = Callable[[Node, MailboxView], Awaitable[str]]
+
+
+class Client:
+    """One user's mail program. It hops between nodes and keeps a cache of each mailbox at each."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._dice = random.Random(f"client {world.plan.seed} {number}")
+        self._name = f"client {number}"
+        self._user = self._dice.choice(world.plan.users)
+        self._machine = self._dice.choice(list(world.machines.values()))
+        self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
+        self._mails = 0
+        self._actions: list[tuple[float, Action]] = [
+            (7, self._save), (4, self._flag), (2, self._flag_unchanged), (3, self._expunge), (2, self._copy),
+            (1, self._move), (1.5, self._change_folders),
+        ]  # fmt: skip
+        self.old_caches: list[Cache] = []  # of nodes that have begun anew
+
+    @property
+    def caches(self) -> list[Cache]:
+        return [*self._caches.values(), *self.old_caches]
+
+    def forget(self, sid: str) -> None:
+        """The node has another disk: what it showed it may have forgotten."""
+        for key in [key for key in self._caches if key[0] == sid]:
+            self.old_caches.append(self._caches.pop(key))
+
+    async def run(self) -> None:
+        """Sessions, until cancelled."""
+        while True:
+            await trio.sleep(self._dice.uniform(0.01, self._world.plan.pause_s))
+            if self._dice.random() < 0.3:
+                self._machine = self._dice.choice(list(self._world.machines.values()))
+            patience_s = self._dice.choice((1.0, 10.0, SESSION_S))
+            try:
+                with trio.move_on_after(patience_s):
+                    await self._machine.call(partial(self._session, self._machine))
+            except NodeGoneError as error:
+                self._say(str(error))
+            except (MailError, sqlite3.Error) as error:
+                self._say(f"at {self._machine.sid}: {type(error).__name__}: {error}")
+
+    async def insist(self, machine: Machine) -> None:
+        """All is well: a mail is taken, at once."""
+        began = trio.current_time()
+        await machine.call(self._insist)
+        assert trio.current_time() - began < REQUEST_TIMEOUT_S / 2
+
+    async def _insist(self, node: Node) -> None:
+        view = await self._open(node, INBOX)
+        self._say(f"at {node.sid}: {await self._save(node, view)}")
+
+    # ---- sessions
+
+    async def _session(self, machine: Machine, node: Node) -> None:
+        began, frozen_s = trio.current_time(), machine.frozen_s
+        try:
+            name = self._dice.choice(FOLDERS)
+            view = await self._look(node, name)
+            for _ in range(self._dice.randint(1, 3)):
+                weights = [weight for weight, _ in self._actions]
+                action = self._dice.choices([action for _, action in self._actions], weights)[0]
+                self._say(f"at {node.sid}: {await action(node, view)}")
+                await trio.sleep(self._dice.uniform(0, 0.1))
+            await self._look(node, name)
+        finally:
+            if node is (machine.life and machine.life.node):
+                waited_s = trio.current_time() - began - (machine.frozen_s - frozen_s)
+                assert waited_s <= SESSION_S + 1, f"a session at {node.sid} took {waited_s:.1f} s"
+
+    async def _open(self, node: Node, name: str) -> MailboxView:
+        """The folder, which is created if it is not there. A name and a UIDVALIDITY name one mailbox for good."""
+        try:
+            folder = await node.mail.folder(self._user, name)
+        except FolderNotFoundError:
+            try:
+                folder = await node.mail.create_folder(self._user, name)
+            except FolderExistsError:
+                folder = await node.mail.folder(self._user, name)
+        key = (node.sid, self._user, folder.name, folder.uidvalidity)
+        known = self._world.names.setdefault(key, folder.mailbox_id)
+        assert known == folder.mailbox_id, f"{name} {folder.uidvalidity} at {node.sid} is another mailbox than before"
+        return await node.mail.open_mailbox(folder)
+
+    async def _look(self, node: Node, name: str) -> MailboxView:
+        """Open a folder and bring the cache up to date."""
+        view = await self._open(node, name)
+        key, context = (node.sid, name), _context(node, view)
+        known = self._caches.get(key)
+        if known is not None and known.uidvalidity == view.uidvalidity:
+            self._caches[key] = known.resync(view, context)
+        else:
+            self._caches[key] = Cache.fetch(view, context)
+        return view
+
+    # ---- what it does
+
+    async def _save(self, node: Node, view: MailboxView) -> str:
+        self._mails += 1
+        text = f"mail {self._mails} of {self._name}"
+        size = self._dice.choice((0, 0, 0, 100, 3000, 30_000))
+        folder = Folder(self._user, "", view.mailbox_id, view.uidvalidity)
+        flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
+        saved = await node.mail.save(folder, NewMessage(text.encode() + b"." * size, flags))
+        shown = view.messages.get(saved.uid)
+        assert shown is None or shown.size_bytes == len(text) + size, "the UID of a mail that was saved is another's"
+        return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
+
+    async def _flag(self, node: Node, view: MailboxView) -> str:
+        chosen = self._some(view)
+        if not chosen:
+            return "finds nothing to flag"
+        flags, value = frozenset(self._dice.sample(FLAGS, self._dice.randint(1, 2))), self._dice.random() < 0.6
+        added, removed = (flags, frozenset[str]()) if value else (frozenset[str](), flags)
+        before, began = _context(node, view), trio.current_time()
+        await node.mail.store_flags(view, _uids(chosen), added=added, removed=removed)
+        if _shows_all(node, view, began):
+            self._check_flags(view, chosen, flags, before, value=value)
+        return f"{'sets' if value else 'clears'} {sorted(flags)} of {_uids(chosen)} in {view.mailbox_id.hex()[:4]}"
+
+    async def _flag_unchanged(self, node: Node, view: MailboxView) -> str:
+        """With UNCHANGEDSINCE: what the client has seen changed must be refused."""
+        chosen = self._some(view)
+        if not chosen:
+            return "finds nothing to flag"
+        since = self._dice.choice([message.modseq for message in chosen]) - self._dice.choice((0, 0, 1))
+        must_refuse = {message.uid for message in chosen if message.modseq > since}
+        flag = frozenset({self._dice.choice(FLAGS)})
+        result = await node.mail.store_flags(view, _uids(chosen), added=flag, unchanged_since=since)
+        refused = set(result.refused)
+        still_there = {uid for uid in must_refuse if uid in view.messages}
+        assert still_there <= refused, f"changed since {since}, and not refused: {sorted(still_there - refused)}"
+        return f"sets {sorted(flag)} of {_uids(chosen)} unchanged since {since}: not {sorted(refused)}"
+
+    async def _expunge(self, node: Node, view: MailboxView) -> str:
+        chosen = self._some(view)
+        if not chosen:
+            return "finds nothing to expunge"
+        began = trio.current_time()
+        await node.mail.expunge(view, _uids(chosen))
+        if _shows_all(node, view, began):
+            self._check_gone(node, view, chosen)
+        return f"expunges {_uids(chosen)} from {view.mailbox_id.hex()[:4]}"
+
+    async def _copy(self, node: Node, view: MailboxView) -> str:
+        return await self._transfer(node, view, moves=False)
+
+    async def _move(self, node: Node, view: MailboxView) -> str:
+        return await self._transfer(node, view, moves=True)
+
+    async def _transfer(self, node: Node, view: MailboxView, *, moves: bool) -> str:
+        chosen = self._some(view)
+        to = await self._open(node, self._dice.choice(FOLDERS))
+        if not chosen or (moves and to.mailbox_id == view.mailbox_id):
+            return "finds nothing to copy"
+        folder = Folder(self._user, "", to.mailbox_id, to.uidvalidity)
+        transfer = node.mail.move if moves else node.mail.copy
+        began = trio.current_time()
+        copied = await transfer(view, _uids(chosen), folder)
+        texts = {message.uid: message.content_hash for message in chosen}
+        for source, destination in copied.uids:
+            shown = to.messages.get(destination)
+            assert shown is None or shown.content_hash == texts[source], f"UID {source} was copied as another message"
+        if moves and _shows_all(node, view, began):
+            self._check_gone(node, view, chosen)
+        return f"{'moves' if moves else 'copies'} {_uids(chosen)} from {view.mailbox_id.hex()[:4]} to {copied.uids}"
+
+    async def _change_folders(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
+        name, choice = self._dice.choice(FOLDERS[1:]), self._dice.random()
+        mail, user = node.mail, self._user
+        try:
+            if choice < 0.3:
+                await mail.subscribe(user, name, subscribed=self._dice.random() < 0.6)
+                return f"subscribes to {name} or not"
+            if choice < 0.5:
+                await mail.create_folder(user, f"{name}/{self._dice.choice('abc')}")
+                return f"creates a folder in {name}"
+            if choice < 0.75:
+                await mail.rename_folder(user, name, to := self._dice.choice(("Work", "Done", "Trash/Old")))
+                return f"renames {name} to {to}"
+            await mail.delete_folder(user, name)
+        except (FolderExistsError, FolderNotFoundError) as error:
+            return f"cannot change {name}: {error}"
+        return f"deletes {name}"
+
+    # ---- what it holds the node to
+
+    def _check_flags(
+        self, view: MailboxView, chosen: list[Message], flags: frozenset[str], before: dict[str, int], *, value: bool
+    ) -> None:
+        """A client sees its own writes, unless somebody has changed the same flag whom the node had not heard of."""
+        here = {placement_of(message): message for message in view.messages.values()}
+        for message in chosen:
+            shown = here.get(placement_of(message))
+            if shown is None or (flags <= shown.flags if value else not flags & shown.flags):
+                continue
+            others = self._world.history.flag_changes(view.mailbox_id, message.guid, flags)
+            unheard = [one for one in others if one.value != value and before.get(one.dot.origin, 0) < one.dot.seq]
+            assert unheard, f"UID {shown.uid} has {sorted(shown.flags)} after {sorted(flags)} became {value}"
+
+    @staticmethod
+    def _check_gone(node: Node, view: MailboxView, chosen: list[Message]) -> None:
+        here = {placement_of(message) for message in view.messages.values()}
+        left = [message for message in chosen if placement_of(message) in here]
+        assert not left, f"{_uids(left)} was expunged with OK at {node.sid} and is there"
+
+    # ---- helpers
+
+    def _some(self, view: MailboxView) -> list[Message]:
+        messages = list(view.messages.values())
+        return self._dice.sample(messages, min(len(messages), self._dice.randint(1, 3)))
+
+    def _say(self, what: str) -> None:
+        self._world.story.say(f"{self._name} of {self._user} {what}")
+
+
+def _uids(messages: list[Message]) -> UidSet:
+    return UidSet.of(message.uid for message in messages)
+
+
+def _context(node: Node, view: MailboxView) -> dict[str, int]:
+    chain = chains.load(node.store._connection, view.mailbox_id)
+    return dict(chain.context) if chain else {}
+
+
+def _shows_all(node: Node, view: MailboxView, began: float) -> bool:
+    """Whether what was begun then and is done is in sight: not if the mailbox is another one now, nor if the node is
+    so far behind that it has answered without.
+    """
+    return node.store.views._views.get(view.mailbox_id) is view and trio.current_time() - began < SHOW_TIMEOUT_S

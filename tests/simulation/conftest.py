@@ -1,0 +1,3 @@
+from tests.replication.conftest import tmp_path
+
+__all__ = ["tmp_path"]

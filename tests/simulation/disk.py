@@ -1,0 +1,177 @@
+"""A machine's disk: what of `node.db` survives a power cut, and how writing fails.
+
+What was synced when COMMIT returned survives; of what the writer was about to write then, any part. A full disk and
+one that fails refuse what is written and give what is read. Each run of a node that follows a loss of power, or of the
+disk, gets a directory of its own, so that what the old run still does as it unwinds concerns nobody.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from replicator.store.writer import Writer
+
+T = TypeVar("T")
+
+DATABASE = "node.db"
+SYNCHRONOUS_FULL = 2
+
+
+class PowerCutError(Exception):
+    """The node has lost its power; nothing that it does now matters."""
+
+
+class DiskFault(Enum):
+    """Why nothing can be written: the text and the code of SQLite's error."""
+
+    FULL = ("database or disk is full", sqlite3.SQLITE_FULL)
+    BROKEN = ("disk I/O error", sqlite3.SQLITE_IOERR)
+
+    def error(self) -> sqlite3.OperationalError:
+        text, code = self.value
+        error = sqlite3.OperationalError(text)
+        error.sqlite_errorcode = code
+        return error
+
+
+class Disk:
+    """Outlives the runs of its node."""
+
+    def __init__(self, root: Path, sid: str, dice: random.Random) -> None:
+        self.fault: DiskFault | None = None
+        self.latency_s = 0.001  # on average, of one sync
+        self.dice = dice
+        self._root, self._sid = root, sid
+        self._directories = 0
+        self.directory = self._new_directory()
+        self._mount: Mount | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.directory / DATABASE
+
+    def mount(self) -> Mount:
+        """The disk as the next run of the node sees it."""
+        self._mount = Mount(self)
+        return self._mount
+
+    def power_cut(self) -> None:
+        """Go back to what is certain to survive, with some of what is not."""
+        assert self._mount is not None
+        old, mount = self.directory, self._mount
+        mount.lose_power()
+        self.directory = self._new_directory()
+        wal = old / f"{DATABASE}-wal"
+        if (old / DATABASE).exists():
+            shutil.copy(old / DATABASE, self.path)
+        if wal.exists():
+            written = wal.read_bytes()
+            kept = self.dice.randint(min(mount.synced_bytes, len(written)), len(written))
+            torn = self.dice.choice([b"", self.dice.randbytes(5000)]) if kept < len(written) else b""
+            (self.directory / wal.name).write_bytes(written[:kept] + torn)
+
+    def copy(self) -> Path | None:
+        """A consistent copy of the database as it is now, as a backup would take it; None: there is nothing yet."""
+        if not self.path.exists():
+            return None
+        self._directories += 1
+        target = self._root / f"{self._sid}.copy{self._directories}.db"
+        with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copied:
+            source.backup(copied)
+        return target
+
+    def restore(self, copy: Path | None) -> None:
+        """Hold what the copy holds; None: nothing. The node is down."""
+        self.directory = self._new_directory()
+        if copy is not None:
+            shutil.copy(copy, self.path)
+
+    def _new_directory(self) -> Path:
+        self._directories += 1
+        directory = self._root / f"{self._sid}.{self._directories}"
+        directory.mkdir()
+        return directory
+
+
+class Mount:
+    """What one run of a node does with its disk; the disk's part of its `Environment`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._wal = disk.directory / f"{DATABASE}-wal"
+        self.synced_bytes = self._wal.stat().st_size if self._wal.exists() else 0
+        self._dead = False
+        self._pending: dict[int, Callable[[], object]] = {}
+        self._started = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """As a thread would: not abandoned on cancellation."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._started += 1
+        number = self._started
+        self._pending[number] = work
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self._disk.dice.expovariate(1 / self._disk.latency_s))
+        if self._dead:
+            raise PowerCutError
+        del self._pending[number]
+        return work()
+
+    def open(self, path: Path) -> sqlite3.Connection:
+        """See `replicator.environment.open_database`."""
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=256, factory=_Connection
+        )
+        assert isinstance(connection, _Connection)
+        connection.mount = self
+        return connection
+
+    def check(self) -> None:
+        """Something is written. Raises sqlite3.OperationalError."""
+        fault = self._disk.fault
+        if fault is not None and not self._dead and self._disk.dice.random() < 0.9:
+            raise fault.error()
+
+    def committed(self, connection: sqlite3.Connection) -> None:
+        """COMMIT has returned: that is a promise only if it has synced."""
+        mode: int = connection.execute("PRAGMA synchronous").fetchone()[0]
+        if mode >= SYNCHRONOUS_FULL and self._wal.exists():
+            self.synced_bytes = self._wal.stat().st_size
+
+    def lose_power(self) -> None:
+        """What the writer was about to write may be on its way to the disk."""
+        self._dead = True
+        for work in self._pending.values():
+            if isinstance(work, partial) and isinstance(getattr(work.func, "__self__", None), Writer):
+                writer: Writer = work.func.__self__  # type: ignore[attr-defined]
+                with suppress(sqlite3.Error):
+                    writer._connection.execute("PRAGMA wal_autocheckpoint = 0")
+                    work()
+
+
+class _Connection(sqlite3.Connection):
+    mount: Mount
+    _writing = False
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if self._writing and (sql == "COMMIT" or sql.startswith("INSERT INTO log")):
+            self.mount.check()
+        cursor = super().execute(sql, parameters)
+        if sql == "BEGIN IMMEDIATE":
+            self._writing = True
+        elif sql == "ROLLBACK":
+            self._writing = False
+        elif sql == "COMMIT" and self._writing:
+            self._writing = False
+            self.mount.committed(self)
+        return cursor

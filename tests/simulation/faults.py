@@ -1,0 +1,236 @@
+"""What goes wrong: each kind of fault is a function of the chaos that it is part of.
+
+Those that last end by themselves after a while, or at the heal. The table `KINDS` is the list of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import trio
+
+from tests.simulation.clients import Client
+from tests.simulation.disk import DiskFault
+from tests.simulation.machine import Machine
+from tests.simulation.plan import CLOCK_WINDOW_S
+from tests.simulation.world import World
+
+MAX_PAUSE_S = 150.0
+MAX_DOWN_S = 30.0
+
+
+class Chaos:
+    """Draws faults from the world's seed. What lasts runs in `nursery`."""
+
+    def __init__(self, world: World, clients: list[Client], nursery: trio.Nursery) -> None:
+        self.world, self.dice = world, world.dice
+        self.nursery = nursery
+        self.disks_lost = 0
+        self.copies: dict[str, list[Path]] = {sid: [] for sid in world.sids}
+        self._clients = clients
+
+    async def run(self) -> None:
+        """One fault after the other until cancelled."""
+        weights = {name: weight for name, weight in self.world.plan.weights.items() if weight}
+        while weights:
+            await trio.sleep(self.dice.uniform(0.05, self.world.plan.fault_pause_s))
+            name = self.dice.choices(list(weights), list(weights.values()))[0]
+            await KINDS[name](self)
+
+    def say(self, what: str) -> None:
+        self.world.story.say(what)
+
+    def some_group(self) -> list[str]:
+        """At least one node, and not all."""
+        sids = self.world.sids
+        return sorted(self.dice.sample(sids, self.dice.randint(1, len(sids) - 1)))
+
+    def some_pair(self) -> tuple[str, str]:
+        return self.dice.choice(self.world.pairs)
+
+    def a_node(self) -> Machine | None:
+        """One that runs, and does not stand still."""
+        running = [machine for machine in self.world.up() if machine.life and not machine.life.owner.frozen]
+        return self.dice.choice(running) if running else None
+
+    def later(self, at_most_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it after a while; mostly a short one."""
+        delay_s = min(at_most_s, self.dice.expovariate(4 / at_most_s))
+
+        async def wait() -> None:
+            await trio.sleep(delay_s)
+            await work()
+
+        self.nursery.start_soon(wait)
+
+    def start_later(self, machine: Machine) -> None:
+        async def start() -> None:
+            if not machine.is_up and not machine.is_starting:
+                await machine.start()
+
+        self.later(MAX_DOWN_S, start)
+
+    def replace_disk(self, machine: Machine, copy: Path | None) -> None:
+        """While the node is down. Its clients begin anew there, as the node does."""
+        machine.restore(copy)
+        self.world.forget(machine.sid)
+        for client in self._clients:
+            client.forget(machine.sid)
+
+
+Fault = Callable[[Chaos], Awaitable[None]]
+
+
+# ---- the network
+
+
+async def cut(chaos: Chaos) -> None:
+    pair = chaos.some_pair()
+    chaos.say(f"cut {pair}")
+    chaos.world.cut([pair])
+
+
+async def part(chaos: Chaos) -> None:
+    group = chaos.some_group()
+    chaos.say(f"part {group} from the others")
+    chaos.world.cut(chaos.world.between(group))
+
+
+async def part_silently(chaos: Chaos) -> None:
+    group = chaos.some_group()
+    chaos.say(f"silence between {group} and the others")
+    chaos.world.hold(chaos.world.between(group))
+
+
+async def part_into_a_line(chaos: Chaos) -> None:
+    order = chaos.dice.sample(chaos.world.sids, len(chaos.world.sids))
+    chaos.say(f"only the line {order} is left")
+    neighbours = {frozenset(pair) for pair in pairwise(order)}
+    chaos.world.cut([pair for pair in chaos.world.pairs if frozenset(pair) not in neighbours])
+
+
+async def silence_one_way(chaos: Chaos) -> None:
+    sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
+    chaos.say(f"silence from {sender} to {receiver}")
+    chaos.world.network.road(sender, receiver).hold()
+
+
+async def flap(chaos: Chaos) -> None:
+    pair, pauses = chaos.some_pair(), [chaos.dice.uniform(0.05, 3) for _ in range(chaos.dice.randint(2, 8))]
+    chaos.say(f"flap {pair}")
+
+    async def go() -> None:
+        for pause in pauses:
+            chaos.world.cut([pair])
+            await trio.sleep(pause)
+            chaos.world.network.mend(pair)
+            await trio.sleep(pause / 2)
+
+    chaos.nursery.start_soon(go)
+
+
+async def slow(chaos: Chaos) -> None:
+    sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
+    road, rate = chaos.world.network.road(sender, receiver), chaos.dice.choice((2_000, 20_000, 200_000))
+    chaos.say(f"{rate} bytes a second from {sender} to {receiver}")
+    road.bytes_per_s = rate
+
+    async def end() -> None:
+        road.bytes_per_s = None
+
+    chaos.later(20, end)
+
+
+async def delay(chaos: Chaos) -> None:
+    sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
+    delay_s = chaos.dice.choice((0.05, 0.3, 1.0))
+    chaos.say(f"{delay_s} s from {sender} to {receiver}")
+    chaos.world.network.road(sender, receiver).delay_s = delay_s
+
+
+async def mend(chaos: Chaos) -> None:
+    chaos.say("mend all roads")
+    chaos.world.mend_roads()
+
+
+# ---- nodes
+
+
+async def stop(chaos: Chaos) -> None:
+    if (machine := chaos.a_node()) is not None:
+        with trio.CancelScope(shield=True):
+            await machine.stop()
+        chaos.start_later(machine)
+
+
+async def crash(chaos: Chaos) -> None:
+    if (machine := chaos.a_node()) is not None:
+        machine.crash(silently=chaos.dice.random() < 0.4)
+        chaos.start_later(machine)
+
+
+async def stand_still(chaos: Chaos) -> None:
+    if (machine := chaos.a_node()) is not None:
+        machine.freeze()
+        life = machine.life
+
+        async def end() -> None:
+            if machine.life is life:
+                machine.thaw()
+
+        chaos.later(chaos.dice.choice((8, 30, MAX_PAUSE_S)), end)
+
+
+async def turn_clock(chaos: Chaos) -> None:
+    """Within the window in which the others stay, see `plan.CLOCK_WINDOW_S`."""
+    low, high = chaos.world.plan.clocks_s
+    if high - low == CLOCK_WINDOW_S:
+        machine = chaos.dice.choice(list(chaos.world.machines.values()))
+        ahead_s = chaos.dice.uniform(low + 10, high - 10)
+        drift = chaos.dice.choice((0.0, 0.01, -0.01))
+        chaos.say(f"the clock of {machine.sid} is {ahead_s:.1f} s ahead, and gains {drift} s a second")
+        machine.clock.set(ahead_s, drift)
+
+
+# ---- disks
+
+
+async def break_disk(chaos: Chaos) -> None:
+    if (machine := chaos.a_node()) is not None and machine.disk.fault is None:
+        machine.disk.fault = chaos.dice.choice(list(DiskFault))
+        chaos.say(f"the disk of {machine.sid}: {machine.disk.fault.value[0]}")
+
+        async def end() -> None:
+            machine.disk.fault = None
+            chaos.say(f"the disk of {machine.sid} is well")
+
+        chaos.later(20, end)
+
+
+async def copy_disk(chaos: Chaos) -> None:
+    machine = chaos.dice.choice(list(chaos.world.machines.values()))
+    if not machine.is_starting and (copy := machine.disk.copy()) is not None:
+        chaos.say(f"a copy is taken of the disk of {machine.sid}")
+        chaos.copies[machine.sid].append(copy)
+
+
+async def lose_disk(chaos: Chaos) -> None:
+    """No more of them than a mail must survive that was reported OK; the reckoning is in `History`."""
+    machine = chaos.a_node()
+    if machine is not None and chaos.disks_lost < chaos.world.plan.durability.copies - 1:
+        chaos.disks_lost += 1
+        machine.crash(silently=chaos.dice.random() < 0.5)
+        copies: Iterable[Path | None] = [None, *chaos.copies[machine.sid]]
+        chaos.replace_disk(machine, chaos.dice.choice(list(copies)))
+        chaos.start_later(machine)
+
+
+KINDS: Mapping[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        cut, part, part_silently, part_into_a_line, silence_one_way, flap, slow, delay, mend, mend,
+        stop, crash, stand_still, turn_clock, break_disk, copy_disk, lose_disk,
+    )
+}  # fmt: skip

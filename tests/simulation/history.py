@@ -1,0 +1,137 @@
+"""The one true history: what was numbered where, which disks hold it, and what clients were told is safe.
+
+Nodes tell it at each commit. An origin's entries come to a disk in order, so what a disk holds of them is a number.
+From all this follows, by rules that know nothing of chains and merges, what must be there in the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from protocol.values import Dot, Stamp
+from resync.entry import (
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+)
+
+Placement = tuple[Dot, int]
+
+
+class Added(NamedTuple):
+    """A placement."""
+
+    user: str
+    mailbox_id: bytes
+    guid: bytes
+    content_hash: bytes
+    copied: bool
+
+
+class FlagChange(NamedTuple):
+    """One flag of one placement; ordered by stamp."""
+
+    stamp: Stamp
+    dot: Dot
+    value: bool
+
+
+class TreeChange(NamedTuple):
+    """One change to a user's folders."""
+
+    stamp: Stamp
+    dot: Dot
+    user: str
+    change: FolderCreate | FolderRename | FolderDelete | FolderSubscribe
+
+
+@dataclass
+class History:
+    entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
+    added: dict[Placement, Added] = field(default_factory=dict)
+    expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
+    flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
+    tree: list[TreeChange] = field(default_factory=list)
+    acknowledged: dict[Dot, str] = field(default_factory=dict)  # and what it was
+    lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
+    shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
+    _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
+    _ever_held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    # ---- what nodes do
+
+    def on_disk(self, sid: str, entry: Entry) -> None:
+        """A node has synced an entry."""
+        fingerprint = blake2b(entry.pack(), digest_size=16).digest()
+        assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
+        for held in (self._held[sid], self._ever_held[sid]):
+            held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
+
+    def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
+        """A node has numbered an entry where UIDs meant these placements."""
+        for number, change in enumerate(entry.changes):
+            match change:
+                case MailAdd():
+                    placement = (entry.dot, number)
+                    self.added[placement] = Added(
+                        entry.user, entry.mailbox_id, change.guid, change.content_hash, change.copied
+                    )
+                    self._flag(entry, [placement], change.flags, value=True)
+                case FlagAdd(uids, flags) | FlagDel(uids, flags):
+                    named = [placements[uid] for uid in uids]
+                    self._flag(entry, named, flags, value=isinstance(change, FlagAdd))
+                case FolderCreate() | FolderRename() | FolderDelete() | FolderSubscribe():
+                    self.tree.append(TreeChange(entry.stamp, entry.dot, entry.user, change))
+                case MailDel(uids):
+                    for uid in uids:
+                        self.expunged[placements[uid]].append(entry.dot)
+                case _:
+                    pass
+
+    def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:
+        for placement in placements:
+            for flag in flags:
+                self.flagged[placement, flag].append(FlagChange(entry.stamp, entry.dot, value))
+
+    def disk_is(self, sid: str, context: Mapping[str, int], *, replaced: bool) -> None:
+        """What a disk holds as its node starts. `replaced`: it is another disk, or an older copy."""
+        before = self._held[sid]
+        if not replaced:
+            gone = {origin: seq for origin, seq in before.items() if context.get(origin, 0) < seq}
+            assert not gone, f"{sid} had {gone} on its disk and does not any more"
+        self._held[sid] = dict(context)
+        for origin, seq in context.items():
+            self._ever_held[sid][origin] = max(seq, self._ever_held[sid].get(origin, 0))
+        if replaced:
+            self.lost |= {dot for dot in self.acknowledged if not self.holders(dot)}
+
+    # ---- what clients are told
+
+    def acknowledge(self, dot: Dot, needed: int, what: str) -> None:
+        """A client hears that it is safe."""
+        holders = [sid for sid, held in self._ever_held.items() if held.get(dot.origin, 0) >= dot.seq]
+        assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {holders} only, and {needed} were asked for"
+        self.acknowledged[dot] = what
+        if not self.holders(dot):
+            self.lost.add(dot)
+
+    def holders(self, dot: Dot) -> list[str]:
+        """Whose disks hold an entry now."""
+        return [sid for sid, held in self._held.items() if held.get(dot.origin, 0) >= dot.seq]
+
+    def flag_changes(self, mailbox_id: bytes, guid: bytes, flags: Iterable[str]) -> list[FlagChange]:
+        """All changes of these flags of a message, under whatever placement."""
+        placements = [
+            placement for placement, one in self.added.items() if (one.mailbox_id, one.guid) == (mailbox_id, guid)
+        ]
+        return [change for placement in placements for flag in flags for change in self.flagged[placement, flag]]

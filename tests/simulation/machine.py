@@ -1,0 +1,291 @@
+"""One node of a simulated cluster: its machine, and the run of the node that is on it at present."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from protocol.commands import Reply
+from replicator.config import Config
+from replicator.environment import Environment
+from replicator.errors import MailError
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.operations import Operation
+from replicator.replication.report import Report
+from replicator.replication.service import ClusterMail
+from replicator.store.store import Listener, Store
+from replicator.store.transaction import Commit
+from tests.replication.cluster import EPOCH_MS, Node
+from tests.replication.network import Network
+from tests.simulation.disk import Disk
+from tests.simulation.scheduler import OWNER, Owner
+from tests.simulation.story import Story
+from tests.simulation.watch import Watch
+from tests.store.consistency import check_file
+
+T = TypeVar("T")
+
+
+class NodeGoneError(Exception):
+    """The node is down, or went down while it worked for this client."""
+
+
+class Observer(Protocol):
+    """Who is told of the changes that clients ask for."""
+
+    async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Called in the place of `submit`, which it calls."""
+        ...
+
+
+class _ObservedCoordinator(Coordinator):
+    machine: Machine
+    observer: Observer
+
+    async def submit(self, operation: Operation) -> Reply:
+        submit = super().submit
+        return await self.observer.submit(self.machine, lambda: submit(operation))
+
+
+@dataclass(eq=False)
+class _Box(Generic[T]):
+    """What becomes of work at a node."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    results: list[T] = field(default_factory=list)
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Life:
+    """One run of the node."""
+
+    owner: Owner
+    node: Node
+    nursery: trio.Nursery
+    is_up: bool = True  # to clients, and to who watches
+    has_power: bool = True  # without it, nothing that goes wrong matters
+
+
+class Clock:
+    """A wall clock: so far ahead, and so much too fast."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.drift = 0.0  # seconds a second
+        self._since = 0.0
+
+    def set(self, ahead_s: float, drift: float = 0.0) -> None:
+        self.ahead_s, self.drift, self._since = ahead_s, drift, trio.current_time()
+
+    def now_ms(self) -> int:
+        now = trio.current_time()
+        return EPOCH_MS + int((now + self.ahead_s + self.drift * (now - self._since)) * 1000)
+
+
+class Machine:
+    """Hardware that nodes run on. `config` is that of a node with this data directory."""
+
+    def __init__(
+        self,
+        sid: str,
+        seed: str,
+        *,
+        directory: Path,
+        network: Network,
+        nursery: trio.Nursery,
+        story: Story,
+        watch: Watch,
+        observer: Observer,
+        config: Callable[[str, Path], Config],
+    ) -> None:
+        self.sid = sid
+        self.dice = random.Random(f"{seed} {sid}")
+        self.disk = Disk(directory, sid, self.dice)
+        self.clock = Clock()
+        self.life: Life | None = None
+        self.watch = watch
+        self.story = story
+        self._network, self._nursery = network, nursery
+        self._observer, self._config = observer, config
+        self._replaced = False
+        self.is_starting = False
+        self.ended = trio.Event()  # the last run, and all that it did as it unwound
+        self.ended.set()
+
+    @property
+    def is_up(self) -> bool:
+        return self.life is not None
+
+    @property
+    def node(self) -> Node:
+        """The node that runs. Raises NodeGoneError."""
+        if self.life is None:
+            raise NodeGoneError(f"{self.sid} is down")
+        return self.life.node
+
+    # ---- life and death
+
+    async def start(self) -> None:
+        assert not self.is_up
+        assert not self.is_starting
+        self.is_starting = True
+        self.story.say(f"{self.sid} starts")
+        try:
+            with trio.CancelScope(shield=True):
+                await self._nursery.start(self._live)
+        finally:
+            self.is_starting = False
+
+    async def stop(self) -> None:
+        """As SIGTERM does it; its database is checked."""
+        life = self._end("stops")
+        self.disk.fault = None  # a node that cannot write at its end has died, and that is another fault
+        life.owner.thaw()
+        life.node.scope.cancel()
+        await life.node.stopped.wait()
+        self._network.end_connections(self.sid)
+        check_file(self.disk.path)
+
+    def crash(self, *, silently: bool = False) -> None:
+        """The process is gone; silently: the whole machine, so that nobody is told."""
+        life = self._end("loses its power" if silently else "crashes")
+        life.has_power = False
+        self.disk.power_cut()
+        self._network.end_connections(self.sid, silently=silently)
+        life.owner.thaw()
+        life.node.scope.cancel()
+
+    def restore(self, copy: Path | None) -> None:
+        """The next run begins with this copy of the disk; None: with an empty one."""
+        assert self.life is None
+        self.story.say(f"{self.sid} gets {'an older copy of its' if copy else 'an empty'} disk")
+        self.disk.restore(copy)
+        self._replaced = True
+
+    def _end(self, how: str) -> Life:
+        life = self.life
+        assert life is not None
+        self.story.say(f"{self.sid} {how}")
+        life.is_up, self.life = False, None
+        self._network.accepting.pop(self.sid, None)
+        return life
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        owner, mount, stopped = Owner(self.sid), self.disk.mount(), trio.Event()
+        OWNER.set(owner)
+        environment = Environment(
+            clock_ms=self.clock.now_ms,
+            random=random.Random(f"{self.dice.random()}"),
+            run_in_thread=mount.run,
+            open_database=mount.open,
+        )
+        config, scope, life = self._config(self.sid, self.disk.directory), trio.CancelScope(), None
+        self.ended = stopped
+        try:
+            with scope:
+                origin = environment.new_origin(self.sid)
+                async with Store.open(self.disk.path, origin, environment) as store:
+                    self.watch.begin(store._connection, origin, replaced=self._replaced)
+                    self._replaced = False
+                    coordinator = _ObservedCoordinator(
+                        config, store, environment, lambda peer: self._network.connect(self.sid, peer.id)
+                    )
+                    coordinator.machine, coordinator.observer = self, self._observer
+                    mail, registry = ClusterMail(store, coordinator, environment), CollectorRegistry()
+                    report = Report(coordinator, store, environment, registry)
+                    node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
+                    async with trio.open_nursery() as nursery:
+                        life = self.life = Life(owner, node, nursery)
+                        store.listeners.insert(0, _while_up(life, self.watch, self.story))
+                        self._network.accepting[self.sid] = self._accept
+                        nursery.start_soon(coordinator.run)
+                        task_status.started()
+        except* Exception:
+            if life is None or life.has_power:
+                self.story.say(f"{self.sid} dies of an error of its own")
+                raise
+        finally:
+            stopped.set()
+
+    async def _accept(self, stream: trio.abc.Stream) -> None:
+        if self.life is not None and not self.life.nursery.cancel_scope.cancel_called:
+            self._at_home(self.life, lambda node: node.coordinator.connections.accept(stream))
+
+    # ---- work
+
+    def freeze(self) -> None:
+        assert self.life is not None
+        self.story.say(f"{self.sid} stands still")
+        self.life.owner.freeze()
+
+    def thaw(self) -> None:
+        if self.life is not None and self.life.owner.frozen:
+            self.story.say(f"{self.sid} goes on")
+            self.life.owner.thaw()
+
+    @property
+    def frozen_s(self) -> float:
+        """For how long the present run has stood still."""
+        return self.life.owner.frozen_s if self.life else 0.0
+
+    async def call(self, work: Callable[[Node], Awaitable[T]]) -> T:
+        """Do a client's work at the node; what it returns it returned before the node's end.
+
+        Raises MailError, sqlite3.Error, NodeGoneError. Cancelled, the client is disconnected.
+        """
+        life = self.life
+        if life is None:
+            raise NodeGoneError(f"{self.sid} is down")
+        box = _Box[T]()
+
+        async def run(node: Node) -> None:
+            try:
+                with box.scope:
+                    result = await work(node)
+                    if life.is_up:
+                        box.results.append(result)
+            except (MailError, sqlite3.Error) as error:
+                box.error = error
+            finally:
+                box.done.set()
+
+        self._at_home(life, run)
+        try:
+            await box.done.wait()
+        finally:
+            box.scope.cancel()
+        if box.error is not None and life.is_up:
+            raise box.error
+        if not box.results:
+            raise NodeGoneError(f"{self.sid} went down")
+        return box.results[0]
+
+    def _at_home(self, life: Life, work: Callable[[Node], Awaitable[None]]) -> None:
+        """Start a task of the node. Raises NodeGoneError."""
+
+        async def task() -> None:
+            OWNER.set(life.owner)
+            await work(life.node)
+
+        if life.nursery.cancel_scope.cancel_called:
+            raise NodeGoneError(f"{self.sid} is going down")
+        life.nursery.start_soon(task)
+
+
+def _while_up(life: Life, watch: Watch, story: Story) -> Listener:
+    def note(commit: Commit) -> None:
+        if life.is_up:
+            for item in commit.logged:
+                story.fold(f"{life.node.sid} {trio.current_time()} {item.entry.dot}".encode() + item.entry.pack())
+            watch.note(commit)
+
+    return note

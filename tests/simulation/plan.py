@@ -1,0 +1,76 @@
+"""What a seed makes of a simulation: the cluster, its network, its load, and which faults there are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from replicator.config import ConflictConfig, DurabilityConfig, MastershipConfig, Scope, UidConflict, WhenShort
+
+CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
+
+
+@dataclass(frozen=True)
+class Plan:
+    """As a scenario would like it, unless it says otherwise."""
+
+    seed: str = "scenario"
+    size: int = 3
+    durability: DurabilityConfig = field(default_factory=DurabilityConfig)
+    mastership: MastershipConfig = field(default_factory=MastershipConfig)
+    conflict: ConflictConfig = field(default_factory=ConflictConfig)
+    priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
+    delay_s: tuple[float, float] = (0.0, 0.0)  # of a road: at least, at most
+    jitter_s: float = 0.0
+    sync_s: float = 0.001
+    clocks_s: tuple[float, float] = (0.0, 0.0)  # how far clocks may be ahead: at least, at most
+    clients: int = 0
+    users: tuple[str, ...] = ("alice",)
+    pause_s: float = 1.0  # of a client between two sessions, at most
+    chaos_s: float = 0.0
+    weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
+    fault_pause_s: float = 4.0  # between two faults, at most
+    reads_wire: bool = False  # whether all that crossed is understood afterwards
+
+    def __str__(self) -> str:
+        low, high = self.delay_s
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items() if weight)
+        return (
+            f"{self.size} nodes, {self.durability.copies} copies, {self.durability.when_short} when short,"
+            f" scope {self.mastership.scope}, {self.conflict.uid} on conflict,"
+            f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
+            f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
+            f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
+            f" clocks {self.clocks_s[0]:.0f} to {self.clocks_s[1]:.0f} s ahead;"
+            f" {self.clients} clients of {', '.join(self.users)}; {self.chaos_s:.0f} s with {weights or 'no faults'}"
+        )
+
+
+def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
+    """The plan of a seed. `kinds`: of faults."""
+    dice = random.Random(f"plan {seed}")
+    size = dice.choices(range(2, 10), (20, 46, 16, 10, 3, 2, 2, 1))[0]
+    copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
+    delay_s = dice.choice(((0.0001, 0.001), (0.0001, 0.04), (0.01, 0.1)))
+    heartbeat_s = dice.choice((0.5, 1.0, 1.0, 2.0)) if size <= 4 else 2.0
+    is_long = size <= 3 and dice.random() < 0.1
+    low_s = dice.uniform(-240, -50)
+    return Plan(
+        seed=str(seed),
+        size=size,
+        durability=DurabilityConfig(min(copies, size), dice.choice(list(WhenShort))),
+        mastership=MastershipConfig(dice.choice(list(Scope)), heartbeat_s, 4 * heartbeat_s),
+        conflict=ConflictConfig(dice.choice(list(UidConflict))),
+        priorities=tuple(dice.choice((0, 0, 1, 2)) for _ in range(size)),
+        delay_s=delay_s,
+        jitter_s=dice.choice((0, delay_s[1] / 4, 2 * delay_s[1])),
+        sync_s=dice.choice((0.0005, 0.002, 0.01)),
+        clocks_s=dice.choice(((0.0, 0.0), (-1.0, 1.0), (low_s, low_s + CLOCK_WINDOW_S))),
+        clients=dice.randint(2, 6),
+        users=("alice", "bob", "carol@example.org")[: dice.choice((1, 1, 2, 3))],
+        pause_s=dice.choice((0.3, 1.0, 3.0)),
+        chaos_s=dice.uniform(80, 160) if is_long else dice.uniform(20, 45) * min(1.0, (3 / size) ** 1.5),
+        weights={kind: dice.choice((0.0, 0.3, 1.0, 1.0, 3.0)) for kind in kinds},
+        fault_pause_s=dice.choice((1.0, 4.0, 10.0)),
+        reads_wire=seed % 10 == 0,
+    )

@@ -1,0 +1,53 @@
+"""One seed, from its plan to its end: chaos first, then all is healed, and the cluster must become equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from tests.simulation.clients import Client
+from tests.simulation.faults import KINDS, Chaos
+from tests.simulation.plan import Plan, draw
+from tests.simulation.world import World, simulated
+
+
+class SeedFailedError(AssertionError):
+    """A promise was broken. The text is the seed and its story."""
+
+
+def run_seed(seed: int, directory: Path) -> str:
+    """The story of a seed. Raises SeedFailedError."""
+    plan = draw(seed, tuple(KINDS))
+    return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
+
+
+async def run_plan(plan: Plan, directory: Path) -> str:
+    """The story of a plan. Raises SeedFailedError."""
+    worlds: list[World] = []
+    try:
+        async with simulated(directory, plan) as world:
+            worlds.append(world)
+            world.story.say(f"seed {plan.seed}: {plan}")
+            await _run(world)
+    except* Exception as errors:
+        story = worlds[0].story.text() if worlds else "nothing has happened"
+        raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above") from errors
+    return worlds[0].story.text()
+
+
+async def _run(world: World) -> None:
+    await world.start()
+    clients = [Client(world, number) for number in range(world.plan.clients)]
+    with trio.move_on_after(world.plan.chaos_s):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Chaos(world, clients, nursery).run)
+            for client in clients:
+                nursery.start_soon(client.run)
+    await world.heal()
+    for client in clients:
+        for machine in world.up():
+            await client.insist(machine)
+    await world.settle()
+    await world.verify([cache for client in clients for cache in client.caches])

@@ -1,0 +1,188 @@
+"""What must be there in the end, by rules that know nothing of chains and merges.
+
+From `History` alone: a message is there if it was added and nobody expunged it; a flag is as its last stamp says; a
+folder is there unless somebody deleted it. What was on disks that are all lost is left out of the reckoning; a client
+was told that it was safe only if so many disks had to be lost for that (`History.acknowledge`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from protocol.codec import Decoder, Request, Response
+from protocol.values import Dot
+from replicator.mailstore import Folder
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
+from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
+from resync.row import Row
+from tests.replication.cluster import Node
+from tests.simulation.cache import Cache
+from tests.simulation.history import History, Placement
+from tests.simulation.watch import uidvalidity_of
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+async def verify(world: World, caches: Iterable[Cache]) -> None:
+    """All nodes run, are equal and at rest."""
+    history = world.history
+    for machine in world.up():
+        node = machine.node
+        context = node.store.context
+        missing = {dot: what for dot, what in history.acknowledged.items() if context.get(dot.origin, 0) < dot.seq}
+        unexcused = {dot: what for dot, what in missing.items() if dot not in history.lost}
+        assert not unexcused, f"changes that clients heard OK for are lost: {unexcused}"
+    node = world.up()[0].node  # the others are equal
+    rows = _rows(node)
+    known = _Known(history, node.store.context)
+    flags = _flags_of(known)
+    for mailbox_id in rows.keys() | known.mailboxes():
+        _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
+    _check_uids(known, node, rows)
+    _check_trees(known, node)
+    for machine in world.up():
+        await _check_sight(machine.node, rows)
+    await _check_caches(known, world, caches)
+
+
+def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
+    connection = node.store._connection
+    mailboxes = [chain.id for chain in reading.chains_of(connection, None) if chain.uidvalidity]
+    return {
+        mailbox_id: {(row.dot, row.change): row for row in reading.mailbox_rows(connection, mailbox_id)}
+        for mailbox_id in mailboxes
+    }
+
+
+class _Known:
+    """The history as far as it is not lost: what these logs have."""
+
+    def __init__(self, history: History, context: dict[str, int]) -> None:
+        self.history = history
+        self._context = context
+        self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
+        for placement, added in history.added.items():
+            if self.has(placement[0]):
+                self._added[added.mailbox_id][placement] = added.guid
+
+    def has(self, dot: Dot) -> bool:
+        return self._context.get(dot.origin, 0) >= dot.seq
+
+    def mailboxes(self) -> set[bytes]:
+        return set(self._added)
+
+    def by_guid(self, mailbox_id: bytes) -> dict[bytes, list[Placement]]:
+        found: dict[bytes, list[Placement]] = defaultdict(list)
+        for placement, guid in self._added[mailbox_id].items():
+            found[guid].append(placement)
+        return found
+
+    def is_expunged(self, placement: Placement) -> bool:
+        return any(map(self.has, self.history.expunged.get(placement, ())))
+
+
+def _check_mailbox(
+    known: _Known, mailbox_id: bytes, rows: dict[Placement, Row], flags: dict[Placement, frozenset[str]]
+) -> None:
+    by_guid = known.by_guid(mailbox_id)
+    unexplained = [row for row in rows.values() if row.guid not in by_guid]
+    assert not unexplained, f"messages that nobody added: {unexplained}"
+    for guid, placements in by_guid.items():
+        here = [placement for placement in placements if placement in rows]
+        gone = [placement for placement in placements if known.is_expunged(placement)]
+        assert len(here) <= 1, f"P5: {guid.hex()} is there as {here}"
+        if not gone:
+            assert here, f"lost: {guid.hex()}, added as {placements} and never expunged"
+        elif len(gone) == len(placements):
+            assert not here, f"back: {guid.hex()}, expunged as {gone}"
+        if here and len(placements) == 1:
+            shown = rows[here[0]].visible_flags()
+            assert shown == flags.get(here[0], frozenset()), f"{here[0]} has {shown}, not as last stamped"
+
+
+def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
+    found: dict[Placement, set[str]] = defaultdict(set)
+    for (placement, flag), changes in known.history.flagged.items():
+        standing = [change for change in changes if known.has(change.dot)]
+        if standing and max(standing).value:
+            found[placement].add(flag)
+    return {placement: frozenset(flags) for placement, flags in found.items()}
+
+
+def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
+    """P3: a UID that was ever shown for two messages, at whatever nodes, is out of use."""
+    for mailbox_id, found in rows.items():
+        uidvalidity = uidvalidity_of(node.store._connection, mailbox_id)
+        for placement, row in found.items():
+            shown = known.history.shown.get((mailbox_id, uidvalidity, row.uid), set())
+            others = {other for other, head in shown if other != placement and known.has(head)}
+            assert not others, f"P3: UID {row.uid} is in use for {placement} and was shown for {others}"
+
+
+def _check_trees(known: _Known, node: Node) -> None:
+    connection = node.store._connection
+    changes = sorted(
+        (change for change in known.history.tree if known.has(change.dot)), key=lambda one: (one.stamp, one.dot)
+    )
+    deleted = {item.change.mailbox_id for item in changes if isinstance(item.change, FolderDelete)}
+    subscribed: dict[tuple[str, str], bool] = {}
+    for item in changes:
+        if isinstance(item.change, FolderSubscribe):
+            subscribed[item.user, item.change.name] = item.change.subscribed
+        if isinstance(item.change, FolderCreate) and item.change.mailbox_id not in deleted:
+            row = connection.execute(
+                "SELECT name, deleted FROM folder WHERE mailbox_id = ?", (item.change.mailbox_id,)
+            ).fetchone()
+            assert row is not None, f"the folder {item.change.name} of {item.user} is lost"
+            name, is_gone = row
+            stays = reading.folder(connection, item.user, name)
+            assert not is_gone or stays is not None, f"the folder {name} of {item.user} is gone and nobody deleted it"
+    for user in {item.user for item in changes}:
+        expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
+        assert reading.subscriptions(connection, user) == expected, f"subscriptions of {user}"
+
+
+async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
+    """Every message is in a folder that its user can see, and its text can be read."""
+    in_sight: set[bytes] = set()
+    for user in reading.users(node.store._connection):
+        folders: Iterable[Folder] = await node.mail.folders(user)
+        for folder in folders:
+            in_sight.add(folder.mailbox_id)
+            view = await node.mail.open_mailbox(folder)
+            assert len(view.messages) == len(rows.get(folder.mailbox_id, {})), "a view and its rows differ"
+            for message in list(view.messages.values()):
+                await node.mail.read_content(message)
+    hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]
+    assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
+
+
+async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) -> None:
+    """A cache of whatever node becomes right at any, by what has changed since."""
+    nodes = [machine.node for machine in world.up()]
+    for number, cache in enumerate(caches):
+        if not all(known.has(Dot(*item)) for item in cache.context.items()):
+            continue  # it knows of what is lost with the disks that held it
+        node = nodes[number % len(nodes)]
+        connection = node.store._connection
+        chain = chains.load(connection, cache.mailbox_id)
+        if chain is None or uidvalidity_of(connection, cache.mailbox_id) != cache.uidvalidity:
+            continue
+        view = await node.store.view(MailboxKey(chain.user, cache.mailbox_id, cache.uidvalidity))
+        cache.resync(view, {})
+
+
+def check_wire(world: World) -> None:
+    """At most one answer to a request, and no two requests of one name."""
+    for one, other in world.pairs:
+        for pair in ((one, other), (other, one)):
+            for sent in world.network.road(*pair).sent:
+                items = list(Decoder().feed(bytes(sent)))
+                for kind in (Request, Response):
+                    tags = [item.tag for item in items if isinstance(item, kind) and item.tag is not None]
+                    assert len(set(tags)) == len(tags), f"{pair}: a tag was used twice"

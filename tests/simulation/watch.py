@@ -1,0 +1,175 @@
+"""What one node shows, and that it keeps the promises of design section 3 with every commit.
+
+Outlives the runs of the node, for what a client was shown before a crash binds the node after it. Only where the disk
+was lost, or went back to an older copy, does the node begin anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+
+from protocol.values import Dot
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.rows import message_of
+from replicator.store.transaction import Commit
+from replicator.view import Message, ViewChange
+from resync.entry import Entry, MailAdd, Merge
+from tests.simulation.history import History, Placement
+
+
+def placement_of(message: Message) -> Placement:
+    return message.dot, message.change
+
+
+def uidvalidity_of(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
+    """What clients see: a folder's may have risen since its mailbox's first entry, and the other way round."""
+    chain = chains.load(connection, mailbox_id)
+    return max(reading.uidvalidity(connection, mailbox_id) or 0, chain.uidvalidity if chain else 0)
+
+
+@dataclass
+class Shown:
+    """One mailbox under one UIDVALIDITY."""
+
+    uidvalidity: int
+    uidnext: int = 1
+    modseq: int = 0
+    rows: dict[int, Message] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, connection: sqlite3.Connection, mailbox_id: bytes) -> Shown:
+        chain = chains.load(connection, mailbox_id)
+        shown = cls(uidvalidity_of(connection, mailbox_id))
+        if chain is not None:
+            shown.uidnext, shown.modseq = chain.uidnext, chain.highestmodseq
+            shown.rows = {row.uid: message_of(row) for row in reading.mailbox_rows(connection, mailbox_id)}
+        return shown
+
+
+class Watch:
+    """Of one machine. `note` is a listener of the store of its present run."""
+
+    def __init__(self, sid: str, history: History) -> None:
+        self._sid = sid
+        self._history = history
+        self._origin = ""
+        self._connection: sqlite3.Connection | None = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._shown: dict[bytes, Shown] = {}
+        self._named: dict[tuple[bytes, int, int], Placement] = {}  # mailbox, UIDVALIDITY, UID
+        self._gone: set[tuple[bytes, Placement]] = set()
+
+    def begin(self, connection: sqlite3.Connection, origin: str, *, replaced: bool) -> None:
+        """A run of the node begins with this database."""
+        self._note_unpublished(connection)
+        self._connection, self._origin = connection, origin
+        if replaced:
+            self._begin_anew()
+        self._history.disk_is(self._sid, reading.log_context(connection), replaced=replaced)
+        for mailbox_id in self._mailboxes(connection):
+            now = Shown.read(connection, mailbox_id)
+            before = self._shown.get(mailbox_id)
+            if before is not None and before.uidvalidity == now.uidvalidity:
+                self._check_step(mailbox_id, before, now)
+            self._shown[mailbox_id] = now
+            for message in now.rows.values():
+                self._name(mailbox_id, now.uidvalidity, message, None)
+        missing = set(self._shown) - set(self._mailboxes(connection))
+        assert not missing, f"{self._sid} showed mailboxes that are not on its disk"
+
+    def _note_unpublished(self, connection: sqlite3.Connection) -> None:
+        """What was numbered and synced as the power went, and nobody heard of."""
+        placements: dict[bytes, dict[int, Placement]] = {}
+        rows = connection.execute("SELECT seq, body FROM log WHERE origin = ? ORDER BY seq", (self._origin,))
+        for seq, body in rows.fetchall():
+            dot = Dot(self._origin, seq)
+            if dot in self._history.entries:
+                continue
+            entry = Entry.unpack(dot, body)
+            shown = self._shown.get(entry.mailbox_id, Shown(0))
+            known = placements.setdefault(
+                entry.mailbox_id, {uid: placement_of(message) for uid, message in shown.rows.items()}
+            )
+            for number, change in enumerate(entry.changes):
+                if isinstance(change, MailAdd):
+                    known[change.uid] = (dot, number)
+                elif isinstance(change, Merge):
+                    known |= {row.uid: (row.dot, row.change) for row in change.rows}
+            self._history.numbered(entry, known)
+            self._history.on_disk(self._sid, entry)
+
+    def note(self, commit: Commit) -> None:
+        """See `Store.listeners`."""
+        assert self._connection is not None
+        for item in commit.logged:
+            self._history.on_disk(self._sid, item.entry)
+        changes = iter(commit.changes)
+        for entry in commit.applied:
+            if entry.is_tree:
+                if entry.dot.origin == self._origin:
+                    self._history.numbered(entry, {})
+                continue
+            self._apply(self._connection, entry, next(changes))
+        assert next(changes, None) is None, "one change of a view for each entry"
+        for mailbox_id in commit.retired:
+            shown = self._shown.get(mailbox_id)
+            if shown is not None and shown.uidvalidity != uidvalidity_of(self._connection, mailbox_id):
+                assert shown.uidvalidity < uidvalidity_of(self._connection, mailbox_id), "a UIDVALIDITY was lowered"
+                self._shown[mailbox_id] = Shown.read(self._connection, mailbox_id)
+
+    def _apply(self, connection: sqlite3.Connection, entry: Entry, change: ViewChange) -> None:
+        assert change.head == entry.dot
+        mailbox_id = change.mailbox_id
+        shown = self._shown.get(mailbox_id)
+        if shown is None:
+            shown = self._shown[mailbox_id] = Shown(uidvalidity_of(connection, mailbox_id))
+        if entry.dot.origin == self._origin:
+            placements = {uid: placement_of(message) for uid, message in shown.rows.items()}
+            self._history.numbered(entry, placements)
+        self._check_change(shown, change)
+        after = {uid: message for uid, message in shown.rows.items() if uid not in change.expunged}
+        after |= {message.uid: message for message in change.changed}
+        left = [placement_of(message) for message in shown.rows.values() if message.uid in set(change.expunged)]
+        here = {placement_of(message) for message in change.changed}
+        self._gone |= {(mailbox_id, placement) for placement in left if placement not in here}
+        for message in change.changed:
+            assert (mailbox_id, placement_of(message)) not in self._gone, "an expunged message came back"
+            self._name(mailbox_id, shown.uidvalidity, message, change)
+        shown.rows, shown.uidnext, shown.modseq = after, change.uidnext, change.modseq
+        assert len({message.guid for message in after.values()}) == len(after), "P5: a GUID is in a mailbox twice"
+
+    def _check_change(self, shown: Shown, change: ViewChange) -> None:
+        assert change.modseq > shown.modseq, "P4: a MODSEQ was shown twice"
+        assert change.uidnext >= shown.uidnext, "a UIDNEXT was lowered"
+        for message in change.changed:
+            before = shown.rows.get(message.uid)
+            if before is None or placement_of(before) != placement_of(message):
+                assert message.uid >= shown.uidnext, "P2: a message appeared below a UIDNEXT that was shown"
+            assert message.uid < change.uidnext, "a UID at or above UIDNEXT"
+            if before is None or before.flags != message.flags:
+                assert message.modseq > shown.modseq, "P4: a change appeared at a MODSEQ that was shown"
+
+    def _check_step(self, mailbox_id: bytes, before: Shown, now: Shown) -> None:
+        """A node that has started again shows what it showed, and perhaps what it was about to."""
+        expunged = tuple(sorted(before.rows.keys() - now.rows.keys()))
+        changed = tuple(message for uid, message in now.rows.items() if before.rows.get(uid) != message)
+        if now.modseq == before.modseq:
+            assert not expunged, f"{self._sid} shows less than before its end"
+            assert not changed, f"{self._sid} shows something else than before its end"
+            assert now.uidnext == before.uidnext
+        else:
+            self._check_change(before, ViewChange(mailbox_id, now.modseq, now.uidnext, changed, expunged))
+
+    def _name(self, mailbox_id: bytes, uidvalidity: int, message: Message, change: ViewChange | None) -> None:
+        key, placement = (mailbox_id, uidvalidity, message.uid), placement_of(message)
+        assert self._named.setdefault(key, placement) == placement, "P1: a UID named two messages"
+        if change is not None and change.head is not None:
+            self._history.shown[key].add((placement, change.head))
+
+    @staticmethod
+    def _mailboxes(connection: sqlite3.Connection) -> list[bytes]:
+        return [chain.id for chain in reading.chains_of(connection, None) if chain.uidvalidity]
