@@ -144,7 +144,15 @@ def exclusive(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
     except sqlite3.DatabaseError as error:
+        if is_full(error):
+            raise DataError(f"{path}: the disk is full; make room, and start the node again") from error
         raise DataError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the disk has no room. For the index of the write-ahead log SQLite calls that an I/O error."""
+    codes = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+    return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", None) in codes
 
 
 def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:

@@ -18,6 +18,7 @@ import trio
 
 from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, HistoryError, MailError
+from replicator.store import schema
 from replicator.store.transaction import Commit, Memory, Transaction
 from resync.clock import HybridClock
 
@@ -145,6 +146,6 @@ def _last_time(connection: sqlite3.Connection) -> int:
 
 
 def _translated(error: Exception) -> Exception:
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+    if schema.is_full(error):
         return DiskFullError("the disk is full; nothing was stored")
     return error
