@@ -93,6 +93,7 @@ class Node:
         assert self._process is not None
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != b"ready":
+            self.kill()
             raise MeasurementError(f"{self.sid} does not start:\n{self.log_tail()}")
 
     def stop(self) -> None:
@@ -183,7 +184,7 @@ class Cluster:
         self._reserved = _reserve_ports(size * len(DOORS))
         ports = [int(reserved.getsockname()[1]) for reserved in self._reserved]
         taken = {sid: dict(zip(DOORS, ports[at * len(DOORS) :], strict=False)) for at, sid in enumerate(sids)}
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         passwords = "".join(f"{user}:{{PLAIN}}{PASSWORD}\n" for user in users)
         (directory / "users.passwd").write_text(passwords, encoding="utf-8")
         self.directory = directory

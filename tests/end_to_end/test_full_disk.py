@@ -1,0 +1,149 @@
+"""A node whose disk is really full: a small file system of its own (design section 11, the disk is full)."""
+
+from __future__ import annotations
+
+import os
+import random
+import smtplib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cluster import Cluster, Node
+from benchmarks.wire import MeasurementError
+from tests.end_to_end.ledger import log_in
+from tests.end_to_end.test_three_nodes import uids
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is left out: mounting it needs root")
+
+DISK_BYTES = 32 << 20
+MAIL_BYTES = 200_000
+MAILS_MAX = 2 * DISK_BYTES // MAIL_BYTES
+
+
+class Disk:
+    """A file system of `DISK_BYTES`, mounted on a directory, and what fills it up."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ballast = directory / "ballast"
+
+    def fill(self, left_bytes: int = 0) -> None:
+        state = os.statvfs(self._directory)
+        with self._ballast.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, file.tell() + state.f_bavail * state.f_frsize - left_bytes)
+
+    def make_room(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of the nodes; dc1's data have a file system of their own."""
+    directory = tmp_path_factory.mktemp("full-disk")
+    data = directory / "dc1"
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "full-disk", data], check=True)
+    yield directory
+    subprocess.run(["umount", data], check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(directory: Path) -> Iterator[Cluster]:
+    with Cluster(directory, ["full", "behind", "reader", "starter"]) as started:
+        yield started
+
+
+@pytest.fixture
+def disk(directory: Path, cluster: Cluster) -> Iterator[Disk]:
+    disk = Disk(directory / "dc1")
+    yield disk
+    disk.make_room()
+    cluster.wait_until_equal()
+
+
+def mail(number: int) -> bytes:
+    """One that does not compress."""
+    filler = random.Random(number).randbytes(MAIL_BYTES // 2).hex()
+    lines = "\r\n".join(filler[at : at + 76] for at in range(0, len(filler), 76))
+    return f"Subject: {number}\r\n\r\n{lines}\r\n".encode()
+
+
+def send(node: Node, user: str, text: bytes) -> int:
+    """The reply's code."""
+    with smtplib.LMTP(*node.address("lmtp"), "localhost") as client:
+        try:
+            client.sendmail("a@example.org", [user], text)
+        except smtplib.SMTPDataError as error:
+            return error.smtp_code
+        return 250
+
+
+def count(node: Node, user: str) -> int:
+    client = log_in(node, user)
+    client.select("INBOX")
+    found = len(uids(client))
+    client.logout()
+    return found
+
+
+def test_a_full_disk_refuses_changes_and_nothing_else_until_there_is_room(cluster: Cluster, disk: Disk) -> None:
+    dc1, dc2, _ = cluster.nodes
+    codes = [send(dc1, "full", mail(0))]
+    disk.fill(left_bytes=DISK_BYTES // 8)
+    while codes[-1] == 250 and len(codes) < MAILS_MAX:
+        codes.append(send(dc1, "full", mail(len(codes))))
+    assert codes == [250] * (len(codes) - 1) + [452]
+    stored = len(codes) - 1
+
+    client = log_in(dc1, "full")
+    client.select("INBOX")
+    assert len(uids(client)) == stored
+    _, texts = client.uid("FETCH", "1:*", "(BODY.PEEK[])")
+    assert [text[1].endswith(mail(number)) for number, text in enumerate(texts[::2])] == [True] * stored
+    kind, reason = client.append("INBOX", "", "", mail(-1))
+    assert (kind, b"[OVERQUOTA]" in reason[0]) == ("NO", True)
+
+    disk.make_room()
+    assert send(dc1, "full", mail(-2)) == 250
+    assert client.append("INBOX", "", "", mail(-3))[0] == "OK"
+    client.logout()
+    cluster.wait_until_equal()
+    assert count(dc2, "full") == stored + 2
+
+
+def test_a_node_whose_disk_is_full_falls_behind_and_catches_up(cluster: Cluster, disk: Disk) -> None:
+    dc1, dc2, _ = cluster.nodes
+    assert send(dc2, "behind", mail(0)) == 250  # dc2 is the mailbox's master from now on
+    cluster.wait_until_equal()
+    disk.fill()
+    for number in range(1, 40):
+        assert send(dc2, "behind", mail(number)) == 250
+    assert count(dc1, "behind") < 40
+    disk.make_room()
+    cluster.wait_until_equal()
+    assert count(dc1, "behind") == 40
+
+
+def test_a_node_that_was_stopped_on_a_full_disk_starts_and_reads(cluster: Cluster, disk: Disk) -> None:
+    dc1 = cluster.nodes[0]
+    assert send(dc1, "reader", mail(0)) == 250
+    disk.fill()
+    dc1.stop()
+    disk.fill()
+    dc1.start()
+    assert count(dc1, "reader") == 1
+
+
+def test_a_node_that_finds_no_room_to_start_says_so(cluster: Cluster, disk: Disk) -> None:
+    dc1 = cluster.nodes[0]
+    assert send(dc1, "starter", mail(0)) == 250
+    dc1.stop()
+    disk.fill()
+    with pytest.raises(MeasurementError, match="the disk is full; make room, and start the node again"):
+        dc1.start()
+    disk.make_room()
+    dc1.start()
+    assert count(dc1, "starter") == 1
