@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from replicator.store import reading
 from replicator.store.writer import Writer
 
 T = TypeVar("T")
@@ -90,11 +91,14 @@ class Disk:
             source.backup(copied)
         return target
 
-    def restore(self, copy: Path | None) -> None:
-        """Hold what the copy holds; None: nothing. The node is down."""
+    def restore(self, copy: Path | None) -> dict[str, int]:
+        """Hold what the copy holds; None: nothing. The node is down. The context of the log that it has then."""
         self.directory = self._new_directory()
-        if copy is not None:
-            shutil.copy(copy, self.path)
+        if copy is None:
+            return {}
+        shutil.copy(copy, self.path)
+        with closing(sqlite3.connect(self.path)) as connection:
+            return reading.log_context(connection)
 
     def _new_directory(self) -> Path:
         self._directories += 1

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
+import trio
+
 from protocol.values import Dot, Stamp
 from resync.entry import (
     Entry,
@@ -66,7 +68,7 @@ class History:
     lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
     shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
     _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
-    _ever_held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    _losses: list[tuple[float, str, dict[str, int]]] = field(default_factory=list)  # when, whose disk, what it held
 
     # ---- what nodes do
 
@@ -74,8 +76,8 @@ class History:
         """A node has synced an entry."""
         fingerprint = blake2b(entry.pack(), digest_size=16).digest()
         assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
-        for held in (self._held[sid], self._ever_held[sid]):
-            held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
+        held = self._held[sid]
+        held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
 
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
         """A node has numbered an entry where UIDs meant these placements."""
@@ -103,24 +105,26 @@ class History:
             for flag in flags:
                 self.flagged[placement, flag].append(FlagChange(entry.stamp, entry.dot, value))
 
-    def disk_is(self, sid: str, context: Mapping[str, int], *, replaced: bool) -> None:
-        """What a disk holds as its node starts. `replaced`: it is another disk, or an older copy."""
-        before = self._held[sid]
-        if not replaced:
-            gone = {origin: seq for origin, seq in before.items() if context.get(origin, 0) < seq}
-            assert not gone, f"{sid} had {gone} on its disk and does not any more"
+    def disk_is(self, sid: str, context: Mapping[str, int]) -> None:
+        """What a disk holds as its node starts."""
+        gone = {origin: seq for origin, seq in self._held[sid].items() if context.get(origin, 0) < seq}
+        assert not gone, f"{sid} had {gone} on its disk and does not any more"
         self._held[sid] = dict(context)
-        for origin, seq in context.items():
-            self._ever_held[sid][origin] = max(seq, self._ever_held[sid].get(origin, 0))
-        if replaced:
-            self.lost |= {dot for dot in self.acknowledged if not self.holders(dot)}
+
+    def disk_replaced(self, sid: str, context: Mapping[str, int]) -> None:
+        """The disk is another one, or an older copy, that holds this."""
+        self._losses.append((trio.current_time(), sid, self._held[sid]))
+        self._held[sid] = dict(context)
+        self.lost |= {dot for dot in self.acknowledged if not self.holders(dot)}
 
     # ---- what clients are told
 
-    def acknowledge(self, dot: Dot, needed: int, what: str) -> None:
-        """A client hears that it is safe."""
-        holders = [sid for sid, held in self._ever_held.items() if held.get(dot.origin, 0) >= dot.seq]
-        assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {holders} only, and {needed} were asked for"
+    def acknowledge(self, dot: Dot, needed: int, what: str, began: float) -> None:
+        """A client hears that it is safe. Disks that were lost since the request began count, for a moment's sake."""
+        holders = set(self.holders(dot))
+        holders |= {sid for at, sid, held in self._losses if at >= began and held.get(dot.origin, 0) >= dot.seq}
+        at = ", ".join(sorted(holders)) or "no disk"
+        assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {at}, and {needed} copies were asked for"
         self.acknowledged[dot] = what
         if not self.holders(dot):
             self.lost.add(dot)

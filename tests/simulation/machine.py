@@ -72,7 +72,6 @@ class Life:
     node: Node
     nursery: trio.Nursery
     is_up: bool = True  # to clients, and to who watches
-    has_power: bool = True  # without it, nothing that goes wrong matters
 
 
 class Clock:
@@ -116,7 +115,6 @@ class Machine:
         self.story = story
         self._network, self._nursery = network, nursery
         self._observer, self._config = observer, config
-        self._replaced = False
         self.is_starting = False
         self.ended = trio.Event()  # the last run, and all that it did as it unwound
         self.ended.set()
@@ -158,7 +156,7 @@ class Machine:
     def crash(self, *, silently: bool = False) -> None:
         """The process is gone; silently: the whole machine, so that nobody is told."""
         life = self._end("loses its power" if silently else "crashes")
-        life.has_power = False
+        life.owner.is_dead = True
         self.disk.power_cut()
         self._network.end_connections(self.sid, silently=silently)
         life.owner.thaw()
@@ -168,8 +166,7 @@ class Machine:
         """The next run begins with this copy of the disk; None: with an empty one."""
         assert self.life is None
         self.story.say(f"{self.sid} gets {'an older copy of its' if copy else 'an empty'} disk")
-        self.disk.restore(copy)
-        self._replaced = True
+        self.watch.disk_replaced(self.disk.restore(copy))
 
     def _end(self, how: str) -> Life:
         life = self.life
@@ -194,8 +191,7 @@ class Machine:
             with scope:
                 origin = environment.new_origin(self.sid)
                 async with Store.open(self.disk.path, origin, environment) as store:
-                    self.watch.begin(store._connection, origin, replaced=self._replaced)
-                    self._replaced = False
+                    self.watch.begin(store._connection, origin)
                     coordinator = _ObservedCoordinator(
                         config, store, environment, lambda peer: self._network.connect(self.sid, peer.id)
                     )
@@ -210,7 +206,7 @@ class Machine:
                         nursery.start_soon(coordinator.run)
                         task_status.started()
         except* Exception:
-            if life is None or life.has_power:
+            if not owner.is_dead:
                 self.story.say(f"{self.sid} dies of an error of its own")
                 raise
         finally:

@@ -24,6 +24,7 @@ class Owner:
     def __init__(self, name: str) -> None:
         self.name = name
         self.frozen_s = 0.0  # up to its last thaw
+        self.is_dead = False  # its tasks unwind, and nothing that they do matters
         self._frozen_at: float | None = None
         self._kept: list[Task] = []
 

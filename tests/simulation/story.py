@@ -58,6 +58,8 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         owner = OWNER.get()
+        if owner is not None and owner.is_dead:
+            return
         what = f"{owner.name if owner else '?'} logs: {record.getMessage()}"
         if record.exc_info and record.exc_info[1] is not None and "defect" in record.getMessage():
             self._story.defects.append(what + "\n" + "".join(traceback.format_exception(record.exc_info[1])))

@@ -7,6 +7,7 @@ was lost, or went back to an older copy, does the node begin anew.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.values import Dot
@@ -63,13 +64,17 @@ class Watch:
         self._named: dict[tuple[bytes, int, int], Placement] = {}  # mailbox, UIDVALIDITY, UID
         self._gone: set[tuple[bytes, Placement]] = set()
 
-    def begin(self, connection: sqlite3.Connection, origin: str, *, replaced: bool) -> None:
+    def disk_replaced(self, context: Mapping[str, int]) -> None:
+        """The next run of the node begins with a disk that holds this, and no more."""
+        self._begin_anew()
+        self._origin = ""
+        self._history.disk_replaced(self._sid, context)
+
+    def begin(self, connection: sqlite3.Connection, origin: str) -> None:
         """A run of the node begins with this database."""
         self._note_unpublished(connection)
         self._connection, self._origin = connection, origin
-        if replaced:
-            self._begin_anew()
-        self._history.disk_is(self._sid, reading.log_context(connection), replaced=replaced)
+        self._history.disk_is(self._sid, reading.log_context(connection))
         for mailbox_id in self._mailboxes(connection):
             now = Shown.read(connection, mailbox_id)
             before = self._shown.get(mailbox_id)

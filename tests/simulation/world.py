@@ -138,7 +138,8 @@ class World:
                 assert waited_s <= limit_s, f"a change at {machine.sid} took {waited_s:.1f} s"
         if life is not None and life.is_up:
             for dot in dots_of(reply):
-                self.history.acknowledge(dot, self._copies_needed(machine.sid, dot.sid, before), f"at {machine.sid}")
+                needed = self._copies_needed(machine.sid, dot.sid, before)
+                self.history.acknowledge(dot, needed, f"at {machine.sid}", began)
         return reply
 
     def _standing(self, sid: str) -> tuple[int, tuple[str, ...]] | None:
