@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -20,6 +21,7 @@ from replicator.errors import (
     FolderNotFoundError,
     InvalidNameError,
     MailError,
+    UnavailableError,
 )
 from replicator.mailstore import (
     INBOX,
@@ -166,18 +168,33 @@ class ClusterMail:
         return await self._store.write(claim)
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """See `MailStore`."""
+        """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
         stored = await self._prepare(message.text)
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         operation = SaveOperation(
             _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
         )
-        try:
-            added = await self._resolver.add(operation)
-        except FolderNotFoundError:
-            self._folders.pop((folder.user, folder.name), None)
-            raise
-        return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+        while True:
+            try:
+                added = await self._resolver.add(operation)
+            except FolderNotFoundError:
+                folder = await self._become(folder)
+                operation = replace(operation, key=_key(folder))
+            else:
+                return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+
+    async def _become(self, folder: Folder) -> Folder:
+        """What the folder is by now, which its master knows already. Raises UnavailableError, FolderNotFoundError."""
+        with trio.move_on_after(SHOW_TIMEOUT_S):
+            while True:
+                self._folders.pop((folder.user, folder.name), None)
+                before = self._trees_changed
+                now = await self.folder(folder.user, folder.name)
+                if now != folder:
+                    return now
+                if before == self._trees_changed:
+                    await self._store.tail.grown()
+        raise UnavailableError("the folder has become another one, of which this node has not heard yet; try again")
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""

@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from protocol.commands import Reply
 from protocol.values import Dot, UidSet
+from replicator.config import UidConflict
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
-from replicator.mailstore import INBOX, CopiedMessages, NewMessage, StoreResult
+from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
+from replicator.replication.coordinator import SHOW_TIMEOUT_S
 from replicator.replication.operations import CopyOperation, Operation, SaveOperation
 from replicator.replication.resolving import ROUNDS, Resolver
 from replicator.store.apply import receive
@@ -173,26 +176,63 @@ async def store(node: Node, view: MailboxView, uid: int) -> None:
     await node.mail.store_flags(view, UidSet.of([uid]), added=FLAGGED)
 
 
-async def test_a_folder_that_becomes_another_one_refuses(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """INBOX is made on both sides; one of the two mailboxes ends when they are joined."""
+async def test_mail_for_a_folder_that_has_become_another_one_goes_there(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """INBOX is made on both sides; one of the two mailboxes ends when they are joined, and the other is a new one."""
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         nodes.network.cut(("dc1", "dc2"))
         await nodes.linked(["dc1"], ["dc2"])
-        views = []
+        views, folders = [], []
         for node in nodes.all():
             await node.save(f"at {node.sid}")
             views.append(await node.view())
+            folders.append(await node.inbox())
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
-        await until(lambda: any(view.deleted for view in views))
+        await until(lambda: all(view.deleted for view in views))
         await nodes.converged()
-        for node, view in zip(nodes.all(), views, strict=True):
-            if view.deleted:
-                with pytest.raises(FolderNotFoundError, match="open it again"):
-                    await node.mail.save(
-                        (await node.inbox()).__class__(USER, INBOX, view.mailbox_id, view.uidvalidity),
-                        NewMessage(b"late"),
-                    )
+        for node, folder, view in zip(nodes.all(), folders, views, strict=True):
+            saved = await node.mail.save(folder, NewMessage(b"late"))
+            assert saved.uidvalidity == (await node.inbox()).uidvalidity > folder.uidvalidity
+            assert (await node.texts())[saved.uid] == "late"
+            with pytest.raises(FolderNotFoundError, match="open it again"):
+                await node.mail.expunge(view, UidSet.of([1]))
+        with trio.fail_after(60):
+            while await texts(nodes) != ["at dc1", "at dc2", "late", "late"]:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.01)
+
+
+async def test_mail_waits_for_its_folder_to_become_another_one(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, uid=UidConflict.UIDVALIDITY) as nodes:
+        await fork(nodes)
+        saved: list[SavedMessage] = []
+        async with behind_a_merge(nodes):
+            inbox = await nodes["dc1"].inbox()
+
+            async def save() -> None:
+                saved.append(await nodes["dc1"].mail.save(inbox, NewMessage(b"late")))
+
+            await meeting(nodes, save)
+        assert saved[0].uidvalidity == (await nodes["dc1"].inbox()).uidvalidity > inbox.uidvalidity
+        assert await texts(nodes) == ["both", "late", "mine", "rival"]
+        assert (await nodes["dc1"].texts())[saved[0].uid] == "late"
+
+
+async def test_mail_does_not_wait_long_for_its_folder(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_operation: object) -> None:
+        raise FolderNotFoundError("as a master says that is ahead")
+
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("text")
+        monkeypatch.setattr(node.mail._resolver, "add", refuse)
+        began = trio.current_time()
+        with pytest.raises(UnavailableError, match="has not heard"):
+            await node.save("text")
+        assert trio.current_time() - began == pytest.approx(SHOW_TIMEOUT_S, abs=0.1)
 
 
 # ---- the UIDs that a client is told ------------------------------------------------------------------------------
@@ -217,6 +257,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))
                 branch = await store.read(partial(replay_branch, head=head))
+                assert branch is not None
                 await store.write(partial(merge_branch, key=STORED, head=head, branch=branch))
             return reply
 

@@ -1,0 +1,129 @@
+"""A change whose reply is lost with its link: done once, whether it is asked for again or given up."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Reply
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.mailstore import INBOX
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+
+FLAGGED = frozenset({"\\Flagged"})
+Change = Callable[[Node], Awaitable[object]]
+
+
+async def settled(nodes: Cluster) -> Node:
+    """dc1 numbers everything, and dc3 knows that: it is the node that asks."""
+    await nodes["dc1"].mail.create_folder(USER, "Work")
+    await nodes["dc1"].save("one", "Work")
+    for number in range(3):
+        await nodes["dc1"].save(f"mail {number}")
+    await nodes.converged()
+    node = nodes["dc3"]
+    await node.flag(1)
+    await node.flag(1, name="Work")
+    await node.mail.subscribe(USER, "Else", subscribed=True)
+    await nodes.converged()
+    return node
+
+
+async def lose_the_reply(nodes: Cluster, change: Change) -> int:
+    """The change reaches dc1 and is done there; then the link ends. How many entries all nodes together have made."""
+    master = nodes["dc1"].store
+    before = dict(master.context)
+    back = nodes.network.road("dc1", "dc3")
+    async with trio.open_nursery() as nursery:
+        back.hold()
+        nursery.start_soon(change, nodes["dc3"])
+        await until(lambda: master.context != before)
+        nodes.network.cut(("dc1", "dc3"))
+        back.release()
+    await nodes.converged()
+    return sum(master.context.values()) - sum(before.values())
+
+
+async def store(node: Node) -> None:
+    await node.mail.store_flags(await node.view(), UidSet.of([1, 2]), added=FLAGGED)
+
+
+async def rename(node: Node) -> None:
+    await node.mail.rename_folder(USER, "Work", "Job")
+
+
+async def create(node: Node) -> None:
+    await node.mail.create_folder(USER, "New/Below")
+
+
+async def subscribe(node: Node) -> None:
+    await node.mail.subscribe(USER, "Work", subscribed=True)
+
+
+@pytest.mark.parametrize(
+    "change", [store, rename, create, subscribe, lambda node: node.expunge(1, 2), lambda node: node.save("new")]
+)
+async def test_what_can_be_repeated_is_done_once_and_confirmed(
+    tmp_path: Path, autojump_clock: MockClock, change: Change
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await settled(nodes)
+        assert await lose_the_reply(nodes, change) == 1
+
+
+async def test_a_folder_is_deleted_once_with_its_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await settled(nodes)
+        assert await lose_the_reply(nodes, lambda node: node.mail.delete_folder(USER, "Work")) == 2
+        assert [folder.name for folder in await nodes["dc2"].mail.folders(USER)] == [INBOX]
+
+
+async def test_a_store_under_unchangedsince_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Repeated, it would refuse what it has itself changed."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = await settled(nodes)
+        view = await node.view()
+
+        async def change(node: Node) -> None:
+            with pytest.raises(UnavailableError, match="may or may not"):
+                await node.mail.store_flags(view, UidSet.of([1, 2]), added=FLAGGED, unchanged_since=view.highestmodseq)
+
+        assert await lose_the_reply(nodes, change) == 1
+        assert {uid for uid, message in view.messages.items() if message.flags >= FLAGGED} == {1, 2}
+
+
+async def test_a_move_that_is_given_up_leaves_two_mails_and_not_none(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await settled(nodes)
+
+        async def change(node: Node) -> None:
+            with pytest.raises(UnavailableError, match="may or may not"):
+                await node.mail.move(await node.view(), UidSet.of([2]), await node.mail.folder(USER, "Work"))
+
+        assert await lose_the_reply(nodes, change) == 1
+        for node in nodes.all():
+            assert await node.texts() == {1: "mail 0", 2: "mail 1", 3: "mail 2"}
+            assert await node.texts("Work") == {1: "one", 2: "mail 1"}
+
+
+async def test_a_reply_that_comes_twice_is_taken_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = await settled(nodes)
+        link = nodes["dc1"].coordinator.connections.link("dc3")
+        assert link is not None
+        reply = link._reply
+
+        def reply_twice(tag: str, answer: Reply) -> None:
+            for _ in range(2):
+                reply(tag, answer)
+
+        monkeypatch.setattr(link, "_reply", reply_twice)
+        assert await node.save("new") == 4
+        assert await node.save("newer") == 5
+        await nodes.converged()
+        assert len(await node.messages()) == 5
