@@ -58,8 +58,7 @@ class Mover:
         if move.term != self._masters.term:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
         if move.destination not in self._mastership.table.component:
-            text = f"{move.destination} cannot be reached from {self._mastership.sid}; try again when it can"
-            return Refused(RefusalCode.INVALID, text)
+            return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
         master = await self._mastership.find(key)
         if master == self._mastership.sid:
             return await self._give(key, move)
@@ -91,14 +90,17 @@ class Mover:
         key, reply = folder_key(folder), None
         with trio.move_on_after(2 * self._timeout_s):
             while not isinstance(reply, Moved):
+                if node not in self._mastership.table.component:
+                    raise UnavailableError(self._unreachable(node))
                 reply = await self._try_to_move(key, node)
-                if isinstance(reply, Refused) and reply.code == RefusalCode.INVALID:
-                    raise UnavailableError(reply.text)
                 await trio.sleep(0 if isinstance(reply, Moved) else RETRY_S)
         if not isinstance(reply, Moved):
             raise UnavailableError(
                 reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
             )
+
+    def _unreachable(self, node: str) -> str:
+        return f"{node} cannot be reached from {self._mastership.sid}; try again when it can"
 
     async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
         move = MasterMove(0, self._masters.term, node, now=True)
