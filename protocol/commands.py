@@ -179,7 +179,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Expunge:
-    """Remove these messages. Answered by `Done`.
+    """Remove these messages. Answered by `Stored`.
 
     `head`: where the sender, which is not the master, sees these UIDs; on another branch they may be other messages.
     """
@@ -348,7 +348,10 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`refused`: those that UNCHANGEDSINCE kept from changing. `dot` is None if nothing changed."""
+    """`refused`: those on which nothing was done. `dot`: the entry, or the head if nothing changed; None: no entries.
+
+    UNCHANGEDSINCE kept them from changing, or they are no messages any more: expunged, or under another UID by a merge.
+    """
 
     refused: UidSet
     modseq: int
