@@ -39,6 +39,10 @@ FIRST_SEED ?= 100000
 soak: setup ## simulated clusters on all cores, SEEDS=n of them, from FIRST_SEED=n on
 	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS) --first $(FIRST_SEED)
 
+ROUNDS ?= 10
+soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n
+	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/campaign.py
+
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks
 
