@@ -341,14 +341,21 @@ async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_c
     async with playing_a_peer(tmp_path, autojump_clock) as (nodes, _):
         other = await approach(nodes)
         assert isinstance(await other.greet(), Response)
-        await other.stream.send_all(b"w WHO {7}\r\n")
+        term = nodes["dc2"].coordinator.mastership.election.term
+        await other.stream.send_all(b"w WHO %d {7}\r\n" % term)
         seen = b""
+
+        async def read_until(expected: bytes) -> None:
+            nonlocal seen
+            while expected not in seen:
+                more = await other.stream.receive_some()
+                assert more, f"the link ended: {seen!r}"
+                seen += more
+
         with trio.fail_after(5):
-            while b"+ OK\r\n" not in seen:
-                seen += await other.stream.receive_some()
+            await read_until(b"+ OK\r\n")
             await other.stream.send_all(b"mailbox dc2\r\n")
-            while b"w OK MASTER dc2" not in seen:
-                seen += await other.stream.receive_some()
+            await read_until(b"w OK MASTER dc2")
 
 
 # ---- what a peer asks of the log ---------------------------------------------------------------------------------
