@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator.config import UidConflict
 from replicator.mailstore import INBOX
 from replicator.view import Message
 from tests.imap.client import Client, connected, services
@@ -143,6 +144,32 @@ async def test_an_expunge_that_meets_a_merge(tmp_path: Path, autojump_clock: Moc
             assert await texts(nodes) == ["both", "rival"]  # which it had not seen when it said so
             assert (await client.run("EXPUNGE"))[-1] == "t OK Expunged"
             assert await texts(nodes) == ["both"]
+
+
+@pytest.mark.parametrize(
+    ("command", "copied"),
+    [("EXPUNGE", []), ("STORE 2 +FLAGS (\\Flagged)", []), ("COPY 2 Archive", ["mine"]), ("MOVE 2 Archive", ["mine"])],
+)
+async def test_a_session_ends_when_uidvalidity_rises_and_changes_under_the_old_one_are_refused(
+    tmp_path: Path, autojump_clock: MockClock, command: str, copied: list[str]
+) -> None:
+    """A copy finds its source by GUID; a move, broken off, leaves two."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, uid=UidConflict.UIDVALIDITY) as nodes:
+        await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await fork(nodes)
+        await nodes["dc1"].flag(2, added=["\\Deleted"])
+        answers: list[str] = []
+        async with session(nodes["dc1"]) as client:
+            async with behind_a_merge(nodes):
+
+                async def run() -> None:
+                    answers.extend(await client.run(command))
+
+                await meeting(nodes, run)
+            assert [line[:5] for line in answers if not line.startswith("* OK [COPYUID")] == ["* BYE", ""]
+        assert await texts(nodes) == ["both", "mine", "rival"]
+        assert await texts(nodes, "Archive") == copied
+        assert not [message for message in await nodes["dc2"].messages() if "\\Flagged" in message.flags]
 
 
 # ---- anything, at any time ---------------------------------------------------------------------------------------
