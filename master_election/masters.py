@@ -79,6 +79,7 @@ class Masters:
         self.term = 1
         self._cached_max = cached_max
         self._held: dict[str, Standing] = {}  # OURS, TAKING and GIVING
+        self._parts: set[str] = set()  # those of them that are part of a wider scope
         self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
         self._covering: OrderedDict[str, str] = OrderedDict()  # of scopes that are part of a wider one
 
@@ -92,7 +93,7 @@ class Masters:
     @property
     def own_parts(self) -> list[str]:
         """Those of them that are parts of a wider one and were split off to this node."""
-        return [scope for scope in self.own if wider(scope) is not None]
+        return [scope for scope in self._parts if self._held[scope] is Standing.OURS]
 
     @property
     def own_count(self) -> int:
@@ -139,6 +140,7 @@ class Masters:
         """A new term: nothing is known, nothing is ours."""
         self.term = term
         self._held.clear()
+        self._parts.clear()
         self._elsewhere.clear()
         self._covering.clear()
 
@@ -199,7 +201,7 @@ class Masters:
             return False
         if part != covering:
             self._cover(scope, part)
-            self._held[part] = Standing.OURS
+            self._hold(part, Standing.OURS)
         return self._step(part, Happening.PROMISED)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
@@ -234,10 +236,16 @@ class Masters:
         """Whether this changes anything. Who goes ELSEWHERE remembers the master, who becomes UNKNOWN forgets it."""
         after = TRANSITIONS.get((self._standing(scope), happening))
         if after in (Standing.OURS, Standing.TAKING, Standing.GIVING):
-            self._held[scope] = after
+            self._hold(scope, after)
         elif after is not None:
             self._held.pop(scope, None)
+            self._parts.discard(scope)
         return after is not None
+
+    def _hold(self, scope: str, standing: Standing) -> None:
+        self._held[scope] = standing
+        if wider(scope) is not None:
+            self._parts.add(scope)
 
     def _remember(self, scope: str, master: str) -> None:
         self._elsewhere[scope] = master

@@ -96,7 +96,7 @@ class Report:
         """Refresh the metrics until cancelled."""
         while True:
             _, waiting = await self._store.read(reading.log_counts)
-            mastered = len(self._coordinator.mastership.masters.own)
+            mastered = self._coordinator.mastership.masters.own_count
             self._metrics.refresh(await self._links(), waiting=waiting, mastered=mastered, info=self._info())
             await trio.sleep(interval_s)
 
