@@ -9,8 +9,8 @@ told of a master who says that it is none asks the root again.
 from __future__ import annotations
 
 import logging
-import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -159,45 +159,40 @@ class Mover:
     # ---- giving
 
     async def _give(self, key: MailboxKey, move: MasterMove) -> Reply:
-        scope, sid = self._mastership.scope(key), self._mastership.sid
+        scope, sid, term = self._mastership.scope(key), self._mastership.sid, move.term
         covering = self._masters.covering(scope) or scope
         if move.destination == sid:
             return Moved(covering, await self._head(key))
         part = covering if move.now else self._usage.offer(scope, covering, trio.current_time())
         if part is None:
             return Refused(RefusalCode.UNAVAILABLE, f"clients of {sid} are using it, or it has just come there")
-        head: list[Dot | None] = []
-
-        async def finish() -> None:
-            head.append(await self._head(key))
-
-        given = await self._hand_over(scope, part, move.term, finish)
-        if not given or not self._masters.give(part, move.destination, move.term):
-            return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+        async with self._promised(scope, part, term) as promised:
+            head = await self._head(key)
+            given = promised and self._masters.give(part, move.destination, term)
+        if not given:
+            return Refused(RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is on the move; ask again")
         if move.now:
             self._usage.sent_away(scope, trio.current_time())
-        self._mastership.not_ready(part)
-        self._mastership.move_ended()
-        self._mastership.later(partial(self._tell_root, part, move.destination, move.term))
+        self._mastership.later(partial(self._tell_root, part, move.destination, term))
         log.info("%s is the master of %s now", move.destination, part)
-        return Moved(part, head[0])
+        return Moved(part, head)
 
-    async def _hand_over(self, scope: str, part: str, term: int, finish: Callable[[], Awaitable[None]]) -> bool:
-        """Stop numbering; what was numbered reaches the disk; then `finish`. If that fails, the part stays here."""
+    @asynccontextmanager
+    async def _promised(self, scope: str, part: str, term: int) -> AsyncIterator[bool]:
+        """Nothing of the part is numbered in here, and what was numbered is on disk. What is not given stays ours.
+
+        False: it is not ours to give.
+        """
         if term != self._masters.term or not self._masters.promise(scope, part):
-            return False
-        done = False
+            yield False
+            return
         try:
             await self._store.flush()
-            await finish()
-            done = True
-        except sqlite3.Error as error:
-            log.warning("%s stays here: the database failed: %s", part, error)
+            yield True
         finally:
-            if not done:
-                self._masters.keep(part, term)
-                self._mastership.move_ended()
-        return done
+            self._masters.keep(part, term)
+            self._mastership.not_ready(part)
+            self._mastership.move_ended()
 
     async def _head(self, key: MailboxKey) -> Dot | None:
         chain = await self._store.read(lambda reader: chains.load(reader, key.mailbox_id))
@@ -213,25 +208,16 @@ class Mover:
         return None
 
     async def _join(self, scope: str) -> None:
+        """Become part of the wider scope again, whose master is told by the root."""
         term, around = self._masters.term, wider(scope)
         assert around is not None
         master = await self._mastership.ask(Who(term, around, self._mastership.sid))
-        answers: list[Master | None] = []
-
-        async def finish() -> None:
-            assert master is not None
-            answers.append(await self._tell_root(scope, master.sid, term))
-
-        if master is None or not await self._hand_over(scope, scope, term, finish):
+        if master is None:
             return
-        match answers:
-            case [Master(sid, covering)] if covering == around:
-                self._masters.join(scope, sid, term)
-                self._mastership.not_ready(scope)
-                log.info("%s is mastered by %s as part of %s again", scope, sid, around)
-            case _:
-                self._masters.keep(scope, term)
-        self._mastership.move_ended()
+        async with self._promised(scope, scope, term) as promised:
+            answer = await self._tell_root(scope, master.sid, term) if promised else None
+            if answer is not None and answer.covering == around and self._masters.join(scope, answer.sid, term):
+                log.info("%s is mastered by %s as part of %s again", scope, answer.sid, around)
 
 
 def folder_key(folder: Folder) -> MailboxKey:
