@@ -105,7 +105,6 @@ class Durability:
     def _say_if_short(self) -> None:
         if self.is_short == self._was_short:
             return
-        self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
         self._was_short = self.is_short
         refusing = self._config.when_short is WhenShort.REFUSE
         if self._was_short:
