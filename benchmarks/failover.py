@@ -98,9 +98,9 @@ def failover(directory: Path, scale: Scale) -> list[Figure]:
     rows = []
     with Cluster(directory, [USER]) as cluster:
         for who, victim, master in (
-            ("its master", "dc3", "dc3"),
+            ("a mailbox's master", "dc3", "dc3"),
             ("the root", "dc1", "dc3"),
-            ("its master, which is the root,", "dc1", "dc1"),
+            ("a mailbox's master, also root,", "dc1", "dc1"),
         ):
             for what, death in (("is killed", Node.kill), ("falls silent", Node.pause)):
                 deaths = [_death(cluster, victim, master, death) for _ in range(scale.deaths)]
@@ -111,11 +111,11 @@ def failover(directory: Path, scale: Scale) -> list[Figure]:
 def _figure(what: str, deaths: Sequence[Death], *, waits: bool) -> Figure:
     """`waits`: writes cannot go on before the silence is noticed."""
     return Figure(
-        f"no writes to a mailbox when {what}, worst of {len(deaths)}",
+        f"no writes when {what}, worst of {len(deaths)}",
         max(death.gap_s for death in deaths),
         "s",
         TIMEOUT_S if waits else None,
-        "until the silence is noticed" if waits else "",
+        "until it is noticed" if waits else "",
         f"under {TIMEOUT_S + 1:.0f} s",
         {"deaths": [asdict(death) for death in deaths]},
     )

@@ -23,7 +23,7 @@ COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "which is": "left",
     "aim": "left",
 }
-WIDTH = 160
+WIDTH = 170
 """The table is as wide as it is, also where the output is no terminal."""
 
 

@@ -22,6 +22,7 @@ class Scale:
     far_samples: int
     """Of latencies between nodes far apart."""
     far_load_s: float
+    """With delay, and as long without."""
 
 
 QUICK = Scale(
@@ -35,7 +36,7 @@ QUICK = Scale(
     sizes=(3, 5),
     counted_changes=100,
     far_samples=10,
-    far_load_s=4,
+    far_load_s=6,
 )
 FULL = Scale(
     delivery_s=20,
