@@ -19,7 +19,9 @@ from replicator.store.reading import MailboxKey
 from resync.entry import tree_id
 
 RECEIVE_BYTES = 1 << 17
-OUTPUT_BYTES = 4 << 20  # posted and not yet sent; beyond it `room` waits
+OUTPUT_BYTES = (
+    1 << 19
+)  # posted and not yet sent; beyond it `room` waits, and a request stands behind so much of the log
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
@@ -54,6 +56,7 @@ class PeerLink:
         self._output = bytearray()
         self._posted = trio.Event()
         self._drained = trio.Event()
+        self._turn = trio.Lock()  # the shipper of a long log must not always be first
         self._tags = 0
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
         self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
@@ -87,11 +90,12 @@ class PeerLink:
         return key in self._numbers
 
     async def room(self) -> None:
-        """Return when not too much waits to be sent. Raises LinkDownError."""
-        while len(self._output) > OUTPUT_BYTES:
-            if self.closed:
-                raise LinkDownError(self.sid)
-            await self._drained.wait()
+        """Return when not too much waits to be sent: in turn, one after the other. Raises LinkDownError."""
+        async with self._turn:
+            while len(self._output) > OUTPUT_BYTES:
+                if self.closed:
+                    raise LinkDownError(self.sid)
+                await self._drained.wait()
 
     async def request(self, command: Command | Callable[[PeerLink], Command]) -> Reply:
         """Send a request and return its reply. Raises LinkDownError. Cancelled, the request may still be done.
