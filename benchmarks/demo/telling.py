@@ -32,7 +32,9 @@ class Teller:
         with self._out.capture() as captured:
             for part in parts:
                 self._out.print(part)
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+        text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
     def title(self, text: str) -> None:
         self._print(f"[bold]{escape(text)}[/]")
