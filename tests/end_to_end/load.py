@@ -137,12 +137,13 @@ class Editor(Worker):
             self._client, self._since_look = client, 0
             self._seen = {message.token: message for message in self.cache.select(client)}
         choice = self._random.random()
-        if choice < 0.4 or not self._seen:
+        if choice < 0.3 or not self._seen:
             return self._append(self._client)
-        message = self._random.choice(list(self._seen.values()))
-        if choice < 0.85:
-            return self._flag(self._client, message)
-        return self._expunge(self._client, message)
+        # The oldest mail: all nodes had it before anything broke, and each changes its flags again and again.
+        oldest = list(self._seen.values())
+        if choice < 0.75:
+            return self._flag(self._client, self._random.choice(oldest[:3]))
+        return self._expunge(self._client, self._random.choice(oldest[3:20] or oldest))
 
     def disconnect(self) -> None:
         client, self._client = self._client, None
@@ -157,8 +158,9 @@ class Editor(Worker):
         return True
 
     def _flag(self, client: imaplib.IMAP4, message: Seen) -> bool:
-        name, wanted = (message.token, self._keyword), self._random.random() < 0.7
+        name = message.token, self._keyword
         before = self.ledger.keywords.get(name, False)
+        wanted = not before
         self.ledger.keywords[name] = None
         answer = client.uid("STORE", str(message.uid), "+FLAGS" if wanted else "-FLAGS", f"({self._keyword})")
         _require_ok(answer)

@@ -38,7 +38,7 @@ def load(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Load]:
     """A user's mailbox for each test; whatever the test has done to the cluster, it ends whole and equal."""
     user = f"user{request.session.items.index(request.node) % USERS}"
     with Load(cluster, user) as load, Idler(cluster.nodes[1], user) as idler:
-        load.do(2)
+        load.do(6)
         yield load
         cluster.heal()
         load.wait()
