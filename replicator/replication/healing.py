@@ -11,6 +11,7 @@ import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -25,7 +26,7 @@ from replicator.store import branches
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
-from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge, tree_id
+from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge
 from resync.state import ContradictionError
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,24 @@ log = logging.getLogger(__name__)
 Submit = Callable[[Operation], Awaitable[Reply]]
 """As `Coordinator.submit`."""
 
+AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
+FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
+STRAYS_EVERY_S = 60.0
 GATHER_AT_ONCE = 5000  # messages of one entry
 PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
+QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
+GROWING_MAX_S = 10.0  # then it is joined as far as it is here
+
+
+@dataclass(slots=True)
+class _Growth:
+    """When a mailbox's first and last entry came that waits."""
+
+    first: float
+    last: float
+
+    def goes_on(self, now: float) -> bool:
+        return now - self.last < QUIET_S and now - self.first < GROWING_MAX_S
 
 
 class Healer:
@@ -54,101 +71,157 @@ class Healer:
         self._new_id = new_id
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
-        self._users: set[str] = set()  # whose folders may have become one
+        self._joining: dict[bytes, trio.Event] = {}
+        self._growing: dict[bytes, _Growth] = {}
+        self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
         self._found = trio.Event()
         store.listeners.append(self._note_commit)
 
     async def run(self, heartbeat_s: float) -> None:
-        """Look after the mailboxes with entries that wait, until cancelled."""
+        """Look after the mailboxes with entries that wait, several at once, until cancelled."""
         for key in reversed(await self._store.read(branches.waiting_chains)):
             self._suspect(key)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_for_strays)
+            nursery.start_soon(self._work, heartbeat_s)
+
+    async def _watch_for_strays(self) -> None:
+        """Mail may come to a deleted folder at any time, from who has it open."""
+        while True:
+            for user in await self._store.read(branches.users_with_strays):
+                self._suspect_strays(user)
+            await trio.sleep(STRAYS_EVERY_S)
+
+    async def _work(self, heartbeat_s: float) -> None:
         while True:
             await self._found.wait()
             await trio.sleep(PATIENCE_S)
             self._found = trio.Event()
-            later: list[MailboxKey] = []
-            users, self._users = self._users, set()
-            for user in users:
-                if not await self._gather(user):
-                    self._users.add(user)
-            while self._suspects:
-                key, _ = self._suspects.popitem()
-                try:
-                    if not await self._look_after(key):
-                        later.append(key)
-                except (MailError, sqlite3.Error) as error:
-                    log.warning("branches of %s could not be joined yet: %s", key.user, error)
-                    later.append(key)
-            for key in later:
-                self._suspects.setdefault(key)
-            if later or self._users:
-                with trio.move_on_after(heartbeat_s):
+            undone: list[str | MailboxKey] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(AT_ONCE):
+                    nursery.start_soon(self._take_turns, undone)
+            for item in undone:
+                if isinstance(item, str):
+                    self._users.setdefault(item)
+                else:
+                    self._suspects.setdefault(item)
+            if undone:
+                with trio.move_on_after(QUIET_S if self._growing else heartbeat_s):
                     await self._found.wait()
                 self._found.set()
 
+    async def _take_turns(self, undone: list[str | MailboxKey]) -> None:
+        """Do what was found, until nothing is left; what must be looked at again later goes to `undone`."""
+        while self._users or self._suspects:
+            item: str | MailboxKey
+            if self._users:
+                item, _ = self._users.popitem(last=False)
+                work = partial(self._gather, item)
+            else:
+                item, _ = self._suspects.popitem()
+                work = partial(self._look_after, item)
+            try:
+                if not await work():
+                    undone.append(item)
+            except (MailError, sqlite3.Error) as error:
+                user = item if isinstance(item, str) else item.user
+                log.warning("branches of %s could not be joined yet: %s", user, error)
+                undone.append(item)
+
     async def join_branches(self, key: MailboxKey) -> None:
         """Join all branches of a mailbox that are here whole. For its master only."""
-        for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
-            if head in self._hopeless:
-                continue
-            try:
-                branch = await self._store.read(partial(branches.replay_branch, head=head))
-            except ContradictionError as error:
-                log.warning("a branch of mailbox %s of %s is not joined: %s", key.mailbox_id.hex(), key.user, error)
-                self._hopeless.add(head)
-                continue
-            if branch is None:
-                continue
-            join = partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
-            dot = await self._store.write(join)
-            if dot is not None:
-                log.info("joined two branches of mailbox %s of %s", key.mailbox_id.hex(), key.user)
+        while (joining := self._joining.get(key.mailbox_id)) is not None:
+            await joining.wait()
+        joined = self._joining[key.mailbox_id] = trio.Event()
+        try:
+            for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
+                if head not in self._hopeless:
+                    await self._join_branch(key, head)
+        finally:
+            del self._joining[key.mailbox_id]
+            joined.set()
+
+    async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
+        try:
+            branch = await self._store.read(partial(branches.replay_branch, head=head))
+        except ContradictionError as error:
+            log.warning("a branch of mailbox %s of %s is not joined: %s", key.mailbox_id.hex(), key.user, error)
+            self._hopeless.add(head)
+            return
+        if branch is None:
+            return
+        join = partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
+        if await self._store.write(join) is not None:
+            log.info("joined two branches of mailbox %s of %s", key.mailbox_id.hex(), key.user)
 
     async def _gather(self, user: str) -> bool:
-        """Move mail to the folder that bears its folder's name now. Whether that is done, or another node does it."""
-        if not await self._store.read(partial(branches.strays, user=user)):
-            return True
-        if await self._mastership.find(MailboxKey(user, tree_id(user), 0)) != self._mastership.sid:
-            return True
-        try:
+        """Move mail to the folders that bear its folders' names now, as far as it is this node's to do.
+
+        Whether none is left. What another branch has expunged must not come back by a copy: branches are joined first.
+        """
+        for source in dict.fromkeys(
+            stray.source for stray in await self._store.read(partial(branches.strays, user=user))
+        ):
+            if not await self._is_ours(source) or self._store.has_waiting(source.mailbox_id):
+                continue
             for stray in await self._store.read(partial(branches.strays, user=user)):
-                for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
-                    uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
-                    copy = CopyOperation(
-                        stray.source, stray.destination, UidSet.of(uids), guids, tuple(self._new_id() for _ in uids)
-                    )
-                    await self._submit(copy)
-                await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
-        except (MailError, sqlite3.Error) as error:
-            log.warning("mail of %s could not be moved to its folder yet: %s", user, error)
-            return False
-        return True
+                if stray.source == source:
+                    await self._move(stray)
+        return not await self._store.read(partial(branches.strays, user=user))
+
+    async def _move(self, stray: branches.Stray) -> None:
+        for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
+            uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
+            copy = CopyOperation(
+                stray.source, stray.destination, UidSet.of(uids), guids, tuple(self._new_id() for _ in uids)
+            )
+            await self._submit(copy)
+        await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
 
     async def _look_after(self, key: MailboxKey) -> bool:
         """Whether nothing of the mailbox waits any more."""
+        growth = self._growing.get(key.mailbox_id)
+        if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
+            return False
+        self._growing.pop(key.mailbox_id, None)
         if not self._store.has_waiting(key.mailbox_id):
             return True
         if not await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
             return False
-        if await self._mastership.find(key) == self._mastership.sid:
-            if not self._mastership.may_number(key):
-                await self._mastership.get_ready(key)
+        if await self._is_ours(key):
             await self.join_branches(key)
         return not self._store.has_waiting(key.mailbox_id)
+
+    async def _is_ours(self, key: MailboxKey) -> bool:
+        """Whether this node masters the mailbox; then it has seen what the others have of it."""
+        master = None
+        with trio.move_on_after(FIND_TIMEOUT_S):
+            master = await self._mastership.find(key)
+        if master != self._mastership.sid:
+            return False
+        if not self._mastership.may_number(key):
+            await self._mastership.get_ready(key)
+        return True
 
     def _note_commit(self, commit: Commit) -> None:
         applied = {entry.dot for entry in commit.applied}
         for entry in commit.applied:
             if any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes):
-                self._users.add(entry.user)
-                self._found.set()
+                self._suspect_strays(entry.user)
         for item in commit.logged:
             entry = item.entry
             if entry.dot not in applied:
+                now = trio.current_time()
+                self._growing.setdefault(entry.mailbox_id, _Growth(now, now)).last = now
                 self._suspect(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
 
     def _suspect(self, key: MailboxKey) -> None:
         self._suspects[key] = None
         self._suspects.move_to_end(key)
+        self._found.set()
+
+    def _suspect_strays(self, user: str) -> None:
+        self._users[user] = None
         self._found.set()

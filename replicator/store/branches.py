@@ -63,7 +63,7 @@ def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Do
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Mail in a folder that was deleted, while another folder bears its name: it belongs there."""
+    """Mail in a folder that was deleted, while another folder counts under its name: it belongs there."""
 
     source: MailboxKey
     destination: MailboxKey
@@ -72,31 +72,33 @@ class Stray:
     head: Dot | None  # at which those UIDs are so
 
 
+def users_with_strays(connection: sqlite3.Connection) -> list[str]:
+    """All users for whom `strays` may have something."""
+    rows = connection.execute(
+        "SELECT DISTINCT f.user FROM folder f JOIN chain c ON c.id = f.mailbox_id AND c.messages > 0"
+        " WHERE f.deleted = 1 ORDER BY f.user"
+    )
+    return [user for (user,) in rows]
+
+
 def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
     """What is left of a user's folders that became one, and of such as were deleted while mail arrived."""
-    rows = connection.execute(
-        "SELECT gone.mailbox_id, here.mailbox_id FROM folder gone"
-        " JOIN chain c ON c.id = gone.mailbox_id AND c.messages > 0"
-        " JOIN folder here ON here.user = gone.user AND here.name = gone.name AND here.deleted = 0"
-        " WHERE gone.user = ? AND gone.deleted = 1 ORDER BY gone.mailbox_id",
-        (user,),
-    ).fetchall()
-    found = []
-    for source, destination in rows:
-        chain, lying = reading.rows(connection, source)
-        if chain is None:
-            continue
-        lacking = [row for row in lying if reading.placement(connection, row.guid, destination) is None]
-        found.append(
-            Stray(
-                MailboxKey(user, source, reading.uidvalidity(connection, source) or 0),
-                MailboxKey(user, destination, reading.uidvalidity(connection, destination) or 0),
-                tuple((row.uid, row.guid) for row in lacking),
-                UidSet.of(row.uid for row in lying),
-                chain.head,
-            )
-        )
-    return found
+    by_name: dict[str, list[MailboxKey]] = {}
+    for record in reading.folders_in_sight(connection, user):
+        by_name.setdefault(record.name, []).append(record.key(user))
+    return [_stray(connection, key, counts) for *gone, counts in by_name.values() for key in gone]
+
+
+def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> Stray:
+    chain, lying = reading.rows(connection, source.mailbox_id)
+    lacking = [row for row in lying if reading.placement(connection, row.guid, destination.mailbox_id) is None]
+    return Stray(
+        source,
+        destination,
+        tuple((row.uid, row.guid) for row in lacking),
+        UidSet.of(row.uid for row in lying),
+        chain.head if chain else None,
+    )
 
 
 def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:

@@ -45,12 +45,17 @@ _FOLDERS = (
     " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
 )
 # Two folders of one name can only be seen while one of them was deleted: the living one counts.
-_ORDER = " ORDER BY f.deleted DESC, f.time, f.sid"
+_ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
 
 
 def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
     """The user's folders by name."""
-    return {row[1]: FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))}
+    return {record.name: record for record in folders_in_sight(connection, user)}
+
+
+def folders_in_sight(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:
+    """The user's folders. Of several with one name the last one counts, and the others' mail belongs there."""
+    return [FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))]
 
 
 def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord | None:

@@ -8,9 +8,13 @@ from trio.testing import MockClock
 
 from protocol.commands import Rename, Save
 from replicator.mailstore import INBOX
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
 from tests.replication.stranger import INBOX as STRANGE_INBOX
 from tests.replication.stranger import header, visit
+from tests.store.harness import INBOX as STORED
+from tests.store.harness import creating, deleting, guid, saving
 
 SIDES = ("dc1",), ("dc2", "dc3")
 
@@ -160,3 +164,45 @@ async def test_a_branch_that_no_node_can_have_numbered_is_left_alone(tmp_path: P
         assert await node.save("life goes on") == 1
         view = await node.store.view(STRANGE_INBOX)
         assert (list(view.messages), view.uidnext) == ([1], 2)
+
+
+async def test_a_branch_that_is_still_on_its_way_is_joined_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        for number in range(300):
+            for sid in ("dc1", "dc2"):
+                await nodes[sid].store.write(saving(b"%d" % number, f"{sid} {number}".encode().rjust(16), STORED))
+        await heal(nodes)
+        entries = await nodes["dc1"].store.read(lambda reader: reading.log_after(reader, 0, 1000, 1 << 30))
+        assert sum(item.entry.is_merge for item in entries) == 1
+
+
+async def test_mail_that_lay_in_a_folder_of_the_past_when_the_node_stopped_is_moved_when_it_starts(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        work = await node.mail.create_folder("alice", "Work")
+        key = MailboxKey("alice", work.mailbox_id, work.uidvalidity)
+        await node.store.write(deleting(work.mailbox_id))
+        await node.store.write(creating("Work", b"w" * 16))
+        await node.store.write(saving(b"late", guid(1), key))
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        await shows(nodes["dc1"], "Work", ["late"])
+
+
+async def test_mail_in_several_deleted_folders_of_one_name_comes_to_be_seen_in_one(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        keys = []
+        for _ in range(2):
+            work = await node.mail.create_folder("alice", "Work")
+            await node.mail.delete_folder("alice", "Work")
+            keys.append(MailboxKey("alice", work.mailbox_id, work.uidvalidity))
+        for number, key in enumerate(keys):
+            await node.store.write(saving(b"late %d" % number, guid(number), key))
+        await shows(node, "Work", ["late 0", "late 1"])
