@@ -104,13 +104,14 @@ class Pipe:
         return data
 
     def finish(self) -> None:
-        if self._finished_at is None:
+        if self._finished_at is None and not self._silent:
             self._finished_at = self._next_arrival()
         self._road.wake()
 
     def cut(self) -> None:
-        self._cut = True
-        self._road.wake()
+        if not self._silent:
+            self._cut = True
+            self._road.wake()
 
     def silence(self) -> None:
         self._silent = True

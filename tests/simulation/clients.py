@@ -22,6 +22,7 @@ from tests.simulation.watch import placement_of
 from tests.simulation.world import World
 
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
+FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
 SESSION_S = 6 * REQUEST_TIMEOUT_S  # of some commands, each of a few changes
 
@@ -58,7 +59,7 @@ class Client:
         """Sessions, until cancelled."""
         while True:
             await trio.sleep(self._dice.uniform(0.01, self._world.plan.pause_s))
-            if self._dice.random() < 0.3:
+            if self._dice.random() < 0.3 or not self._machine.is_up:
                 self._machine = self._dice.choice(list(self._world.machines.values()))
             patience_s = self._dice.choice((1.0, 10.0, SESSION_S))
             try:
@@ -84,11 +85,13 @@ class Client:
     async def _session(self, machine: Machine, node: Node) -> None:
         began, frozen_s = trio.current_time(), machine.frozen_s
         try:
-            name = self._dice.choice(FOLDERS)
+            name = self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0]
             view = await self._look(node, name)
             for _ in range(self._dice.randint(1, 3)):
                 weights = [weight for weight, _ in self._actions]
                 action = self._dice.choices([action for _, action in self._actions], weights)[0]
+                if not view.messages:
+                    action = self._save
                 self._say(f"at {node.sid}: {await action(node, view)}")
                 await trio.sleep(self._dice.uniform(0, 0.1))
             await self._look(node, name)
@@ -179,7 +182,7 @@ class Client:
 
     async def _transfer(self, node: Node, view: MailboxView, *, moves: bool) -> str:
         chosen = self._some(view)
-        to = await self._open(node, self._dice.choice(FOLDERS))
+        to = await self._open(node, self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0])
         if not chosen or (moves and to.mailbox_id == view.mailbox_id):
             return "finds nothing to copy"
         folder = Folder(self._user, "", to.mailbox_id, to.uidvalidity)

@@ -18,7 +18,8 @@ from tests.simulation.plan import CLOCK_WINDOW_S
 from tests.simulation.world import World
 
 MAX_PAUSE_S = 150.0
-MAX_DOWN_S = 30.0
+MAX_DOWN_S = 15.0
+MAX_CUT_S = 20.0
 
 
 class Chaos:
@@ -35,7 +36,7 @@ class Chaos:
         """One fault after the other until cancelled."""
         weights = {name: weight for name, weight in self.world.plan.weights.items() if weight}
         while weights:
-            await trio.sleep(self.dice.uniform(0.05, self.world.plan.fault_pause_s))
+            await trio.sleep(self.dice.uniform(0.1, self.world.plan.fault_pause_s))
             name = self.dice.choices(list(weights), list(weights.values()))[0]
             await KINDS[name](self)
 
@@ -51,9 +52,17 @@ class Chaos:
         return self.dice.choice(self.world.pairs)
 
     def a_node(self) -> Machine | None:
-        """One that runs, and does not stand still."""
+        """One that runs, and does not stand still; mostly only if more than half of them do."""
         running = [machine for machine in self.world.up() if machine.life and not machine.life.owner.frozen]
-        return self.dice.choice(running) if running else None
+        are_enough = 2 * len(running) > len(self.world.sids) or self.dice.random() < 0.2
+        return self.dice.choice(running) if running and are_enough else None
+
+    def mend_later(self) -> None:
+        async def mend() -> None:
+            self.say("all roads are mended")
+            self.world.mend_roads()
+
+        self.later(MAX_CUT_S, mend)
 
     def later(self, at_most_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Do it after a while; mostly a short one."""
@@ -90,18 +99,21 @@ async def cut(chaos: Chaos) -> None:
     pair = chaos.some_pair()
     chaos.say(f"cut {pair}")
     chaos.world.cut([pair])
+    chaos.mend_later()
 
 
 async def part(chaos: Chaos) -> None:
     group = chaos.some_group()
     chaos.say(f"part {group} from the others")
     chaos.world.cut(chaos.world.between(group))
+    chaos.mend_later()
 
 
 async def part_silently(chaos: Chaos) -> None:
     group = chaos.some_group()
     chaos.say(f"silence between {group} and the others")
     chaos.world.hold(chaos.world.between(group))
+    chaos.mend_later()
 
 
 async def part_into_a_line(chaos: Chaos) -> None:
@@ -109,12 +121,14 @@ async def part_into_a_line(chaos: Chaos) -> None:
     chaos.say(f"only the line {order} is left")
     neighbours = {frozenset(pair) for pair in pairwise(order)}
     chaos.world.cut([pair for pair in chaos.world.pairs if frozenset(pair) not in neighbours])
+    chaos.mend_later()
 
 
 async def silence_one_way(chaos: Chaos) -> None:
     sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
     chaos.say(f"silence from {sender} to {receiver}")
     chaos.world.network.road(sender, receiver).hold()
+    chaos.mend_later()
 
 
 async def flap(chaos: Chaos) -> None:
@@ -148,11 +162,7 @@ async def delay(chaos: Chaos) -> None:
     delay_s = chaos.dice.choice((0.05, 0.3, 1.0))
     chaos.say(f"{delay_s} s from {sender} to {receiver}")
     chaos.world.network.road(sender, receiver).delay_s = delay_s
-
-
-async def mend(chaos: Chaos) -> None:
-    chaos.say("mend all roads")
-    chaos.world.mend_roads()
+    chaos.mend_later()
 
 
 # ---- nodes
@@ -180,7 +190,7 @@ async def stand_still(chaos: Chaos) -> None:
             if machine.life is life:
                 machine.thaw()
 
-        chaos.later(chaos.dice.choice((8, 30, MAX_PAUSE_S)), end)
+        chaos.later(chaos.dice.choice((4, 8, 8, 30, MAX_PAUSE_S)), end)
 
 
 async def turn_clock(chaos: Chaos) -> None:
@@ -230,7 +240,7 @@ async def lose_disk(chaos: Chaos) -> None:
 KINDS: Mapping[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        cut, part, part_silently, part_into_a_line, silence_one_way, flap, slow, delay, mend, mend,
+        cut, part, part_silently, part_into_a_line, silence_one_way, flap, slow, delay,
         stop, crash, stand_still, turn_clock, break_disk, copy_disk, lose_disk,
     )
 }  # fmt: skip

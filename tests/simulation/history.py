@@ -25,6 +25,8 @@ from resync.entry import (
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Merge,
+    TreeMerge,
 )
 
 Placement = tuple[Dot, int]
@@ -63,6 +65,7 @@ class History:
     added: dict[Placement, Added] = field(default_factory=dict)
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
+    merges: set[Dot] = field(default_factory=set)
     tree: list[TreeChange] = field(default_factory=list)
     acknowledged: dict[Dot, str] = field(default_factory=dict)  # and what it was
     lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
@@ -97,8 +100,8 @@ class History:
                 case MailDel(uids):
                     for uid in uids:
                         self.expunged[placements[uid]].append(entry.dot)
-                case _:
-                    pass
+                case Merge() | TreeMerge():
+                    self.merges.add(entry.dot)
 
     def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:
         for placement in placements:

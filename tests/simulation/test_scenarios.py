@@ -1,0 +1,288 @@
+"""What operators are afraid of, one at a time. Each ends with all that a swarm checks: see `scenario.running`."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from protocol.values import sid_of
+from replicator.config import DurabilityConfig, WhenShort
+from replicator.errors import DiskFullError, DurabilityError, UnavailableError
+from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from tests.replication.cluster import TIMEOUT_S
+from tests.simulation.disk import DiskFault
+from tests.simulation.machine import NodeGoneError
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import have, reach, running, save, texts
+
+THREE = ("dc1", "dc2", "dc3")
+pytestmark = pytest.mark.usefixtures("autojump_clock")  # virtual time
+
+REFUSING = DurabilityConfig(2, WhenShort.REFUSE)
+
+
+# ---- disks
+
+
+async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "before the copy")
+        copy = world["dc1"].disk.copy()
+        assert await save(world["dc1"], "after the copy", "and another") == [2, 3]
+        await have(world, 3, THREE)
+        world["dc1"].crash()
+        world["dc1"].restore(copy)
+        await world["dc1"].start()
+        await save(world["dc1"], "on the restored disk")
+        await world.heal()
+        for sid in THREE:
+            assert await texts(world[sid]) == [
+                "after the copy",
+                "and another",
+                "before the copy",
+                "on the restored disk",
+            ]
+        origins = {dot.origin for dot in world.history.entries if sid_of(dot.origin) == "dc1"}
+        assert len(origins) == 2
+
+
+async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan(delay_s=(0.01, 0.05))) as world, trio.open_nursery() as nursery:
+        for sid in THREE:
+            nursery.start_soon(save, world[sid], *(f"{sid} {number}" for number in range(20)))
+        await trio.sleep(0.5)
+        copy = world["dc2"].disk.copy()
+        await trio.sleep(1)
+        world["dc2"].crash()
+        world["dc2"].restore(copy)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_copies(tmp_path: Path) -> None:
+    plan = Plan(size=5, durability=DurabilityConfig(3, WhenShort.REFUSE), delay_s=(0.02, 0.1))
+    async with running(tmp_path, plan) as world:
+        await save(world["dc5"], "reported")
+        for sid in ("dc5", "dc4"):
+            world[sid].crash(silently=True)
+            world[sid].restore(None)
+        await world.heal()
+        for sid in world.sids:
+            assert await texts(world[sid]) == ["reported"]
+
+
+async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_there_is_room(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "first")
+        world["dc1"].disk.fault = DiskFault.FULL
+        refused = 0
+        for number in range(10):
+            try:
+                await save(world["dc1"], f"mail {number}")
+            except DiskFullError:
+                refused += 1
+        assert refused >= 5
+        assert "first" in await texts(world["dc1"])
+        world["dc1"].disk.fault = None
+        await save(world["dc1"], "there is room")
+
+
+@pytest.mark.parametrize("fault", DiskFault)
+async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(tmp_path: Path, fault: DiskFault) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "first")
+        world["dc1"].disk.fault = fault
+        await world["dc3"].stop()
+        await reach(world, "dc1", "dc2")
+        assert world["dc1"].is_up
+        assert await texts(world["dc1"]) == ["first"]
+
+
+async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(tmp_path: Path) -> None:
+    reported: list[str] = []
+    async with running(tmp_path, Plan(sync_s=0.01)) as world:
+
+        async def client(sid: str) -> None:
+            with suppress(NodeGoneError):
+                for number in range(1000):
+                    await save(world[sid], f"{sid} {number}")
+                    reported.append(f"{sid} {number}")
+
+        async with trio.open_nursery() as nursery:
+            for sid in THREE:
+                nursery.start_soon(client, sid)
+            await trio.sleep(2)
+            for sid in THREE:
+                world[sid].crash(silently=True)
+        await world.heal()
+        assert len(reported) > 20
+        for sid in THREE:
+            assert set(reported) <= set(await texts(world[sid]))
+
+
+# ---- the network
+
+
+async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "together")
+        world.cut(world.pairs)
+        for sid in THREE:
+            await reach(world, sid)
+            assert await save(world[sid], f"alone at {sid}") == [2]
+        await world.heal()
+        for sid in THREE:
+            assert await texts(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
+
+
+async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan(durability=REFUSING)) as world:
+        world.hold(world.between(["dc1"]))
+        await reach(world, "dc2", "dc3")
+        await save(world["dc2"], "taken")
+        with pytest.raises(DurabilityError, match="can be reached"):
+            await save(world["dc1"], "refused")
+        world.mend_roads()
+        await world.heal()
+        assert await texts(world["dc1"]) == ["taken"]
+
+
+async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "first")
+        for other in ("dc2", "dc3"):
+            world.network.road("dc1", other).hold()  # dc1 hears them, and is not heard
+        await reach(world, "dc2", "dc3")
+        await reach(world, "dc1")
+        await save(world["dc1"], "at the one that is not heard")
+        await save(world["dc2"], "at the others")
+        await world.heal()
+        for sid in THREE:
+            assert await texts(world[sid]) == ["at the one that is not heard", "at the others", "first"]
+
+
+async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc3"], "makes dc3 the master")
+        world.cut([("dc1", "dc3")])
+        await trio.sleep(TIMEOUT_S)
+        began = trio.current_time()
+        await save(world["dc1"], "by dc2")
+        assert trio.current_time() - began < 1
+        assert await texts(world["dc3"]) == ["by dc2", "makes dc3 the master"]
+
+
+async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan(size=2, delay_s=(0.005, 0.02))) as world:
+
+        async def flap() -> None:
+            while True:
+                world.cut(world.pairs)
+                await trio.sleep(world.dice.uniform(0.05, 1))
+                world.mend_roads()
+                await trio.sleep(world.dice.uniform(0.05, 1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flap)
+            for number in range(20):
+                await save(world["dc1"], f"dc1 {number}")
+                await save(world["dc2"], f"dc2 {number}")
+            nursery.cancel_scope.cancel()
+        await world.heal()
+        assert len(await texts(world["dc1"])) == 40
+
+
+# ---- nodes and clocks
+
+
+async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "makes dc1 the master")
+        world["dc1"].freeze()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save, world["dc1"], "at the one that stands still")
+            began = trio.current_time()
+            await save(world["dc2"], "at another")
+            assert trio.current_time() - began < TIMEOUT_S + 2
+            await trio.sleep(180)
+            world["dc1"].thaw()
+        await world.heal()
+        for sid in THREE:
+            assert await texts(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
+
+
+async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await save(world["dc1"], "makes dc1 the master")
+        await save(world["dc2"], "by dc1")
+        world["dc1"].crash(silently=True)
+        began = trio.current_time()
+        await save(world["dc2"], "after")
+        assert trio.current_time() - began < TIMEOUT_S + 2
+
+
+@pytest.mark.parametrize("ahead_s", [240, -240])
+async def test_a_clock_that_is_four_minutes_off_does_no_harm(tmp_path: Path, ahead_s: float) -> None:
+    async with running(tmp_path) as world:
+        world["dc2"].clock.set(ahead_s)
+        world["dc2"].crash()
+        await world["dc2"].start()
+        await world.settle()
+        for sid in THREE:
+            await save(world[sid], f"at {sid}")
+            await world[sid].call(lambda node: node.flag(1))
+        world["dc2"].clock.set(0)
+        for sid in THREE:
+            await world[sid].call(lambda node: node.flag(1, added=["$Later"]))
+        assert (await world["dc2"].call(lambda node: node.messages()))[0].flags == {"\\Seen", "$Later"}
+
+
+async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_until_it_is_set(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        world["dc3"].clock.set(360)
+        world["dc3"].crash()
+        await world["dc3"].start()
+        await reach(world, "dc1", "dc2")
+        await trio.sleep(20)
+        await reach(world, "dc3")
+        await save(world["dc1"], "without dc3")
+        world["dc3"].clock.set(0)
+        await world.settle()
+        assert await texts(world["dc3"]) == ["without dc3"]
+
+
+async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan(durability=DurabilityConfig(3))) as world:
+        await save(world["dc1"], "first")
+        for other in ("dc2", "dc3"):
+            world.network.road("dc1", other).bytes_per_s = 500  # alive, and of no use
+        began = trio.current_time()
+        with suppress(UnavailableError):
+            await save(world["dc1"], "x" * 100_000)
+        assert trio.current_time() - began <= REQUEST_TIMEOUT_S + 1
+
+
+# ---- elections
+
+
+async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path) -> None:
+    """Nobody numbers before all have dropped what they mastered, and a new master knows what the last one did."""
+    async with running(tmp_path, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
+
+        async def client(sid: str) -> None:
+            while True:
+                await save(world[sid], f"at {sid}")
+                await trio.sleep(world.dice.uniform(0, 0.1))
+
+        async with trio.open_nursery() as nursery:
+            for sid in THREE:
+                nursery.start_soon(client, sid)
+            for _ in range(10):
+                world.cut(world.between(["dc4"]))
+                await trio.sleep(world.dice.uniform(0.5, 3))
+                world.mend_roads()
+                await trio.sleep(world.dice.uniform(0.5, 3))
+            nursery.cancel_scope.cancel()
+        await world.heal()
+        assert len(world.history.added) > 50
+        assert not world.history.merges
