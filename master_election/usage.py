@@ -78,7 +78,7 @@ class Usage:
         usage.retry_s = min(RETRY_MAX_S, usage.retry_s * 2)
 
     def sent_away(self, scope: str, now: float) -> None:
-        """An operator gave the scope to another node: do not ask for it back at once."""
+        """The scope went to another node for a reason of its own: do not ask for it back at once."""
         for each in _levels(scope):
             self._of(each).ask_at = now + STAY_MAX_S
 

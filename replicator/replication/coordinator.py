@@ -38,7 +38,7 @@ from protocol.commands import (
 from protocol.values import sid_of
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import FolderNotFoundError, MailError, UnavailableError
+from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
 from replicator.replication import comparison, content
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -159,6 +159,11 @@ class Coordinator:
                     return await self._number(operation)
                 except _NotOursError:
                     continue
+                except DiskFullError:
+                    if came_from is None:
+                        raise
+                    await self.mover.resign(key, came_from.sid)
+                    raise _NotMasterError from None
             link = self.mastership.toward(master)
             if link is not None and link is came_from:
                 self.mastership.bounced(key)
@@ -245,6 +250,7 @@ class Coordinator:
             Receiver(self.store, link, self.connections.link),
         )
         self.feeds[link.sid] = feed
+        self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
         self._note_component()
         async with trio.open_nursery() as nursery:
@@ -299,8 +305,7 @@ class Coordinator:
         match command:
             case Log(context):
                 self._feed(link).shipper.asked(command)
-                self.durability.has(link.sid, link.hello.origin, {dot.origin: dot.seq for dot in context})
-                self.durability.changed()
+                self.durability.acknowledged(link.sid, {dot.origin: dot.seq for dot in context})
                 return Done()
             case Who():
                 return await self.mastership.answer_who(command)
@@ -333,7 +338,7 @@ class Coordinator:
         holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
         if holder not in table.component:
             return
-        self.durability.acknowledged(holder, ack.origin, ack.seq)
+        self.durability.acknowledged(holder, {ack.origin: ack.seq})
         if table.next_hop_from(link.sid, author) == self.sid and (onward := self.mastership.toward(author)) is not None:
             onward.post(Ack(ack.origin, ack.seq, holder))
 

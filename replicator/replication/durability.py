@@ -63,15 +63,16 @@ class Durability:
             if not waiting and self._waiting.get(dot.origin) is waiting:
                 del self._waiting[dot.origin]
 
-    def has(self, sid: str, origin: str, context: Mapping[str, int]) -> None:
-        """The node says all that it has, in this run; perhaps less than before, if its data came from a backup."""
-        self._held[sid], self._origins[sid] = dict(context), origin
+    def linked(self, sid: str, origin: str) -> None:
+        """A link to the node stands: what counts is what it says over it, for its data may come from a backup."""
+        self._held[sid], self._origins[sid] = {}, origin
 
-    def acknowledged(self, sid: str, origin: str, seq: int) -> None:
-        """More is on the node's disk."""
+    def acknowledged(self, sid: str, context: Mapping[str, int]) -> None:
+        """So much is on the node's disk, and more may be: what it says may come out of turn."""
         held = self._held.setdefault(sid, {})
-        held[origin] = max(seq, held.get(origin, 0))
-        self._wake(origin)
+        for origin, seq in context.items():
+            held[origin] = max(seq, held.get(origin, 0))
+            self._wake(origin)
 
     def changed(self) -> None:
         """Nodes have come or gone."""

@@ -71,6 +71,15 @@ class Mover:
             self._masters.learn(self._mastership.scope(key), move.destination, move.term, reply.scope)
         return reply
 
+    async def resign(self, key: MailboxKey, successor: str) -> None:
+        """This node cannot number changes, its disk being full: let another node do it."""
+        scope, term = self._mastership.scope(key), self._masters.term
+        covering = self._masters.covering(scope) or scope
+        async with self._promised(scope, covering, term) as promised:
+            given = promised and self._masters.give(covering, successor, term)
+        if given:
+            self._given(scope, covering, successor, term, ask_again=False)
+
     async def run(self) -> None:
         """Let parts that were left alone join the wider scope again, until cancelled."""
         while True:
@@ -171,11 +180,14 @@ class Mover:
             given = promised and self._masters.give(part, move.destination, term)
         if not given:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is on the move; ask again")
-        if move.now:
-            self._usage.sent_away(scope, trio.current_time())
-        self._mastership.later(partial(self._tell_root, part, move.destination, term))
-        log.info("%s is the master of %s now", move.destination, part)
+        self._given(scope, part, move.destination, term, ask_again=not move.now)
         return Moved(part, head)
+
+    def _given(self, scope: str, part: str, master: str, term: int, *, ask_again: bool) -> None:
+        if not ask_again:
+            self._usage.sent_away(scope, trio.current_time())
+        self._mastership.later(partial(self._tell_root, part, master, term))
+        log.info("%s is the master of %s now", master, part)
 
     @asynccontextmanager
     async def _promised(self, scope: str, part: str, term: int) -> AsyncIterator[bool]:

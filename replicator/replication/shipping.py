@@ -42,8 +42,12 @@ class Shipper:
         self._changed = trio.Event()
 
     def asked(self, log: Log) -> None:
-        """The peer says what it has, and wants the rest, also what it may have lost on the way."""
-        self.acknowledged = {dot.origin: dot.seq for dot in log.context}
+        """The peer says what it has, and wants the rest, also what it may have lost on the way.
+
+        ACKs that it sent after that may have been read before.
+        """
+        for dot in log.context:
+            self.acknowledged[dot.origin] = max(dot.seq, self.acknowledged.get(dot.origin, 0))
         self._sent = {}
         self._asked = True
         self.start_again()

@@ -156,7 +156,8 @@ class Counting:
         """So many peers are there, and this is what they have of dc1's log."""
         self.others = [f"dc{number + 2}" for number in range(len(acknowledged))]
         for sid, seq in zip(self.others, acknowledged, strict=True):
-            self.durability.has(sid, f"{sid}.a", {"dc1.a": seq})
+            self.durability.linked(sid, f"{sid}.a")
+            self.durability.acknowledged(sid, {"dc1.a": seq})
 
     async def wait(self, seq: int) -> None:
         await self.durability.wait(Dot("dc1.a", seq))
@@ -246,12 +247,23 @@ async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_sti
         await durability.wait(Dot("dc2.a", seq))
         woken.append(seq)
 
-    durability.has("dc2", "dc2.b", {"dc2.a": 4})
+    durability.linked("dc2", "dc2.b")
+    durability.acknowledged("dc2", {"dc2.a": 4})
     async with trio.open_nursery() as nursery:
         for seq in (4, 5):
             nursery.start_soon(wait, seq)
         await trio.testing.wait_all_tasks_blocked()
         assert woken == [4]
-        durability.acknowledged("dc2", "dc2.a", 5)
+        durability.acknowledged("dc2", {"dc2.a": 5})
         await trio.testing.wait_all_tasks_blocked()
         assert woken == [4, 5]
+
+
+async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -> None:
+    """An ACK overtakes the LOG that was sent before it."""
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"])
+    durability.linked("dc2", "dc2.b")
+    durability.acknowledged("dc2", {"dc1.a": 5})
+    durability.acknowledged("dc2", {"dc1.a": 3})
+    with trio.fail_after(5):
+        await durability.wait(Dot("dc1.a", 5))

@@ -1,5 +1,6 @@
 """Masters follow the people who use a mailbox, without being tossed about; what waits meanwhile is done once."""
 
+import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from trio.testing import MockClock
 
 from master_election.usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
 from replicator.config import MastershipConfig, Scope
-from replicator.errors import UnavailableError
+from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.moving import JOIN_INTERVAL_S
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
@@ -196,3 +197,27 @@ async def test_a_user_who_moves_moves_as_a_whole(tmp_path: Path, autojump_clock:
         await nodes.converged()
         assert (await authors(nodes["dc1"]))[-1] == "dc2"
         assert await authors(nodes["dc1"], "Work") == ["dc1", "dc2"]
+
+
+async def fill_disk(node: Node) -> None:
+    """The database may not grow any more, and says so as on a full disk."""
+    await node.store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1"))
+
+
+async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("mastered there", "Work")
+        await nodes.converged()
+        await fill_disk(nodes["dc1"])
+        with trio.fail_after(TIMEOUT_S):
+            for number in range(10):
+                await nodes["dc2"].save(random.Random(number).randbytes(5000).hex())
+        assert await knows(nodes["dc2"]) == "dc2"
+        for _ in range(ASK_AFTER + 1):
+            with pytest.raises(DiskFullError):
+                await nodes["dc1"].save(random.Random().randbytes(50_000).hex(), "Work")
+        await nodes["dc1"].store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1000000"))
+        await nodes.converged()
+        assert len(await nodes["dc1"].texts()) == 11
