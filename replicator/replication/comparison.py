@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 
 import trio
 
 from protocol.commands import Done, Mbox, Mismatch, RefusalCode, Refused, Reply
 from protocol.values import Dot
+from replicator.errors import MailError
 from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
@@ -33,9 +35,13 @@ async def compare(store: Store, mastership: Mastership, link: PeerLink, mbox: Mb
 
 
 async def catch_up(store: Store, mastership: Mastership, healer: Healer, key: MailboxKey) -> None:
-    """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it."""
+    """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
+
+    Raises MailError or sqlite3.Error if a branch cannot be joined, such as on a full disk.
+    """
     chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
     mine = chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
+    failures: list[MailError | sqlite3.Error] = []
 
     async def catch_up_with(sid: str) -> None:
         link = mastership.toward(sid)
@@ -47,10 +53,18 @@ async def catch_up(store: Store, mastership: Mastership, healer: Healer, key: Ma
                 if store.is_waiting(reply.head):
                     await store.tail.grown()
 
+    async def try_to_catch_up_with(sid: str) -> None:
+        try:
+            await catch_up_with(sid)
+        except (MailError, sqlite3.Error) as error:  # a nursery would hide what it is from those who handle it
+            failures.append(error)
+
     async with trio.open_nursery() as nursery:
         for sid in mastership.table.component:
             if sid != mastership.sid:
-                nursery.start_soon(catch_up_with, sid)
+                nursery.start_soon(try_to_catch_up_with, sid)
+    if failures:
+        raise failures[0]
 
 
 async def _ask(link: PeerLink, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:

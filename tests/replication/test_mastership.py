@@ -1,5 +1,6 @@
 """Who numbers: given to who asks first, taken away when the component changes, and never before it has caught up."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import MastershipConfig, Scope
-from replicator.errors import MailError
+from replicator.errors import DiskFullError, MailError
 from replicator.mailstore import INBOX
 from replicator.replication.shipping import Shipper
+from replicator.store import branches
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit, Logged, Transaction
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
@@ -208,6 +210,31 @@ async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
             assert texts[1] == "first"
             assert sorted(texts.values()) == ["first", "fork", "second", "third"]
             assert 2 not in texts
+
+
+@pytest.mark.parametrize("failure", [DiskFullError("full"), sqlite3.OperationalError("disk I/O error")])
+async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise failure
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("both")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        with monkeypatch.context() as patch:
+            patch.setattr(branches, "merge_branch", fail)
+            nodes.network.mend(("dc1", "dc2"))
+            await nodes.linked()
+            with pytest.raises(type(failure)):
+                await nodes["dc1"].save("refused")
+            await trio.sleep(TIMEOUT_S)
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["at dc1", "at dc2", "both"]
 
 
 async def test_what_was_to_be_numbered_when_the_term_ended_is_numbered_by_the_next_master(
