@@ -33,6 +33,7 @@ class Shipper:
 
     def __init__(self, store: Store, link: PeerLink, ships: Ships) -> None:
         self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
+        self._acked: dict[str, int] = {}  # by ACKs on this link
         self._store = store
         self._link = link
         self._ships = ships
@@ -46,8 +47,8 @@ class Shipper:
 
         ACKs that it sent after that may have been read before.
         """
-        for dot in log.context:
-            self.acknowledged[dot.origin] = max(dot.seq, self.acknowledged.get(dot.origin, 0))
+        has = {dot.origin: dot.seq for dot in log.context}
+        self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
         self._asked = True
         self.start_again()
@@ -58,6 +59,7 @@ class Shipper:
             raise ProtocolError(f"ACK {ack.origin} {ack.seq}: this node has not numbered that yet")
         if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
             raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
+        self._acked[ack.origin] = max(ack.seq, self._acked.get(ack.origin, 0))
         self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
 
     def start_again(self) -> None:
