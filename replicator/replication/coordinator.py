@@ -40,6 +40,7 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
 from replicator.replication import comparison, content
+from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.healing import Healer
@@ -106,6 +107,7 @@ class Coordinator:
         self.feeds: dict[str, Feed] = {}
         self._new_id = environment.new_guid
         self._contexts: dict[str, dict[str, int]] = {}
+        self._forwarded = Forwarded()
         self._complete = trio.Event()
         self._committed = trio.Event()
         store.listeners.append(self._note_commit)
@@ -165,7 +167,7 @@ class Coordinator:
                     await self.mover.resign(key, came_from.sid)
                     raise _NotMasterError from None
             link = self.mastership.toward(master)
-            if link is not None and link is came_from:
+            if link is not None and came_from is not None and (link is came_from or operation in self._forwarded):
                 self.mastership.bounced(key)
                 raise _NotMasterError
             reply = await self._forward(operation, link, master) if link else None
@@ -178,7 +180,8 @@ class Coordinator:
         """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
         term = self.mastership.masters.term
         try:
-            reply = await link.request(operation.command)
+            with self._forwarded.passing(operation):
+                reply = await link.request(operation.command)
         except LinkDownError:
             if operation.can_repeat:
                 return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -22,6 +23,7 @@ from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, R
 from protocol.values import Dot
 from replicator.errors import UnavailableError
 from replicator.mailstore import Folder
+from replicator.replication.circles import Forwarded
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.store import chain as chains
@@ -42,6 +44,7 @@ class Mover:
         self._masters = mastership.masters
         self._timeout_s = timeout_s
         self._usage = Usage()
+        self._forwarded = Forwarded()
 
     def changed(self, key: MailboxKey) -> None:
         """A client of this node changes the mailbox: if that happens often, it is better mastered here."""
@@ -54,22 +57,27 @@ class Mover:
                 self._mastership.later(partial(self._take, key, master, move))
 
     async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
-        """Bring a MASTER-MOVE to the master, and do it if that is this node. Raises LinkDownError."""
+        """Bring a MASTER-MOVE to the master, and do it if that is this node."""
         if move.term != self._masters.term:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
         if move.destination not in self._mastership.table.component:
             return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
+        if came_from is not None and _wish(key, move) in self._forwarded:
+            return self._not_this_way(key)
         master = await self._mastership.find(key)
         if master == self._mastership.sid:
             return await self._give(key, move)
         link = self._mastership.toward(master)
-        if link is None or link is came_from:
-            self._mastership.bounced(key)
-            return Refused(RefusalCode.NOT_MASTER, f"{master} is not reached this way; ask again")
-        reply = await link.request(lambda link: _on(link, key, move))
+        reply = None if link is came_from else await self._request(key, master, move)
+        if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
+            return self._not_this_way(key)  # also where it may have moved: who asked must ask the root
         if isinstance(reply, Moved) and reply.scope in _names(self._mastership.scope(key)):
             self._masters.learn(self._mastership.scope(key), move.destination, move.term, reply.scope)
         return reply
+
+    def _not_this_way(self, key: MailboxKey) -> Refused:
+        self._mastership.bounced(key)
+        return Refused(RefusalCode.NOT_MASTER, "the master is not reached this way; ask again")
 
     async def resign(self, key: MailboxKey, successor: str) -> None:
         """This node cannot number changes, its disk being full: let another node do it."""
@@ -116,10 +124,7 @@ class Mover:
         master = await self._mastership.find(key)
         if node == self._mastership.sid != master and self._masters.want(self._mastership.scope(key)):
             return await self._take(key, master, move)
-        try:
-            return await self.move(key, move)
-        except LinkDownError:
-            return None
+        return await self.move(key, move)
 
     # ---- taking
 
@@ -156,7 +161,8 @@ class Mover:
     async def _request(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
         link = self._mastership.toward(master)
         try:
-            return None if link is None else await link.request(lambda link: _on(link, key, move))
+            with self._forwarded.passing(_wish(key, move)):
+                return None if link is None else await link.request(lambda link: _on(link, key, move))
         except LinkDownError:
             return None
 
@@ -239,6 +245,11 @@ def folder_key(folder: Folder) -> MailboxKey:
 
 def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:
     return MasterMove(link.number(key), move.term, move.destination, move.now)
+
+
+def _wish(key: MailboxKey, move: MasterMove) -> tuple[MailboxKey, MasterMove]:
+    """What makes the move the same on all links."""
+    return key, replace(move, mailbox=0)
 
 
 def _names(scope: str) -> tuple[str | None, ...]:

@@ -46,7 +46,7 @@ class NotHereYetError(MailError):
 
 
 class Operation(Protocol):
-    """One change to one mailbox or tree."""
+    """One change to one mailbox or tree. Equal to what it is read as at another node."""
 
     @property
     def key(self) -> MailboxKey:
@@ -96,7 +96,7 @@ class SaveOperation:
     guid: bytes
     received_ms: int
     flags: tuple[str, ...]
-    stored: StoredText = field(repr=False)
+    stored: StoredText = field(repr=False, compare=False)
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
@@ -119,7 +119,7 @@ class CopyOperation:
     key: MailboxKey
     uids: UidSet
     guids: tuple[bytes, ...]
-    spare_guids: tuple[bytes, ...]  # for copies that may not keep theirs; the same when it is tried again here
+    spare_guids: tuple[bytes, ...] = field(compare=False)  # for copies that may not keep theirs; kept for a second try
     can_repeat: bool = False
 
     def command(self, link: PeerLink) -> Command:
@@ -209,7 +209,7 @@ class CreateOperation:
     user: str
     name: str
     mailbox_id: bytes
-    new_id: NewId
+    new_id: NewId = field(compare=False)
     can_repeat: bool = True
 
     @property
@@ -234,7 +234,7 @@ class RenameOperation:
     user: str
     mailbox_id: bytes
     name: str
-    new_id: NewId
+    new_id: NewId = field(compare=False)
     can_repeat: bool = True
 
     @property

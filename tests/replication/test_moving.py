@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from master_election.usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
+from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
@@ -148,6 +149,43 @@ async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockCl
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
             await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc2")
+
+
+async def in_a_circle(nodes: Cluster) -> None:
+    """dc3 has given the mailbox to dc2, which takes dc1 for its master; dc1 knows that dc3 was."""
+    for sid in ("dc1", "dc2"):
+        await nodes[sid].save(f"at {sid}")
+    await nodes.converged()
+    for sid in ("dc3", "dc2"):
+        await nodes["dc3"].coordinator.mover.move_to(await nodes["dc3"].inbox(), sid)
+    assert [await knows(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_a_circle_of_former_masters_is_left(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await in_a_circle(nodes)
+        with trio.fail_after(1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nodes[sid].save, "text")
+                nursery.start_soon(nodes[sid].flag, 1)
+                nursery.start_soon(
+                    nodes[sid].mail.copy, await nodes[sid].view(), UidSet.of([2]), await nodes[sid].inbox()
+                )
+        await nodes.converged()
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "at dc2", "text"]
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_a_move_does_not_go_round_in_a_circle(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await in_a_circle(nodes)
+        with trio.fail_after(1):
+            await nodes[sid].coordinator.mover.move_to(await nodes[sid].inbox(), "dc1")
+        await nodes["dc3"].save("moved")
+        await nodes.converged()
+        assert (await authors(nodes["dc2"]))[-1] == "dc1"
 
 
 async def restart_with(nodes: Cluster, scope: Scope) -> None:
