@@ -141,7 +141,7 @@ def merge_trees(ours: TreeState, theirs: TreeState, risen: Mapping[bytes, int]) 
     highest = max((one.uidvalidity + risen.get(one.mailbox_id, 0) for one in merged.folders.values()), default=0)
     uidvalidities = count(highest + 1)
     _unite_names(merged, uidvalidities)
-    _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
+    _keep_uidvalidities_apart(merged, (ours, theirs), risen, uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)
     return merged
 
@@ -186,13 +186,20 @@ def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
             tree.folders[other.mailbox_id] = other._replace(deleted=True)
 
 
-def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
+def _keep_uidvalidities_apart(
+    tree: TreeState, sides: Sequence[TreeState], risen: Mapping[bytes, int], uidvalidities: Iterator[int]
+) -> None:
     """Two sides may have given one UIDVALIDITY to two folders: neither may look like the other under its name."""
-    given = {(folder.uidvalidity, folder.mailbox_id) for side in sides for folder in side.folders.values()}
-    holders = Counter(uidvalidity for uidvalidity, _ in given)
+
+    def values(folder: FolderState) -> tuple[int, int]:
+        return folder.uidvalidity, folder.uidvalidity + risen.get(folder.mailbox_id, 0)
+
+    folders = [folder for side in sides for folder in side.folders.values()]
+    given = {(value, folder.mailbox_id) for folder in folders for value in values(folder)}
+    holders = Counter(value for value, _ in given)
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
-        if holders[folder.uidvalidity] > 1:
+        if any(holders[value] > 1 for value in values(folder)):
             tree.folders[mailbox_id] = folder._replace(uidvalidity=next(uidvalidities))
 
 

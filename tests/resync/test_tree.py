@@ -179,6 +179,21 @@ def test_a_folder_that_two_sides_made_is_above_what_merges_have_raised_either_to
     assert living.uidvalidity > 1000
 
 
+def test_a_folder_that_looks_like_one_that_a_merge_of_mail_has_raised_gets_another_uidvalidity() -> None:
+    one, other = pair()
+    for name in ("A", "B"):
+        one.create(name)
+    other.meet(one)
+    for node in (one, other):
+        node.number(FolderSubscribe("A", subscribed=True))
+    first, second = (one.living()[name] for name in ("A", "B"))
+    assert merge_trees(one.tree, other.tree, {}).folders == one.tree.folders
+    merged = merge_trees(one.tree, other.tree, {first.mailbox_id: second.uidvalidity - first.uidvalidity})
+    given = sorted(folder.uidvalidity for folder in merged.folders.values())
+    assert given[0] > second.uidvalidity
+    assert given[0] != given[1]
+
+
 def test_a_parent_that_two_masters_make_is_one_folder() -> None:
     one, other = pair()
     one.create("A")
