@@ -2,7 +2,8 @@
 
 Folders are known by their mailbox ids. A folder is deleted if either side deleted it; its name is that of its last
 change. Two living folders of one name become one: the one with the lower id stays, with a UIDVALIDITY above all
-others, and the other one is deleted, so that its mail can be moved over. A folder keeps its parents: one that would
+others, and the other one is deleted, so that its mail can be moved over; it comes back if it was renamed since on
+a branch that had not seen that. A folder keeps its parents: one that would
 be missing, although no side showed the folder without it, is created. A subscription is as it was last set.
 """
 
@@ -32,6 +33,8 @@ from resync.state import ContradictionError, joined
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
 SEPARATOR = "/"
+UNITED = ""
+"""In the place of a SID: not a user has deleted the folder, but a merge, because another one has its name."""
 
 
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ class TreeState:
             raise ContradictionError(f"{entry.dot} changes another user's folder")
         for folder in merge.folders:
             old = self.folders.get(folder.mailbox_id, folder)
-            if folder.uidvalidity < old.uidvalidity or (old.deleted and not folder.deleted):
+            if folder.uidvalidity < old.uidvalidity or (old.deleted and old.sid != UNITED and not folder.deleted):
                 raise ContradictionError(f"{entry.dot} lowers a UIDVALIDITY or brings a deleted folder back")
 
 
@@ -166,9 +169,15 @@ def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> TreeMerge:
 
 
 def _join(sides: list[FolderState]) -> FolderState:
+    """One folder of both sides. Who deleted it did so for good; who renames one that was united wants it apart."""
     last = max(sides, key=lambda side: (side.time, side.sid, side))
-    uidvalidity = max(side.uidvalidity for side in sides)
-    return last._replace(deleted=any(side.deleted for side in sides), uidvalidity=uidvalidity)
+    gone = [side for side in sides if side.deleted]
+    joined = last._replace(uidvalidity=max(side.uidvalidity for side in sides))
+    if any(side.sid != UNITED for side in gone):
+        return joined._replace(deleted=True)
+    if gone and last.time == max(side.time for side in gone):
+        return joined._replace(deleted=True, sid=UNITED)
+    return joined
 
 
 def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
@@ -183,7 +192,7 @@ def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
         if others:
             tree.folders[first.mailbox_id] = first._replace(uidvalidity=next(uidvalidities))
         for other in others:
-            tree.folders[other.mailbox_id] = other._replace(deleted=True)
+            tree.folders[other.mailbox_id] = other._replace(deleted=True, sid=UNITED)
 
 
 def _keep_uidvalidities_apart(

@@ -20,7 +20,7 @@ from resync.entry import (
     tree_id,
 )
 from resync.state import ContradictionError
-from resync.tree import SEPARATOR, UIDVALIDITY_AHEAD_MAX, TreeState, merge_trees, replay_tree, tree_difference
+from resync.tree import SEPARATOR, UIDVALIDITY_AHEAD_MAX, UNITED, TreeState, merge_trees, replay_tree, tree_difference
 
 ALICE = "alice"
 TREE = tree_id(ALICE)
@@ -49,7 +49,8 @@ class Node:
         self.history.append(entry)
         for mailbox_id, folder in before.items():
             assert self.tree.folders[mailbox_id].uidvalidity >= folder.uidvalidity, "UIDVALIDITY fell"
-            assert self.tree.folders[mailbox_id].deleted >= folder.deleted, "a deleted folder came back"
+            by_user = folder.deleted and folder.sid != UNITED
+            assert self.tree.folders[mailbox_id].deleted >= by_user, "a deleted folder came back"
 
     def living(self) -> dict[str, FolderState]:
         return {folder.name: folder for folder in self.tree.folders.values() if not folder.deleted}
@@ -142,7 +143,10 @@ def check_merged(merged: TreeState, *sides: TreeState) -> None:
         if states:
             last = max(states, key=lambda state: (state.time, state.sid))
             assert merged.folders[mailbox_id].name == last.name
-            assert merged.folders[mailbox_id].deleted >= max(state.deleted for state in states)
+            by_user = any(state.deleted and state.sid != UNITED for state in states)
+            assert merged.folders[mailbox_id].deleted >= by_user
+            united = any(state.deleted and state.sid == UNITED for state in states)
+            assert by_user or united or not merged.folders[mailbox_id].deleted or last.name in merged.names()
 
 
 @given(st.integers(2, 4), st.integers(10, 80), st.randoms(use_true_random=False))
@@ -192,6 +196,25 @@ def test_a_folder_that_looks_like_one_that_a_merge_of_mail_has_raised_gets_anoth
     given = sorted(folder.uidvalidity for folder in merged.folders.values())
     assert given[0] > second.uidvalidity
     assert given[0] != given[1]
+
+
+def test_a_folder_that_was_united_and_renamed_apart_is_there_under_its_new_name() -> None:
+    one, other = pair()
+    third = Node("c", one.clock)
+    for node in (one, other):
+        node.create("Work")
+    first, second = (node.living()["Work"].mailbox_id for node in (one, other))
+    third.meet(other)
+    one.meet(other)
+    assert set(one.living()) == {"Work"}
+    third.rename("Work", "Later")
+    one.meet(third)
+    assert {name: folder.mailbox_id for name, folder in one.living().items()} == {"Work": first, "Later": second}
+    other.meet(one)
+    other.number(FolderDelete(second))
+    one.number(FolderRename(second, "Last"))
+    one.meet(other)
+    assert set(one.living()) == {"Work"}, "who deletes a folder does so for good"
 
 
 def test_a_parent_that_two_masters_make_is_one_folder() -> None:
