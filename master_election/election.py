@@ -234,12 +234,17 @@ class Election:
         return master
 
     def _hand_over(self, scope: str, former: str, candidate: str) -> None:
-        """Ignored if the former master is not the one that is known here: another move was told of first."""
+        """Ignored if the former master is not the one that is known here: another move was told of first.
+
+        Who hands a part over to itself gives it up: it is part of the wider scope again. No move does that, not even
+        to the wider one's master, who may be handing that over at this moment.
+        """
         around = wider(scope)
         covering = None if around is None else self._masters.get(around)
         if (self._masters.get(scope) or covering or self.sid) != former:
             return
-        if covering == candidate:
-            self._masters.pop(scope, None)  # part of the wider one again
+        if candidate == former:
+            if around is not None:
+                self._masters.pop(scope, None)
         elif scope in self._masters or len(self._masters) < MAX_SCOPES:
             self._masters[scope] = candidate

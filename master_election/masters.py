@@ -82,6 +82,9 @@ class Masters:
         self._parts: set[str] = set()  # those of them that are part of a wider scope
         self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
         self._covering: OrderedDict[str, str] = OrderedDict()  # of scopes that are part of a wider one
+        self._taking: dict[str, str] = {}  # the scopes of mailboxes that were asked for, and what covered them then
+        self._splitting: set[str] = set()  # parts that are promised, of wider ones that stay ours
+        self._untold: set[str] = set()  # what was given away, and the root has not heard of it
 
     # ---- queries
 
@@ -143,15 +146,20 @@ class Masters:
         self._parts.clear()
         self._elsewhere.clear()
         self._covering.clear()
+        self._taking.clear()
+        self._splitting.clear()
+        self._untold.clear()
 
     def learn(self, scope: str, master: str, asked_in: int, covering: str | None = None) -> bool:
         """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again."""
         if asked_in != self.term:
             return False
+        if scope in self._untold:
+            return True
         covering = covering or scope
         self._cover(scope, covering)
         happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
-        if self._step(covering, happening):
+        if covering not in self._untold and self._step(covering, happening):
             if master == self.sid:
                 self._elsewhere.pop(covering, None)
             else:
@@ -161,6 +169,8 @@ class Masters:
     def bounced(self, scope: str) -> None:
         """Ask again when it is next needed: the master said that it is not, or cannot be reached."""
         covering = self.covering(scope)
+        if covering in self._untold:
+            return  # the root would name us
         if covering is not None and self._step(covering, Happening.BOUNCED):
             self._elsewhere.pop(covering, None)
         if not self.is_moving(scope):
@@ -171,37 +181,43 @@ class Masters:
         covering = self.covering(scope)
         if covering is None or not self._step(covering, Happening.WANTED):
             return None
+        self._taking[scope] = covering
         return self._elsewhere[covering]
 
     def taken(self, scope: str, given: str, asked_in: int) -> bool:
         """The old master has handed `given` over: what covers the scope, or it alone. False: too late."""
-        covering = self.covering(scope)
-        if asked_in != self.term or covering is None or self._standing(covering) is not Standing.TAKING:
+        if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return False
         if given != covering:
             self._step(covering, Happening.PART_TAKEN)
-            self._cover(scope, given)
+        self._cover(scope, given)
         self._step(given, Happening.TAKEN)
         self._elsewhere.pop(given, None)
+        self._untold.discard(given)
         return True
 
     def not_taken(self, scope: str, asked_in: int, *, refused: bool) -> None:
         """The master keeps it (`refused`), or there was no answer."""
-        covering = self.covering(scope)
-        if asked_in != self.term or covering is None or self._standing(covering) is not Standing.TAKING:
+        if asked_in != self.term or (covering := self._taking.pop(scope, None)) is None:
             return
         self._step(covering, Happening.REFUSED if refused else Happening.LOST)
         if not refused:
             self._elsewhere.pop(covering, None)
 
     def promise(self, scope: str, part: str) -> bool:
-        """Another node may have `part`: what covers the scope, or it alone. Whether it was ours to give."""
+        """Another node may have `part`: what covers the scope, or it alone. Whether it was ours to give.
+
+        Of a part that is split off the root hears before the wider scope can go: it would not believe it after that.
+        """
         covering = self.covering(scope)
         if covering is None or self._standing(covering) is not Standing.OURS:
+            return False
+        if any(wider(split) == part for split in self._splitting | self._untold):
             return False
         if part != covering:
             self._cover(scope, part)
             self._hold(part, Standing.OURS)
+            self._splitting.add(part)
         return self._step(part, Happening.PROMISED)
 
     def give(self, part: str, destination: str, asked_in: int) -> bool:
@@ -209,17 +225,29 @@ class Masters:
         if asked_in != self.term or not self._step(part, Happening.GIVEN):
             return False
         self._remember(part, destination)
+        self._splitting.discard(part)
+        self._untold.add(part)
         return True
 
-    def keep(self, part: str, asked_in: int) -> None:
-        """What was promised cannot be handed over."""
+    def told(self, part: str, asked_in: int) -> None:
+        """The root has heard that `part` was given away."""
         if asked_in == self.term:
-            self._step(part, Happening.KEPT)
+            self._untold.discard(part)
+
+    def keep(self, part: str, asked_in: int) -> None:
+        """What was promised cannot be handed over. A part that was to be split off stays part of the wider scope."""
+        if asked_in != self.term or not self._step(part, Happening.KEPT) or part not in self._splitting:
+            return
+        self._splitting.discard(part)
+        self._held.pop(part)
+        self._parts.discard(part)
+        self._covering.pop(part, None)
 
     def join(self, scope: str, master: str, asked_in: int) -> bool:
         """What was promised has become part of the wider scope again, whose master this is."""
         if not self.give(scope, master, asked_in):
             return False
+        self.told(scope, asked_in)
         covering = wider(scope)
         assert covering is not None
         self._elsewhere.pop(scope)

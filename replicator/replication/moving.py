@@ -192,7 +192,7 @@ class Mover:
     def _given(self, scope: str, part: str, master: str, term: int, *, ask_again: bool) -> None:
         if not ask_again:
             self._usage.sent_away(scope, trio.current_time())
-        self._mastership.later(partial(self._tell_root, part, master, term))
+        self._mastership.later(partial(self._report, part, master, term))
         log.info("%s is the master of %s now", master, part)
 
     @asynccontextmanager
@@ -216,6 +216,15 @@ class Mover:
         chain = await self._store.read(lambda reader: chains.load(reader, key.mailbox_id))
         return None if chain is None else chain.head
 
+    async def _report(self, part: str, master: str, term: int) -> None:
+        """Tell the root of a move, which it does not believe before it has heard of the one that brought the part."""
+        until = trio.current_time() + self._timeout_s
+        while (answer := await self._tell_root(part, master, term)) is not None:
+            if answer.sid == master or trio.current_time() > until:
+                break
+            await trio.sleep(RETRY_S)
+        self._masters.told(part, term)
+
     async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
         """The root's answer, however long it takes; None if the term ends before."""
         while term == self._masters.term:
@@ -226,16 +235,12 @@ class Mover:
         return None
 
     async def _join(self, scope: str) -> None:
-        """Become part of the wider scope again, whose master is told by the root."""
-        term, around = self._masters.term, wider(scope)
-        assert around is not None
-        master = await self._mastership.ask(Who(term, around, self._mastership.sid))
-        if master is None:
-            return
+        """Become part of the wider scope again, whose master the root names."""
+        term = self._masters.term
         async with self._promised(scope, scope, term) as promised:
-            answer = await self._tell_root(scope, master.sid, term) if promised else None
-            if answer is not None and answer.covering == around and self._masters.join(scope, answer.sid, term):
-                log.info("%s is mastered by %s as part of %s again", scope, answer.sid, around)
+            answer = await self._tell_root(scope, self._mastership.sid, term) if promised else None
+            if answer is not None and answer.covering == wider(scope) and self._masters.join(scope, answer.sid, term):
+                log.info("%s is mastered by %s as part of %s again", scope, answer.sid, answer.covering)
 
 
 def folder_key(folder: Folder) -> MailboxKey:

@@ -181,12 +181,20 @@ class Cluster:
             to = None if master is None else self.nodes[at].links.next_hop(master)
             if self.nodes[at].masters.is_moving(scope):
                 return self._say(f"{' > '.join(path)}  a change of {scope} waits")
-            if to is None or to == came_from:
-                self.nodes[at].masters.bounced(scope)
+            if to is None or to == came_from or at in path[:-1]:
+                for each in path[path.index(at) :]:
+                    self.nodes[each].masters.bounced(scope)
                 return self._say(f"{' > '.join(path)}  a change of {scope} goes back: NOT-MASTER")
             at, came_from = to, at
             path.append(at)
         return self._say(f"{' > '.join(path)}  a change of {scope} is numbered")
+
+    def join(self, sid: str) -> None:
+        """The parts that were split off to this node join the wider scope again."""
+        node = self.nodes[sid]
+        for part in node.masters.own_parts:
+            if node.masters.promise(part, part):
+                self._tell(node, Who(node.masters.term, part, sid, former=sid))
 
     def give_up(self) -> None:
         """Whoever waits for an answer to a MASTER-MOVE waits no longer."""
@@ -290,7 +298,13 @@ class Cluster:
                 self._answered(node, scope, term, reply)
             case Taking(scope, term):
                 self._taken(node, scope, term, reply)
-            case Telling(who) if not isinstance(reply, Master) and who.term == node.masters.term:
+            case Telling(who) if isinstance(reply, Master) and who.candidate == who.former:
+                if reply.covering is None or not node.masters.join(who.scope, reply.sid, who.term):
+                    node.masters.keep(who.scope, who.term)
+                self._again(node)
+            case Telling(who) if isinstance(reply, Master) and reply.sid == who.candidate:
+                node.masters.told(who.scope, who.term)
+            case Telling(who):
                 self._tell(node, who, at_once=False)
 
     def _answered(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:

@@ -162,6 +162,66 @@ def test_a_part_joins_the_wider_scope_again(master: str) -> None:
     assert (masters.covering(PART), masters.master(PART), masters.own_parts) == (USER, master, [])
 
 
+OTHER = "mailbox:02 of user:ann"
+
+
+def of_user() -> Masters:
+    """The user is a's."""
+    masters = Masters("a")
+    for scope in (PART, OTHER):
+        masters.learn(scope, "a", asked_in=1, covering=USER)
+    return masters
+
+
+def test_a_part_that_could_not_be_given_stays_part_of_the_wider_scope() -> None:
+    masters = of_user()
+    assert masters.promise(PART, PART)
+    assert not masters.promise(OTHER, USER), "its part is on the move"
+    masters.keep(PART, asked_in=1)
+    masters.learn(PART, "a", asked_in=1, covering=USER)
+    assert (masters.own, masters.own_parts, masters.is_ours(PART)) == ({USER}, [], True)
+    assert masters.promise(OTHER, USER)
+    assert masters.give(USER, "b", asked_in=1)
+    assert masters.master(PART) == "b"
+
+
+def test_a_user_is_not_given_away_before_the_root_has_heard_of_his_parts() -> None:
+    masters = of_user()
+    assert masters.promise(PART, PART)
+    assert masters.give(PART, "b", asked_in=1)
+    assert not masters.promise(OTHER, USER)
+    assert masters.promise(OTHER, OTHER)
+    masters.keep(OTHER, asked_in=1)
+    masters.learn(OTHER, "a", asked_in=1, covering=USER)
+    masters.told(PART, asked_in=1)
+    assert masters.promise(OTHER, USER)
+
+
+@pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
+def test_what_was_given_away_is_not_asked_for_before_the_root_has_heard_of_it(scope: str, given: str) -> None:
+    masters = Masters("a")
+    covering = None if scope == given else USER
+    masters.learn(scope, "a", asked_in=1, covering=covering)
+    assert masters.promise(scope, given)
+    assert masters.give(given, "b", asked_in=1)
+    masters.bounced(scope)
+    assert masters.learn(scope, "a", asked_in=1, covering=covering)
+    assert (masters.master(scope), masters.is_ours(scope)) == ("b", False)
+    masters.told(given, asked_in=1)
+    masters.bounced(scope)
+    assert masters.master(scope) is None
+
+
+def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhile() -> None:
+    masters = Masters("a")
+    masters.learn(PART, "b", asked_in=1, covering=USER)
+    masters.learn(OTHER, "b", asked_in=1, covering=USER)
+    masters.want(PART)
+    masters.learn(PART, "a", asked_in=1, covering=PART)
+    assert masters.taken(PART, PART, asked_in=1)
+    assert (masters.is_moving(OTHER), masters.master(OTHER), masters.master(PART)) == (False, "b", "a")
+
+
 def test_what_is_covered_is_remembered_within_bounds() -> None:
     masters = Masters("a", cached_max=2)
     for number in range(9):

@@ -259,3 +259,30 @@ async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, au
         await nodes["dc1"].store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1000000"))
         await nodes.converged()
         assert len(await nodes["dc1"].texts()) == 11
+
+
+async def test_a_part_that_came_back_and_the_rest_have_one_master_each(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A mailbox comes back to its user's master; then the user moves on, and the mailbox stays with who uses it."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes.converged()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use, nodes["dc1"], 40)
+            nursery.start_soon(use, nodes["dc2"], 40, "Work")
+        assert (await authors(nodes["dc1"], "Work"))[-1] == "dc2"
+        await trio.sleep(STAY_S)
+        await use(nodes["dc1"], ASK_AFTER + 3, "Work", every_s=1)
+        assert (await authors(nodes["dc1"], "Work"))[-1] == "dc1"
+        await trio.sleep(2 * STAY_S)
+        await use(nodes["dc3"], ASK_AFTER + 3)
+        assert (await authors(nodes["dc3"]))[-1] == "dc3"
+        for sid in ("dc1", "dc3"):
+            await nodes[sid].save("text", "Work")
+        owners = [node.sid for node in nodes.all() if node.coordinator.mastership.is_ours(await key_of(node, "Work"))]
+        assert owners == ["dc1"]
+        await nodes.converged()
+        assert {"dc1", "dc2"} == set(await authors(nodes["dc2"], "Work"))
