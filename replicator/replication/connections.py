@@ -30,6 +30,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 ZSTD = "ZSTD"
+PRIORITY = "PRIORITY"
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
@@ -204,7 +205,11 @@ class Connections:
 
     def _hello(self) -> Hello:
         node = self._config.node
-        policies = (f"SCOPE={self._config.mastership.scope}", f"CONFLICT={self._config.conflict.uid}")
+        policies = (
+            f"SCOPE={self._config.mastership.scope}",
+            f"CONFLICT={self._config.conflict.uid}",
+            f"{PRIORITY}={node.priority}",
+        )
         capabilities = policies if self._is_local() else (*policies, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
@@ -238,16 +243,28 @@ class Connections:
                 RefusalCode.UNKNOWN_SID,
                 f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
             )
-        if theirs := _other_policies(hello.capabilities, ours.capabilities):
-            raise _refused(
-                RefusalCode.POLICY,
-                f"{hello.sid} has {theirs}; `mastership.scope` and `conflict.uid` must be the same at all nodes",
-            )
+        self._check_policies(hello, ours)
         if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
             raise _refused(
                 RefusalCode.CLOCK,
                 f"the clocks are {abs(difference) / 1000:.0f} s apart: {hello.sid} has {hello.clock_ms} ms,"
                 f" {ours.sid} {ours.clock_ms} ms since the epoch; set them by NTP",
+            )
+
+    def _check_policies(self, hello: Hello, ours: Hello) -> None:
+        """Raises LinkRefusedError. Nodes that disagree on who is root would wait for each other for ever."""
+        expected = str(self.peers[hello.sid].config.priority)
+        told = _policies(hello.capabilities).get(PRIORITY, expected)
+        if told != expected:
+            raise _refused(
+                RefusalCode.POLICY,
+                f"{hello.sid} has node.priority = {told}, and {ours.sid} has {expected} in its [[peer]];"
+                " they must be the same",
+            )
+        if theirs := _other_policies(hello.capabilities, ours.capabilities):
+            raise _refused(
+                RefusalCode.POLICY,
+                f"{hello.sid} has {theirs}; `mastership.scope` and `conflict.uid` must be the same at all nodes",
             )
 
     # ---- serving
@@ -321,11 +338,17 @@ def _code_of(error: LinkRefusedError) -> str:
     return error.code if isinstance(error, _CodedRefusalError) else RefusalCode.UNAVAILABLE
 
 
+def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
+    """Those of the form `NAME=value`."""
+    return dict(ability.split("=", 1) for ability in capabilities if "=" in ability)
+
+
 def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    """Those of the peer's `NAME=value` capabilities whose value here is another one."""
-    known = dict(ability.split("=", 1) for ability in ours if "=" in ability)
-    named = dict(ability.split("=", 1) for ability in theirs if "=" in ability)
-    return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
+    """Those of the peer's whose value must be the same at all nodes, and here is another one."""
+    known, named = _policies(ours), _policies(theirs)
+    return ", ".join(
+        f"{name}={value}" for name, value in named.items() if name != PRIORITY and known.get(name, value) != value
+    )
 
 
 async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:
