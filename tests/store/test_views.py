@@ -16,6 +16,7 @@ from tests.store.harness import (
     INBOX,
     WORK,
     assert_same_view,
+    creating,
     expunging,
     flagging,
     fresh_messages,
@@ -102,6 +103,24 @@ async def test_a_snapshot_that_has_the_commits_already_is_not_changed_by_them() 
         disk.answer.set()
     view = await mailboxes.get(INBOX)
     assert (dict(view.messages), view.highestmodseq) == ({}, 2)
+
+
+async def test_what_was_being_read_when_its_uidvalidity_rose_is_read_again() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(creating("Work", WORK.mailbox_id))
+    node.write(saving(b"text", guid(1), WORK))
+    before = reading.uidvalidity(node.connection, WORK.mailbox_id)
+    assert before is not None
+    disk = SlowDisk(node)
+    mailboxes = Views(disk.load)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mailboxes.get, WORK._replace(uidvalidity=before))
+        await wait_all_tasks_blocked()
+        node.write(lambda tx: setattr(tx.chain_to_change(WORK.mailbox_id, ALICE, before), "risen", 3))
+        mailboxes.retire(WORK.mailbox_id)
+        disk.answer.set()
+    assert disk.loads == 2
+    assert (await mailboxes.get(WORK._replace(uidvalidity=before))).uidvalidity == before + 3
 
 
 async def test_all_who_ask_share_one_load_and_one_view() -> None:
