@@ -8,6 +8,7 @@ up; it numbers after that, or after `timeout_s` at the latest. How a scope chang
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,10 +32,12 @@ from protocol.codec import ProtocolError
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import Dot
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
 COUNT_MAX = 1 << 61  # of terms and adverts: ours must be able to go above any other
+SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
 RETRY_S = 0.05  # before a question is asked again that nobody could answer
 
 LinkTo = Callable[[str | None], PeerLink | None]
@@ -75,7 +78,8 @@ class Mastership:
         self._catch_up = catch_up
         self._timeout_s = timeout_s
         self._routes_changed = routes_changed
-        self._ready: dict[bytes, str] = {}  # mailbox id -> scope
+        self._ready: dict[bytes, int] = {}  # mailbox id -> how often its scope had been given away before
+        self._given: Counter[str] = Counter()  # in this term, by scope
         self._readying: dict[bytes, trio.Event] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
@@ -132,7 +136,7 @@ class Mastership:
 
     def may_number(self, key: MailboxKey) -> bool:
         """Whether this node may number the mailbox's changes at this moment."""
-        return key.mailbox_id in self._ready and self.is_ours(key)
+        return self._ready.get(key.mailbox_id) == self._times_given(self.scope(key)) and self.is_ours(key)
 
     def is_ours(self, key: MailboxKey) -> bool:
         """Whether this node masters the mailbox at this moment. Any thread may ask."""
@@ -155,7 +159,9 @@ class Mastership:
                 self.masters.learn(scope, answer.sid, term, answer.covering)
 
     async def answer_who(self, who: Who) -> Reply:
-        """A neighbour asks."""
+        """A neighbour asks. Raises ProtocolError for a scope that no node can mean."""
+        if len(who.scope.encode()) > SCOPE_MAX_BYTES:
+            raise ProtocolError(f"a WHO asks for a scope of more than {SCOPE_MAX_BYTES} bytes")
         return await self.ask(who) or Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
 
     def bounced(self, key: MailboxKey) -> None:
@@ -189,12 +195,15 @@ class Mastership:
     def is_ready(self, key: MailboxKey, term: int) -> None:
         """This node has in that term all that its master before had of the mailbox."""
         if term == self.masters.term:
-            self._ready[key.mailbox_id] = self.scope(key)
+            self._ready[key.mailbox_id] = self._times_given(self.scope(key))
 
     def not_ready(self, scope: str) -> None:
         """What this node gives away it must compare again when it comes back."""
-        for mailbox_id in [found for found, of in self._ready.items() if scope in (of, wider(of))]:
-            del self._ready[mailbox_id]
+        self._given[scope] += 1
+
+    def _times_given(self, scope: str) -> int:
+        around = wider(scope)
+        return self._given[scope] + (self._given[around] if around is not None else 0)
 
     def move_ended(self) -> None:
         """Let those go on who wait for the end of a move."""
@@ -221,6 +230,7 @@ class Mastership:
                 case StopMastering(term):
                     self.masters.begin(term)
                     self._ready.clear()
+                    self._given.clear()
                     self.move_ended()
                     self.later(partial(self._drop, term))
                 case SendRoot(to, root):

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Dropped, LinkAdvert, Links
+from protocol.commands import Dropped, LinkAdvert, Links, Who
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S
-from replicator.replication.mastership import COUNT_MAX
+from replicator.replication.mastership import COUNT_MAX, SCOPE_MAX_BYTES
 from replicator.replication.operations import DeleteOperation, ExpungeOperation
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
@@ -151,6 +151,16 @@ async def test_inbox_can_move_below_itself_and_no_folder_too_deep(tmp_path: Path
         await node.mail.create_folder("alice", "/".join(["a"] * 20))
         with pytest.raises(InvalidNameError):
             await node.mail.rename_folder("alice", "a", "/".join(["b"] * 20))
+
+
+async def test_a_scope_that_no_node_can_mean_ends_the_link_and_not_the_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.send(Who(1, "user:" + "x" * SCOPE_MAX_BYTES, "dc1"), "a")
+            assert await stranger.ended()
+        assert await nodes["dc2"].save("x") == 1
 
 
 @pytest.mark.parametrize("command", [

@@ -361,3 +361,26 @@ async def test_what_was_compared_in_one_term_counts_in_no_other(
         await mastership.get_ready(key)
         assert mastership.may_number(key)
         await nodes.linked()
+
+
+@pytest.mark.parametrize("scope", [Scope.MAILBOX, Scope.USER, Scope.DYNAMIC])
+async def test_what_was_given_away_is_compared_again_when_it_comes_back(
+    tmp_path: Path, autojump_clock: MockClock, scope: Scope
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for sid in nodes.sids:
+            await nodes.stop(sid)
+        nodes.mastership = MastershipConfig(scope=scope)
+        await nodes.start()
+        await nodes.linked()
+        await nodes["dc1"].save("first")
+        key, mastership = await key_of(nodes["dc1"]), nodes["dc1"].coordinator.mastership
+        assert mastership.may_number(key)
+        await nodes["dc2"].coordinator.mover.move_to(await nodes["dc2"].inbox(), "dc2")
+        await nodes["dc2"].coordinator.mover.move_to(await nodes["dc2"].inbox(), "dc1")
+        await trio.sleep(1)
+        mastership.bounced(key)  # nobody has told this node that it is the master again
+        assert await mastership.find(key) == "dc1"
+        assert not mastership.may_number(key)
+        await mastership.get_ready(key)
+        assert mastership.may_number(key)
