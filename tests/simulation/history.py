@@ -61,6 +61,7 @@ class TreeChange(NamedTuple):
 
 @dataclass
 class History:
+    unnoticed_s: float  # how long a node may be gone before others know
     entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
     added: dict[Placement, Added] = field(default_factory=dict)
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
@@ -123,9 +124,14 @@ class History:
     # ---- what clients are told
 
     def acknowledge(self, dot: Dot, needed: int, what: str, began: float) -> None:
-        """A client hears that it is safe. Disks that were lost since the request began count, for a moment's sake."""
+        """A client hears that it is safe.
+
+        A disk counts that was lost during the request, or so shortly before that nobody can have noticed: it is one
+        of the losses that the other copies are for.
+        """
+        since = began - self.unnoticed_s
         holders = set(self.holders(dot))
-        holders |= {sid for at, sid, held in self._losses if at >= began and held.get(dot.origin, 0) >= dot.seq}
+        holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
         at = ", ".join(sorted(holders)) or "no disk"
         assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {at}, and {needed} copies were asked for"
         self.acknowledged[dot] = what

@@ -42,7 +42,7 @@ class World:
         self.plan = plan
         self.dice = random.Random(f"world {plan.seed}")
         self.story = Story(directory)
-        self.history = History()
+        self.history = History(unnoticed_s=plan.mastership.timeout_s)
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
         self.machines = {
