@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -31,12 +32,15 @@ from resync.state import ContradictionError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Submit = Callable[[Operation], Awaitable[Reply]]
 """As `Coordinator.submit`."""
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
 FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 STRAYS_EVERY_S = 60.0
+RETRY_S = 5.0  # after a read that failed
 GATHER_AT_ONCE = 5000  # messages of one entry
 PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
 QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
@@ -80,18 +84,31 @@ class Healer:
 
     async def run(self, heartbeat_s: float) -> None:
         """Look after the mailboxes with entries that wait, several at once, until cancelled."""
-        for key in reversed(await self._store.read(branches.waiting_chains)):
-            self._suspect(key)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._remember)
             nursery.start_soon(self._watch_for_strays)
             nursery.start_soon(self._work, heartbeat_s)
+
+    async def _remember(self) -> None:
+        """What waited when this node last ended."""
+        for key in reversed(await self._read(branches.waiting_chains)):
+            self._suspect(key)
 
     async def _watch_for_strays(self) -> None:
         """Mail may come to a deleted folder at any time, from who has it open."""
         while True:
-            for user in await self._store.read(branches.users_with_strays):
+            for user in await self._read(branches.users_with_strays):
                 self._suspect_strays(user)
             await trio.sleep(STRAYS_EVERY_S)
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """As `Store.read`, however long the database fails."""
+        while True:
+            try:
+                return await self._store.read(query)
+            except sqlite3.Error as error:
+                log.warning("forks are not looked for: the database failed: %s", error)
+                await trio.sleep(RETRY_S)
 
     async def _work(self, heartbeat_s: float) -> None:
         while True:

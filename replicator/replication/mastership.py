@@ -36,7 +36,7 @@ from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
-COUNT_MAX = 1 << 61  # of terms and adverts: ours must be able to go above any other
+AHEAD_MAX = 1 << 40  # of terms and adverts (in ms: 35 years): one lie must not use up all that there is to count
 SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
 RETRY_S = 0.05  # before a question is asked again that nobody could answer
 
@@ -70,6 +70,7 @@ class Mastership:
     ) -> None:
         self.sid = sid
         self.table = LinkTable(sid, clock_ms)
+        self._first_sequence = clock_ms
         self.election = Election(self.table, priorities)
         self.masters = Masters(sid)
         self._store = store
@@ -100,14 +101,14 @@ class Mastership:
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
         """A neighbour speaks. Raises ProtocolError for numbers that nobody has counted up to."""
         match command:
-            case Links(adverts) if all(advert.sequence < COUNT_MAX for advert in adverts):
+            case Links(adverts) if all(advert.sequence < self._first_sequence + AHEAD_MAX for advert in adverts):
                 self._links_changed(self.table.receive(adverts, link.sid))
-            case Root(term) if term < COUNT_MAX:
+            case Root(term) if term < self.election.term + AHEAD_MAX:
                 self._do(self.election.receive_root(command, link.sid))
-            case Dropped(term) if term < COUNT_MAX:
+            case Dropped(term) if term < self.election.term + AHEAD_MAX:
                 self._do(self.election.receive_dropped(command, link.sid))
             case _:
-                raise ProtocolError(f"a {type(command).__name__.upper()} counts beyond {COUNT_MAX}")
+                raise ProtocolError(f"a {type(command).__name__.upper()} counts too far ahead")
 
     async def run(self, heartbeat_s: float) -> None:
         """Do what takes time, and keep the root's heartbeat, until cancelled."""

@@ -11,7 +11,7 @@ from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S
-from replicator.replication.mastership import COUNT_MAX, SCOPE_MAX_BYTES
+from replicator.replication.mastership import AHEAD_MAX, SCOPE_MAX_BYTES
 from replicator.replication.operations import DeleteOperation, ExpungeOperation
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
@@ -164,9 +164,9 @@ async def test_a_scope_that_no_node_can_mean_ends_the_link_and_not_the_node(
 
 
 @pytest.mark.parametrize("command", [
-    Links((LinkAdvert("dc2", COUNT_MAX, ()),)),
-    Links((LinkAdvert("dc1", COUNT_MAX + 1, (("dc2", 1),)),)),
-    Dropped(COUNT_MAX, "dc1", ()),
+    Links((LinkAdvert("dc2", 4 * AHEAD_MAX, ()),)),
+    Links((LinkAdvert("dc1", 4 * AHEAD_MAX, (("dc2", 1),)),)),
+    Dropped(2 * AHEAD_MAX, "dc1", ()),
 ])  # fmt: skip
 async def test_a_number_beyond_counting_ends_the_link_and_not_the_node(
     tmp_path: Path, autojump_clock: MockClock, command: Links | Dropped
