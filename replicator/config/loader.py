@@ -105,7 +105,9 @@ def _peer(section: Section) -> PeerConfig:
 
 def _durability(section: Section, nodes: int) -> DurabilityConfig:
     return DurabilityConfig(
-        copies=section.take("copies", values.whole_number(1, nodes), default_copies(nodes)),
+        copies=section.take(
+            "copies", values.whole_number(1, nodes, "this node and each [[peer]]"), default_copies(nodes)
+        ),
         when_short=section.take("when_short", values.choice(WhenShort), DurabilityConfig().when_short),
     )
 
@@ -205,5 +207,5 @@ def _check_exposure(source: Source, config: Config) -> None:
         if not peer.address.is_loopback and not mutual:
             source.problem(("peer", number, "address"), f"address: {peer.address} is not this machine, and {needs_tls}")
     if listen.http and not listen.http.is_loopback:
-        advice = "listen on 127.0.0.1 until it has tokens, and put a proxy that authenticates in front"
-        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside; {advice}")
+        advice = "it asks for no password: listen on 127.0.0.1, and put a proxy that authenticates in front"
+        source.problem(("listen", "http"), f"http: {listen.http} can be reached from outside, and {advice}")

@@ -56,13 +56,14 @@ def cluster_name(value: object) -> str:
     return _matching(value, CLUSTER, "a cluster name: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
 
 
-def whole_number(lowest: int, highest: int) -> Callable[[object], int]:
-    """An integer within bounds, both included."""
+def whole_number(lowest: int, highest: int, why_no_more: str = "") -> Callable[[object], int]:
+    """An integer within bounds, both included. `why_no_more` explains the upper one."""
+    bounds = f"from {lowest} to {highest}" + (f" ({why_no_more})" if why_no_more else "")
 
     def parse(value: object) -> int:
         # bool is a subclass of int; `copies = true` is a mistake all the same.
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-            raise ValueError(f"expected a whole number from {lowest} to {highest}, not {_shown(value)}")
+            raise ValueError(f"expected a whole number {bounds}, not {_shown(value)}")
         return value
 
     return parse
