@@ -264,7 +264,8 @@ class Connections:
         if theirs := _other_policies(hello.capabilities, ours.capabilities):
             raise _refused(
                 RefusalCode.POLICY,
-                f"{hello.sid} has {theirs}; `mastership.scope` and `conflict.uid` must be the same at all nodes",
+                f"{hello.sid} has {theirs}, and {ours.sid} has {_other_policies(ours.capabilities, hello.capabilities)};"
+                " `mastership.scope` and `conflict.uid` must be the same at all nodes",
             )
 
     # ---- serving
@@ -344,7 +345,7 @@ def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
 
 
 def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    """Those of the peer's whose value must be the same at all nodes, and here is another one."""
+    """Those of the first whose value must be the same at all nodes, and is another one in the second."""
     known, named = _policies(ours), _policies(theirs)
     return ", ".join(
         f"{name}={value}" for name, value in named.items() if name != PRIORITY and known.get(name, value) != value

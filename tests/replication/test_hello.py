@@ -40,7 +40,7 @@ async def link_of(node: Node) -> LinkStatus:
         ({"sid": "dc2", "origin": "dc2.x"}, RefusalCode.SAME_SID, "give each its own `node.id`"),
         ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
         ({"origin": "dc2.x"}, RefusalCode.UNKNOWN_SID, "the origin 'dc2.x' is none of node 'dc1'"),
-        ({"capabilities": ("SCOPE=user",)}, RefusalCode.POLICY, "dc1 has SCOPE=user"),
+        ({"capabilities": ("SCOPE=user",)}, RefusalCode.POLICY, "dc1 has SCOPE=user, and dc2 has SCOPE=mailbox;"),
         ({"capabilities": ("PRIORITY=-5",)}, RefusalCode.POLICY, "dc1 has node.priority = -5, and dc2 has 0"),
         ({"clock_ms": EPOCH_MS + FIVE_MINUTES_MS + 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
         ({"clock_ms": EPOCH_MS - FIVE_MINUTES_MS - 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
