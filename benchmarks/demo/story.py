@@ -84,7 +84,7 @@ class Story:
         )
         for status in self._statuses():
             reached = ", ".join(sid for sid in cast("list[str]", status["component"]) if sid != status["sid"])
-            copies = f"{status['copies_reachable']} copies can be made"
+            copies = f"copies that can be made: {status['copies_reachable']}"
             self._tell.act(
                 str(status["sid"]), f"reaches {reached or 'no other node'}; its root is {status['root']}", copies
             )
