@@ -61,7 +61,7 @@ class Client:
             await trio.sleep(self._dice.uniform(0.01, self._world.plan.pause_s))
             if self._dice.random() < 0.3 or not self._machine.is_up:
                 self._machine = self._dice.choice(list(self._world.machines.values()))
-            patience_s = self._dice.choice((1.0, 10.0, SESSION_S))
+            patience_s = self._dice.choice((0.5, 2.0, 10.0, SESSION_S))
             try:
                 with trio.move_on_after(patience_s):
                     await self._machine.call(partial(self._session, self._machine))
@@ -181,8 +181,8 @@ class Client:
         return await self._transfer(node, view, moves=True)
 
     async def _transfer(self, node: Node, view: MailboxView, *, moves: bool) -> str:
-        chosen = self._some(view)
         to = await self._open(node, self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0])
+        chosen = self._some(view)  # as the node shows it now
         if not chosen or (moves and to.mailbox_id == view.mailbox_id):
             return "finds nothing to copy"
         folder = Folder(self._user, "", to.mailbox_id, to.uidvalidity)

@@ -57,10 +57,13 @@ class Chaos:
         are_enough = 2 * len(running) > len(self.world.sids) or self.dice.random() < 0.2
         return self.dice.choice(running) if running and are_enough else None
 
-    def mend_later(self) -> None:
+    def mend_later(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """These links, and not what else is broken: so nodes that were apart meet one after the other."""
+        mended = list(pairs)
+
         async def mend() -> None:
-            self.say("all roads are mended")
-            self.world.mend_roads()
+            self.say("all roads are mended" if mended == self.world.pairs else f"{mended} are mended")
+            self.world.mend_roads(mended)
 
         self.later(MAX_CUT_S, mend)
 
@@ -99,36 +102,47 @@ async def cut(chaos: Chaos) -> None:
     pair = chaos.some_pair()
     chaos.say(f"cut {pair}")
     chaos.world.cut([pair])
-    chaos.mend_later()
+    chaos.mend_later([pair])
 
 
 async def part(chaos: Chaos) -> None:
     group = chaos.some_group()
+    pairs = chaos.world.between(group)
     chaos.say(f"part {group} from the others")
-    chaos.world.cut(chaos.world.between(group))
-    chaos.mend_later()
+    chaos.world.cut(pairs)
+    chaos.mend_later(pairs)
 
 
 async def part_silently(chaos: Chaos) -> None:
     group = chaos.some_group()
+    pairs = chaos.world.between(group)
     chaos.say(f"silence between {group} and the others")
-    chaos.world.hold(chaos.world.between(group))
-    chaos.mend_later()
+    chaos.world.hold(pairs)
+    chaos.mend_later(pairs)
+
+
+async def part_all(chaos: Chaos) -> None:
+    """They meet again in pairs, each in its time."""
+    chaos.say("all are apart")
+    chaos.world.cut(chaos.world.pairs)
+    for pair in chaos.world.pairs:
+        chaos.mend_later([pair])
 
 
 async def part_into_a_line(chaos: Chaos) -> None:
     order = chaos.dice.sample(chaos.world.sids, len(chaos.world.sids))
-    chaos.say(f"only the line {order} is left")
     neighbours = {frozenset(pair) for pair in pairwise(order)}
-    chaos.world.cut([pair for pair in chaos.world.pairs if frozenset(pair) not in neighbours])
-    chaos.mend_later()
+    pairs = [pair for pair in chaos.world.pairs if frozenset(pair) not in neighbours]
+    chaos.say(f"only the line {order} is left")
+    chaos.world.cut(pairs)
+    chaos.mend_later(pairs)
 
 
 async def silence_one_way(chaos: Chaos) -> None:
     sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
     chaos.say(f"silence from {sender} to {receiver}")
     chaos.world.network.road(sender, receiver).hold()
-    chaos.mend_later()
+    chaos.mend_later([(sender, receiver)])
 
 
 async def flap(chaos: Chaos) -> None:
@@ -147,14 +161,10 @@ async def flap(chaos: Chaos) -> None:
 
 async def slow(chaos: Chaos) -> None:
     sender, receiver = chaos.dice.sample(chaos.world.sids, 2)
-    road, rate = chaos.world.network.road(sender, receiver), chaos.dice.choice((2_000, 20_000, 200_000))
+    rate = chaos.dice.choice((2_000, 20_000, 200_000))
     chaos.say(f"{rate} bytes a second from {sender} to {receiver}")
-    road.bytes_per_s = rate
-
-    async def end() -> None:
-        road.bytes_per_s = None
-
-    chaos.later(20, end)
+    chaos.world.network.road(sender, receiver).bytes_per_s = rate
+    chaos.mend_later([(sender, receiver)])
 
 
 async def delay(chaos: Chaos) -> None:
@@ -162,7 +172,7 @@ async def delay(chaos: Chaos) -> None:
     delay_s = chaos.dice.choice((0.05, 0.3, 1.0))
     chaos.say(f"{delay_s} s from {sender} to {receiver}")
     chaos.world.network.road(sender, receiver).delay_s = delay_s
-    chaos.mend_later()
+    chaos.mend_later([(sender, receiver)])
 
 
 # ---- nodes
@@ -240,7 +250,7 @@ async def lose_disk(chaos: Chaos) -> None:
 KINDS: Mapping[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        cut, part, part_silently, part_into_a_line, silence_one_way, flap, slow, delay,
+        cut, part, part_silently, part_all, part_into_a_line, silence_one_way, flap, slow, delay,
         stop, crash, stand_still, turn_clock, break_disk, copy_disk, lose_disk,
     )
 }  # fmt: skip

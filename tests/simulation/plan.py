@@ -49,11 +49,11 @@ class Plan:
 def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
     """The plan of a seed. `kinds`: of faults."""
     dice = random.Random(f"plan {seed}")
-    size = dice.choices(range(2, 10), (20, 46, 16, 10, 3, 2, 2, 1))[0]
+    size = dice.choices(range(2, 10), (15, 52, 17, 10, 3, 1, 1, 1))[0]
     copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
     delay_s = dice.choice(((0.0001, 0.001), (0.0001, 0.04), (0.01, 0.1)))
     heartbeat_s = dice.choice((0.5, 1.0, 1.0, 2.0)) if size <= 4 else 2.0
-    is_long = size <= 3 and dice.random() < 0.1
+    is_long = size <= 3 and dice.random() < 0.05
     low_s = dice.uniform(-240, -50)
     return Plan(
         seed=str(seed),
@@ -66,10 +66,10 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         jitter_s=dice.choice((0, delay_s[1] / 4, 2 * delay_s[1])),
         sync_s=dice.choice((0.0005, 0.002, 0.01)),
         clocks_s=dice.choice(((0.0, 0.0), (-1.0, 1.0), (low_s, low_s + CLOCK_WINDOW_S))),
-        clients=dice.randint(2, 6),
+        clients=dice.randint(3, 8),
         users=("alice", "bob", "carol@example.org")[: dice.choice((1, 1, 1, 1, 2, 3))],
-        pause_s=dice.choice((0.1, 0.4, 1.0)),
-        chaos_s=dice.uniform(60, 120) if is_long else dice.uniform(15, 30) * min(1.0, (3 / size) ** 1.5),
+        pause_s=dice.choice((0.1, 0.4, 0.8)),
+        chaos_s=dice.uniform(60, 100) if is_long else dice.uniform(8, 22) * min(1.0, (3 / size) ** 1.5),
         weights={kind: dice.choice((0.0, 0.3, 1.0, 1.0, 3.0)) * (2 if "part" in kind else 1) for kind in kinds},
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -12,6 +15,8 @@ from tests.simulation.faults import KINDS, Chaos
 from tests.simulation.plan import Plan, draw
 from tests.simulation.world import World, simulated
 
+LIMIT_S = 100.0  # of a core, for one seed: a hundred times what the average takes
+
 
 class SeedFailedError(AssertionError):
     """A promise was broken. The text is the seed and its story."""
@@ -20,7 +25,27 @@ class SeedFailedError(AssertionError):
 def run_seed(seed: int, directory: Path) -> str:
     """The story of a seed. Raises SeedFailedError."""
     plan = draw(seed, tuple(KINDS))
-    return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
+    try:
+        with _limited():
+            return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
+    except trio.TrioInternalError as error:
+        raise SeedFailedError(f"seed {seed} comes to no end") from error
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """A cluster that goes round in circles without time passing must not keep the tests from their end."""
+
+    def end(*_: object) -> None:
+        raise AssertionError(f"no end after {LIMIT_S:.0f} s of a core")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 async def run_plan(plan: Plan, directory: Path) -> str:

@@ -96,13 +96,14 @@ class World:
 
     # ---- the network
 
-    def mend_roads(self) -> None:
-        """All roads are as the plan has them."""
-        self.network.mend(*self.pairs)
-        for pair in permutations(self.sids, 2):
-            road = self.network.road(*pair)
-            road.bytes_per_s, road.delay_s, road.jitter_s = None, road.dice.uniform(*self.plan.delay_s), 0.0
-            road.jitter_s = self.plan.jitter_s
+    def mend_roads(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """These links, or all, are as the plan has them."""
+        chosen = self.pairs if pairs is None else list(pairs)
+        self.network.mend(*chosen)
+        for sender, receiver in (way for pair in chosen for way in permutations(pair)):
+            road = self.network.road(sender, receiver)
+            road.bytes_per_s, road.jitter_s = None, self.plan.jitter_s
+            road.delay_s = road.dice.uniform(*self.plan.delay_s)
             road.release()
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
