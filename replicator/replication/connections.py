@@ -262,9 +262,10 @@ class Connections:
                 " they must be the same",
             )
         if theirs := _other_policies(hello.capabilities, ours.capabilities):
+            known = _other_policies(ours.capabilities, hello.capabilities)
             raise _refused(
                 RefusalCode.POLICY,
-                f"{hello.sid} has {theirs}, and {ours.sid} has {_other_policies(ours.capabilities, hello.capabilities)};"
+                f"{hello.sid} has {theirs}, and {ours.sid} has {known};"
                 " `mastership.scope` and `conflict.uid` must be the same at all nodes",
             )
 
