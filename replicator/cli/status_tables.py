@@ -47,7 +47,8 @@ Links: what one node has sent another
 
 \b
 Mailboxes, with --user
-  master      the node that numbers its changes, if any node asked knows
+  master      the node that numbers its changes, if any node asked knows;
+              several if not all have heard of a move, or nodes are parted
   state       as above; by node, where nodes differ
 
 \b
@@ -103,6 +104,10 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
         yield f"[green]The {len(known)} nodes{which} show the same state.[/]"
     elif len(known) > 1:
         yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
+    for node in known:
+        if node.copies_reachable < node.copies:
+            short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
+            yield f"[yellow]{short}[/]: it goes on with those, or refuses changes, by its `durability.when_short`."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:

@@ -73,6 +73,17 @@ def test_nodes_that_do_not_reach_each_other_never_show_the_same(
     assert (document["agree"], document["parted"]) == (False, [["dc1", "dc2"]])
 
 
+def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
+    served: ServedNode, other: ServedNode, invoke: Invoke
+) -> None:
+    urls = ("--url", served.url, "--url", other.url)
+    assert "copies" not in invoke("status", *urls).stdout
+    served.report.copies_reachable = 1
+    shown = words(invoke("status", *urls).stdout)
+    assert "dc1 can make 1 of 2 copies: it goes on with those, or refuses changes" in shown
+    assert "dc2 can make" not in shown
+
+
 def test_node_that_does_not_answer_is_said_and_the_others_are_shown(
     served: ServedNode, other: ServedNode, invoke: Invoke
 ) -> None:

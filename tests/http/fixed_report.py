@@ -24,6 +24,7 @@ class FixedReport:
     error: str = "connection refused"
     mailboxes_total: int = 2
     log_entries: int = 9
+    copies_reachable: int = 3
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
@@ -45,7 +46,7 @@ class FixedReport:
             waiting_entries=0,
             digest=self.digest,
             copies=2,
-            copies_reachable=3,
+            copies_reachable=self.copies_reachable,
             links=(up, down),
         )
 
