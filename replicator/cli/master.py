@@ -29,14 +29,15 @@ def master() -> None:
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the id of the node that masters USER's MAILBOX, as far as the node asked knows.
 
-    It knows once it has had to do with a change of the folder, since nodes or links last came or went.
+    It knows once it has had to do with a change of the folder, since nodes or links last came or went. After a
+    move it may name an earlier master until the next change.
     """
     with NodeClient(one_node(config_file, url)) as client:
         found = client.master(user, mailbox)
     if as_json:
         echo_json({"master": found})
     else:
-        click.echo(found or "not known here; nothing was changed through this node since nodes last came or went")
+        click.echo(found or "not known here; this node finds out with the next change that is made through it")
 
 
 @master.command()
