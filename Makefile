@@ -14,6 +14,7 @@ setup: $(STAMP) ## the environment in .venv
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mail-replicator needs Python 3.11 or later; set PYTHON=/path/to/python3.11")'
+	@echo 'Setting up $(VENV), which takes about half a minute ...' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --group dev
