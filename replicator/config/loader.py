@@ -122,7 +122,8 @@ def _mastership(section: Section) -> MastershipConfig:
         timeout_s=section.take("timeout", pace, defaults.timeout_s),
     )
     if mastership.timeout_s < 2 * mastership.heartbeat_s:
-        section.problem("timeout", "must be at least twice the heartbeat, or one late heartbeat parts the nodes")
+        least = f"must be at least twice the heartbeat of {mastership.heartbeat_s:g} s"
+        section.problem("timeout", f"{least}, or one late one parts the nodes; it is {mastership.timeout_s:g} s")
     return mastership
 
 

@@ -201,7 +201,7 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n[durability]\ncopies = "1"', "3: copies: expected a whole number from 1 to 1 (this node"),
         ('node.id = "a"\n[durability]\nwhen_short = "no"', "3: when_short: expected one of 'proceed', 'refuse'"),
         ('node.id = "a"\n[mastership]\nscope = "x"', "3: scope: expected one of 'mailbox', 'user'"),
-        ('node.id = "a"\n[mastership]\nheartbeat = "3s"', "2: timeout: must be at least twice the heartbeat"),
+        ('node.id = "a"\n[mastership]\nheartbeat = "3s"', "2: timeout: must be at least twice the heartbeat of 3 s"),
         ('node.id = "a"\n[mastership]\nheartbeat = 1', "3: heartbeat: expected a duration such as"),
         ('node.id = "a"\n[mastership]\nheartbeat = "1ms"', "3: heartbeat: expected a duration from 0.01s"),
         ('node.id = "a"\n[log]\nkeep = "1 d"', "3: keep: expected a duration such as"),
