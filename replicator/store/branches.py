@@ -111,7 +111,8 @@ def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:
     at: Dot | None = head
     while at is not None:
         entry = reading.entry_at(connection, at)
-        assert entry is not None, "a branch that is whole reaches back to the first entry"
+        if entry is None:
+            return None
         path.append(entry)
         at = entry.predecessors[0] if entry.predecessors else None
     path.reverse()

@@ -120,11 +120,15 @@ class World:
             one.node.write(self.rng.choice(changes))
 
     def exchange(self, target: Watched) -> None:
-        """What the target lacks of another's log: not all of it, in chunks out of order between origins."""
+        """What the target lacks of another's log: of some origins, and not all of it.
+
+        So an entry may come long before its predecessor, and a merge before one of the branches that it joins.
+        """
         source = self.rng.choice([one for one in self.all if one is not target]).node
         lacking = source.log(reading.log_start(source.connection, reading.log_context(target.node.connection)))
         some = lacking[: self.rng.randrange(1, 20)]
-        for origin in sorted({item.entry.dot.origin for item in some}, key=lambda _: self.rng.random()):
+        origins = sorted({item.entry.dot.origin for item in some})
+        for origin in self.rng.sample(origins, self.rng.randint(min(1, len(origins)), len(origins))):
             for item in some:
                 if item.entry.dot.origin == origin:
                     target.node.take(item)
@@ -181,6 +185,30 @@ def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, ste
     world.check()
     for one in world.all:
         one.node.connection.close()
+
+
+def test_a_branch_below_a_merge_that_came_before_what_it_joins_is_not_joined_yet() -> None:
+    one, other, joins, late = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3, 4))
+    one.write(saving(b"text", guid(1)))
+    other.write(saving(b"text", guid(2)))
+    (first,), (second,) = one.log(), other.log()
+    for item in (first, second):
+        joins.take(item)
+    (head,) = branches.branch_heads(joins.connection, INBOX.mailbox_id)
+    branch = branches.replay_branch(joins.connection, head)
+    assert branch is not None
+    joins.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch))
+    merge = joins.log()[-1]
+    for item in (first, merge):
+        other.take(item)
+    for number, node in enumerate((joins, other)):
+        node.write(saving(b"text", guid(3 + number)))
+    for item in (second, merge, joins.log()[-1], other.log()[-1]):
+        late.take(item)
+    (head,) = branches.branch_heads(late.connection, INBOX.mailbox_id)
+    assert branches.replay_branch(late.connection, head) is None
+    late.take(first)
+    assert branches.replay_branch(late.connection, head) is not None
 
 
 # ---- histories that no honest node makes -------------------------------------------------------------------------
