@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_CLOCK_DIFFERENCE_MS = 5 * 60 * 1000
 HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
+MAX_REASONS = 64  # that are remembered, so as not to be said again
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 ZSTD = "ZSTD"
 PRIORITY = "PRIORITY"
@@ -84,7 +85,7 @@ class Connections:
         self._certify = certify
         self._greeting: dict[int, trio.CancelScope] = {}  # connections before their HELLO, the oldest first
         self._greeted = 0
-        self._stranger = ""  # why the last connection of somebody unknown ended: said once
+        self._strangers: set[str] = set()  # why connections of peers unknown ended: each reason is said once
         self.peers = {peer.id: PeerState(peer) for peer in config.peers}
 
     @property
@@ -299,8 +300,10 @@ class Connections:
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
         if state is None:
-            if reason != self._stranger:
-                self._stranger = reason
+            if reason not in self._strangers:
+                if len(self._strangers) >= MAX_REASONS:
+                    self._strangers.clear()
+                self._strangers.add(reason)
                 log.warning("a connection ended before its HELLO was accepted: %s", reason)
         elif state.link is None and state.error != reason:
             state.error = reason

@@ -97,7 +97,10 @@ class Report:
         while True:
             _, waiting = await self._store.read(reading.log_counts)
             mastered = self._coordinator.mastership.masters.own_count
-            self._metrics.refresh(await self._links(), waiting=waiting, mastered=mastered, info=self._info())
+            copies = self._coordinator.durability.reachable
+            self._metrics.refresh(
+                await self._links(), waiting=waiting, mastered=mastered, copies=copies, info=self._info()
+            )
             await trio.sleep(interval_s)
 
     def _info(self) -> dict[str, str]:
@@ -173,6 +176,8 @@ class _Metrics:
             "waiting_entries",
             "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
         )
+        self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
+        self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
         self._mastered = gauge(
             "mailboxes_mastered",
             "What this node is master of: mailboxes and folder trees, or as `mastership.scope` groups them.",
@@ -188,10 +193,14 @@ class _Metrics:
         self._commits.inc()
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
+        self._joined.inc(sum(len(entry.predecessors) > 1 for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 
-    def refresh(self, links: Sequence[LinkStatus], *, waiting: int, mastered: int, info: dict[str, str]) -> None:
+    def refresh(
+        self, links: Sequence[LinkStatus], *, waiting: int, mastered: int, copies: int, info: dict[str, str]
+    ) -> None:
         """As things are now."""
+        self._copies.set(copies)
         self._waiting.set(waiting)
         self._mastered.set(mastered)
         self._info.info(info)
