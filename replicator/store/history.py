@@ -89,17 +89,20 @@ def _is_well_formed(change: Change) -> bool:
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
             in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
             return in_range and UidSet.of_ranges(uids.ranges) == uids
-        case Merge(uidnext, risen, _, rows, removed):
+        case Merge(uidnext, risen, context, rows, removed):
             return (
                 0 < uidnext <= UID_MAX
                 and 0 <= risen <= RISEN_MAX
+                and all(0 < dot.seq < NUMBER_MAX for dot in context)
                 and all(_is_sound(row, uidnext) for row in rows)
                 and all(len(guid) == ID_BYTES for guid in removed)
             )
-        case TreeMerge(_, folders, _):
-            return all(
-                len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UIDVALIDITY_MAX and _is_name(one.name)
-                for one in folders
+        case TreeMerge(context, folders, subscriptions):
+            return (
+                all(0 < dot.seq < NUMBER_MAX for dot in context)
+                and all(_is_named_and_timed(one.name, one.time) for one in folders)
+                and all(_is_named_and_timed(one.name, one.time) for one in subscriptions)
+                and all(len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UIDVALIDITY_MAX for one in folders)
             )
         case FolderCreate():
             return (
@@ -118,7 +121,7 @@ def _is_sound(row: Row, uidnext: int) -> bool:
         0 < row.uid < uidnext
         and len(row.guid) == ID_BYTES
         and len(row.content_hash) == HASH_BYTES
-        and row.change >= 0
+        and 0 <= row.change < NUMBER_MAX
         and 0 < row.dot.seq < NUMBER_MAX
         and 0 < row.claim.seq < NUMBER_MAX
         and 0 < row.modseq < NUMBER_MAX
@@ -126,6 +129,10 @@ def _is_sound(row: Row, uidnext: int) -> bool:
         and abs(row.received_ms) < NUMBER_MAX
         and all(0 < time < NUMBER_MAX for time, _, _ in row.flags.values())
     )
+
+
+def _is_named_and_timed(name: str, time: int) -> bool:
+    return _is_name(name) and 0 < time < NUMBER_MAX
 
 
 def _is_name(name: str) -> bool:

@@ -18,7 +18,8 @@ from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from replicator.view import Message
-from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, TreeMerge, tree_id
+from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, SubscriptionState, TreeMerge, tree_id
+from resync.row import Row
 from resync.state import ContradictionError, MailboxState, replay
 from tests.store import consistency
 from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving
@@ -358,3 +359,29 @@ def test_a_merge_is_nothing_but_merges() -> None:
         with pytest.raises(HistoryError, match="needs to be looked at"):
             node.receive(Entry(MERGE, (head, LEFT), 1 << 20, 3, *INBOX, changes))
     assert shown(node) == [1, 2]
+
+
+BIG = 1 << 63
+MANY = (Dot("dc2.a", 1), Dot("dc3.a", BIG))
+ROW = Row(1, ROOT, 0, guid(7), ROOT, 1, {}, 0, 4, TEXT.content_hash)
+FOLDER = FolderState(b"a" * 16, ALICE, "a", 9, deleted=False, time=1, sid="dc1")
+SUBSCRIPTION = SubscriptionState(ALICE, "a", subscribed=True, time=1, sid="dc1")
+
+
+@pytest.mark.parametrize(
+    ("key", "merge"),
+    [
+        (INBOX, Merge(2, 0, MANY, (), ())),
+        (INBOX, Merge(2, 0, (), (ROW._replace(change=BIG),), ())),
+        (INBOX, Merge(2, 0, (), (ROW._replace(change=-1),), ())),
+        (TREE, TreeMerge(MANY, (), ())),
+        (TREE, TreeMerge((), (FOLDER._replace(time=BIG),), ())),
+        (TREE, TreeMerge((), (FOLDER._replace(name="a//b"),), ())),
+        (TREE, TreeMerge((), (), (SUBSCRIPTION._replace(time=0),))),
+        (TREE, TreeMerge((), (), (SUBSCRIPTION._replace(name=""),))),
+    ],
+)
+def test_a_merge_of_what_no_database_can_hold_is_refused(key: MailboxKey, merge: Merge | TreeMerge) -> None:
+    node = MemoryNode("dc1.a")
+    with pytest.raises(HistoryError, match="out of range"):
+        node.receive(Entry(MERGE, (LEFT, RIGHT), 1 << 20, 3, *key, (merge,)))
