@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from trio.testing import MockClock
+
 from tests.replication.cluster import Node, until
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
@@ -13,8 +15,12 @@ from tests.simulation.world import World, simulated
 
 
 @asynccontextmanager
-async def running(directory: Path, plan: Plan | None = None) -> AsyncIterator[World]:
-    """A cluster that runs and is at rest. In the end all is healed, and everything is checked that a swarm checks."""
+async def running(directory: Path, clock: MockClock, plan: Plan | None = None) -> AsyncIterator[World]:
+    """A cluster that runs and is at rest. In the end all is healed, and everything is checked that a swarm checks.
+
+    `clock`: of the run of trio that this is in.
+    """
+    assert clock.autojump_threshold == 0, "time is virtual"
     async with simulated(directory, plan or Plan()) as world:
         await world.start()
         await world.settle()

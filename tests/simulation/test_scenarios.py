@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from protocol.values import sid_of
 from replicator.config import DurabilityConfig, WhenShort
@@ -17,16 +18,16 @@ from tests.simulation.plan import Plan
 from tests.simulation.scenario import have, reach, running, save, texts
 
 THREE = ("dc1", "dc2", "dc3")
-pytestmark = pytest.mark.usefixtures("autojump_clock")  # virtual time
-
 REFUSING = DurabilityConfig(2, WhenShort.REFUSE)
 
 
 # ---- disks
 
 
-async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "before the copy")
         copy = world["dc1"].disk.copy()
         assert await save(world["dc1"], "after the copy", "and another") == [2, 3]
@@ -47,8 +48,10 @@ async def test_yesterdays_copy_of_a_disk_loses_nothing_and_names_nothing_twice(t
         assert len(origins) == 2
 
 
-async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(tmp_path: Path) -> None:
-    async with running(tmp_path, Plan(delay_s=(0.01, 0.05))) as world, trio.open_nursery() as nursery:
+async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock, Plan(delay_s=(0.01, 0.05))) as world, trio.open_nursery() as nursery:
         for sid in THREE:
             nursery.start_soon(save, world[sid], *(f"{sid} {number}" for number in range(20)))
         await trio.sleep(0.5)
@@ -59,9 +62,11 @@ async def test_a_copy_of_a_disk_that_was_taken_as_it_was_written_to_is_as_good(t
         nursery.cancel_scope.cancel()
 
 
-async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_copies(tmp_path: Path) -> None:
+async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_copies(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     plan = Plan(size=5, durability=DurabilityConfig(3, WhenShort.REFUSE), delay_s=(0.02, 0.1))
-    async with running(tmp_path, plan) as world:
+    async with running(tmp_path, autojump_clock, plan) as world:
         await save(world["dc5"], "reported")
         for sid in ("dc5", "dc4"):
             world[sid].crash(silently=True)
@@ -71,8 +76,10 @@ async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_cop
             assert await texts(world[sid]) == ["reported"]
 
 
-async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_there_is_room(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_there_is_room(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "first")
         world["dc1"].disk.fault = DiskFault.FULL
         refused = 0
@@ -88,8 +95,10 @@ async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_th
 
 
 @pytest.mark.parametrize("fault", DiskFault)
-async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(tmp_path: Path, fault: DiskFault) -> None:
-    async with running(tmp_path) as world:
+async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(
+    tmp_path: Path, autojump_clock: MockClock, fault: DiskFault
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "first")
         world["dc1"].disk.fault = fault
         await world["dc3"].stop()
@@ -98,9 +107,11 @@ async def test_a_disk_that_takes_nothing_does_not_end_its_node_as_a_term_ends(tm
         assert await texts(world["dc1"]) == ["first"]
 
 
-async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(tmp_path: Path) -> None:
+async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     reported: list[str] = []
-    async with running(tmp_path, Plan(sync_s=0.01)) as world:
+    async with running(tmp_path, autojump_clock, Plan(sync_s=0.01)) as world:
 
         async def client(sid: str) -> None:
             with suppress(NodeGoneError):
@@ -123,8 +134,10 @@ async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(tmp_
 # ---- the network
 
 
-async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "together")
         world.cut(world.pairs)
         for sid in THREE:
@@ -135,8 +148,8 @@ async def test_all_apart_take_mail_and_all_of_it_is_everywhere_afterwards(tmp_pa
             assert await texts(world[sid]) == ["alone at dc1", "alone at dc2", "alone at dc3", "together"]
 
 
-async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Path) -> None:
-    async with running(tmp_path, Plan(durability=REFUSING)) as world:
+async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock, Plan(durability=REFUSING)) as world:
         world.hold(world.between(["dc1"]))
         await reach(world, "dc2", "dc3")
         await save(world["dc2"], "taken")
@@ -147,8 +160,8 @@ async def test_the_smaller_side_refuses_where_copies_are_asked_for(tmp_path: Pat
         assert await texts(world["dc1"]) == ["taken"]
 
 
-async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "first")
         for other in ("dc2", "dc3"):
             world.network.road("dc1", other).hold()  # dc1 hears them, and is not heard
@@ -161,8 +174,8 @@ async def test_silence_in_one_direction_is_a_cut_for_both(tmp_path: Path) -> Non
             assert await texts(world[sid]) == ["at the one that is not heard", "at the others", "first"]
 
 
-async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc3"], "makes dc3 the master")
         world.cut([("dc1", "dc3")])
         await trio.sleep(TIMEOUT_S)
@@ -172,8 +185,8 @@ async def test_in_a_line_changes_go_by_the_node_in_between(tmp_path: Path) -> No
         assert await texts(world["dc3"]) == ["by dc2", "makes dc3 the master"]
 
 
-async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path) -> None:
-    async with running(tmp_path, Plan(size=2, delay_s=(0.005, 0.02))) as world:
+async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock, Plan(size=2, delay_s=(0.005, 0.02))) as world:
 
         async def flap() -> None:
             while True:
@@ -195,8 +208,10 @@ async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path) -> 
 # ---- nodes and clocks
 
 
-async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_comes_back(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_comes_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "makes dc1 the master")
         world["dc1"].freeze()
         async with trio.open_nursery() as nursery:
@@ -211,8 +226,10 @@ async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_come
             assert await texts(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
 
 
-async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         await save(world["dc1"], "makes dc1 the master")
         await save(world["dc2"], "by dc1")
         world["dc1"].crash(silently=True)
@@ -222,8 +239,10 @@ async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(tmp
 
 
 @pytest.mark.parametrize("ahead_s", [240, -240])
-async def test_a_clock_that_is_four_minutes_off_does_no_harm(tmp_path: Path, ahead_s: float) -> None:
-    async with running(tmp_path) as world:
+async def test_a_clock_that_is_four_minutes_off_does_no_harm(
+    tmp_path: Path, autojump_clock: MockClock, ahead_s: float
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         world["dc2"].clock.set(ahead_s)
         world["dc2"].crash()
         await world["dc2"].start()
@@ -237,8 +256,10 @@ async def test_a_clock_that_is_four_minutes_off_does_no_harm(tmp_path: Path, ahe
         assert (await world["dc2"].call(lambda node: node.messages()))[0].flags == {"\\Seen", "$Later"}
 
 
-async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_until_it_is_set(tmp_path: Path) -> None:
-    async with running(tmp_path) as world:
+async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_until_it_is_set(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
         world["dc3"].clock.set(360)
         world["dc3"].crash()
         await world["dc3"].start()
@@ -251,8 +272,8 @@ async def test_a_clock_that_is_six_minutes_off_parts_a_node_from_the_others_unti
         assert await texts(world["dc3"]) == ["without dc3"]
 
 
-async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path) -> None:
-    async with running(tmp_path, Plan(durability=DurabilityConfig(3))) as world:
+async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock, Plan(durability=DurabilityConfig(3))) as world:
         await save(world["dc1"], "first")
         for other in ("dc2", "dc3"):
             world.network.road("dc1", other).bytes_per_s = 500  # alive, and of no use
@@ -265,9 +286,9 @@ async def test_a_request_is_answered_in_time_whatever_happens(tmp_path: Path) ->
 # ---- elections
 
 
-async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path) -> None:
+async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nobody numbers before all have dropped what they mastered, and a new master knows what the last one did."""
-    async with running(tmp_path, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
+    async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:
 
         async def client(sid: str) -> None:
             while True:
