@@ -163,6 +163,8 @@ class Copy:
     The master takes date and flags from the source. From a master there is one message and the entry stands for
     itself: no UIDs of the source, the GUID of the new placement (another one if the destination already held the
     source's), and `content_hash` and `size`, so that nobody needs the source to apply it.
+
+    `once`: a message that the destination holds is not copied again, and its UID there is the answer.
     """
 
     source: int
@@ -175,6 +177,7 @@ class Copy:
     content_hash: bytes | None = None
     size: int | None = None
     entry: EntryHeader | None = None
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,6 +283,7 @@ def _(copy: c.Copy) -> list[Field]:
         *_option("HASH", _content_hash, copy.content_hash),
         *_option("SIZE", _number, copy.size),
         *_entry(copy.entry),
+        *(["ONCE"] if copy.once else []),
     ]
 
 

@@ -236,6 +236,25 @@ class _Meaning(Transformer[Token, object]):
     ) -> c.Save:
         return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
 
+    def copy(  # noqa: PLR0917 - the same
+        self,
+        source: int,
+        destination: int,
+        source_uids: UidSet,
+        guids: tuple[bytes, ...],
+        received_ms: int,
+        flags: tuple[str, ...],
+        uid: int | None,
+        content_hash: bytes | None,
+        size: int | None,
+        entry: c.EntryHeader | None,
+        once: Token | None,
+    ) -> c.Copy:
+        return c.Copy(
+            source, destination, source_uids, guids, received_ms, flags, uid, content_hash, size, entry,
+            once=once is not None,
+        )  # fmt: skip
+
     def subscribe(self, user: str, name: str, entry: c.EntryHeader | None) -> c.Subscribe:
         return c.Subscribe(user, name, subscribed=True, entry=entry)
 
@@ -252,7 +271,7 @@ class _Meaning(Transformer[Token, object]):
     entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
-    mbox, copy, expunge, store, merge = c.Mbox, c.Copy, c.Expunge, c.Store, c.Merge
+    mbox, expunge, store, merge = c.Mbox, c.Expunge, c.Store, c.Merge
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync, log, fetch_uid, fetch_guid, fetch_hash = c.Sync, c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored

@@ -103,7 +103,7 @@ class Coordinator:
             routes_changed=self._routes_changed,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.healer = Healer(store, self.mastership, self.submit, environment.new_guid, config.conflict.uid)
+        self.healer = Healer(store, self.mastership, self.submit, config.conflict.uid)
         self.feeds: dict[str, Feed] = {}
         self._new_id = environment.new_guid
         self._contexts: dict[str, dict[str, int]] = {}

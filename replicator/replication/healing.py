@@ -22,7 +22,7 @@ from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import MailError
 from replicator.replication.mastership import Mastership
-from replicator.replication.operations import CopyOperation, ExpungeOperation, NewId, Operation
+from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
 from replicator.store import branches
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -66,13 +66,11 @@ class Healer:
         store: Store,
         mastership: Mastership,
         submit: Submit,
-        new_id: NewId,
         uid: UidConflict = UidConflict.RENUMBER,
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._submit = submit
-        self._new_id = new_id
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
         self._joining: dict[bytes, trio.Event] = {}
@@ -191,10 +189,8 @@ class Healer:
     async def _move(self, stray: branches.Stray) -> None:
         for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
-            copy = CopyOperation(
-                stray.source, stray.destination, UidSet.of(uids), guids, tuple(self._new_id() for _ in uids)
-            )
-            await self._submit(copy)
+            # Tried again before the first try is shown here, it must not bring the mail twice.
+            await self._submit(CopyOperation(stray.source, stray.destination, UidSet.of(uids), guids, guids))
         await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
 
     async def _look_after(self, key: MailboxKey) -> bool:

@@ -113,19 +113,26 @@ class SaveOperation:
 
 @dataclass(frozen=True, slots=True)
 class CopyOperation:
-    """Copy messages between mailboxes of one user: all of them, in one entry."""
+    """Copy messages between mailboxes of one user: all of them, in one entry.
+
+    `spare_guids`: for copies that may not keep theirs. The same as `guids`: what is there is not copied again.
+    """
 
     source: MailboxKey
     key: MailboxKey
     uids: UidSet
     guids: tuple[bytes, ...]
-    spare_guids: tuple[bytes, ...] = field(compare=False)  # for copies that may not keep theirs; kept for a second try
-    can_repeat: bool = False
+    spare_guids: tuple[bytes, ...] = field(compare=False)
+
+    @property
+    def can_repeat(self) -> bool:
+        """See `Operation`."""
+        return self.spare_guids == self.guids
 
     def command(self, link: PeerLink) -> Command:
         """COPY without UID."""
         source, destination = link.number(self.source), link.number(self.key)
-        return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=())
+        return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=(), once=self.can_repeat)
 
     def run(self, tx: Transaction) -> Reply:
         """Saved."""
@@ -321,7 +328,7 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operat
             if len(command.guids) != len(command.source_uids):
                 raise ProtocolError("a COPY must give one GUID for each UID")
             source, destination = key(command.source), key(command.destination)
-            spare = tuple(new_id() for _ in command.guids)
+            spare = command.guids if command.once else tuple(new_id() for _ in command.guids)
             return [CopyOperation(source, destination, command.source_uids, command.guids, spare)]
         case Expunge():
             return [ExpungeOperation(key(command.mailbox), command.uids, command.head)]

@@ -62,7 +62,10 @@ def save(
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """One message to be copied: where it was seen, which it is, and a GUID for a copy that may not keep it."""
+    """One message to be copied: where it was seen, which it is, and a GUID for a copy that may not keep it.
+
+    The same GUID again: the message is not copied where it is already.
+    """
 
     uid: int
     guid: bytes

@@ -87,6 +87,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "modseq": numbers,
     "name": texts,
     "now": st.booleans(),
+    "once": st.booleans(),
     "number": numbers_32,
     "origin": origins,
     "received_ms": dates,

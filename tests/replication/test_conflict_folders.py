@@ -7,7 +7,10 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
+from protocol.values import UidSet
 from replicator.mailstore import INBOX, SEPARATOR, Folder
+from replicator.replication.moving import folder_key
+from replicator.replication.operations import CopyOperation
 from replicator.store.branches import strays
 from resync import tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -287,6 +290,24 @@ async def test_an_inbox_that_both_sides_rename_leaves_one_inbox_with_all_later_m
             INBOX: ["here", "there"],
             "Later": ["old"],
         }
+
+
+async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_often_that_is_tried(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        here, there = nodes.all()
+        work = await there.mail.create_folder(USER, "Work")
+        await there.save("makes dc2 the master", "Work")
+        await here.save("moves")
+        await nodes.converged()
+        (message,) = await here.messages()
+        source, destination = folder_key(await here.inbox()), folder_key(work)
+        copy = CopyOperation(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
+        replies = [await here.coordinator.submit(copy) for _ in range(2)]
+        assert here.coordinator.mastership.known_master(destination) == "dc2"
+        assert await there.texts("Work") == {1: "makes dc2 the master", 2: "moves"}
+        assert replies[0] == replies[1]
 
 
 async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_clock: MockClock) -> None:
