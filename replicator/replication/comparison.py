@@ -1,4 +1,7 @@
-"""Comparing one mailbox between nodes: what a new master does before it numbers (design section 5)."""
+"""Comparing one mailbox between nodes: what a new master does before it numbers (design section 5).
+
+And what it does to know how many disks have an entry that another node has numbered.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import trio
 from protocol.commands import Done, Mbox, Mismatch, RefusalCode, Refused, Reply
 from protocol.values import Dot
 from replicator.errors import MailError
+from replicator.replication.durability import Durability
 from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
@@ -28,7 +32,9 @@ async def compare(store: Store, mastership: Mastership, link: PeerLink, mbox: Mb
         key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
         return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
     mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
-    if mine is None or (mine.head == mbox.head and mine.digest() == mbox.digest):
+    if mine is None:
+        return Done() if mbox.head is None else Mismatch(("head",), None, ())
+    if mine.head == mbox.head and mine.digest() == mbox.digest:
         return Done()
     fields = ("head",) if mine.head != mbox.head else ("digest",)
     return Mismatch(fields, mine.head, tuple(Dot(origin, seq) for origin, seq in sorted(mine.context.items())))
@@ -65,6 +71,23 @@ async def catch_up(store: Store, mastership: Mastership, healer: Healer, key: Ma
                 nursery.start_soon(try_to_catch_up_with, sid)
     if failures:
         raise failures[0]
+
+
+async def ask_who_has(store: Store, mastership: Mastership, durability: Durability, key: MailboxKey) -> None:
+    """Let all nodes of the component say at which head they are: what that is rests on their disks."""
+    chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
+
+    async def ask(sid: str, mine: Chain) -> None:
+        link = mastership.toward(sid)
+        reply = await _ask(link, sid, key, mine) if link else None
+        head = mine.head if isinstance(reply, Done) else reply.head if isinstance(reply, Mismatch) else None
+        if head is not None:
+            durability.acknowledged(sid, {head.origin: head.seq})
+
+    async with trio.open_nursery() as nursery:
+        for sid in mastership.table.component:
+            if chain is not None and sid != mastership.sid:
+                nursery.start_soon(ask, sid, chain)
 
 
 async def _ask(link: PeerLink, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:

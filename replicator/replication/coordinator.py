@@ -35,7 +35,7 @@ from protocol.commands import (
     Saved,
     Who,
 )
-from protocol.values import sid_of
+from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
@@ -59,6 +59,7 @@ from replicator.store.transaction import Commit, Transaction
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
+ASK_AFTER_S = 0.5  # for ACKs that are on their way
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
 SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
 
@@ -203,8 +204,16 @@ class Coordinator:
         self.durability.check()
         reply = await self._run(operation)
         for dot in dots_of(reply):
-            await self.durability.wait(dot)
+            await self._wait_durable(operation.key, dot)
         return reply
+
+    async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
+        """A change that was there already rests on another node's entry, whose ACKs go to that node."""
+        if dot.origin != self.store.origin:
+            with trio.move_on_after(ASK_AFTER_S):
+                return await self.durability.wait(dot)
+            await comparison.ask_who_has(self.store, self.mastership, self.durability, key)
+        return await self.durability.wait(dot)
 
     async def _run(self, operation: Operation) -> Reply:
         mastership = self.mastership

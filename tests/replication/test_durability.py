@@ -267,3 +267,17 @@ async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -
     durability.acknowledged("dc2", {"dc1.a": 3})
     with trio.fail_after(5):
         await durability.wait(Dot("dc1.a", 5))
+
+
+async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number_of_links(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The ACKs of dc3 went to dc2, who numbered the change; dc1 is the master now, and asks."""
+    async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
+        await nodes.make_line()
+        await nodes["dc2"].save("first")
+        await nodes["dc2"].flag(1)
+        await nodes.converged()
+        await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc1")
+        with trio.fail_after(5):
+            await nodes["dc1"].flag(1)
