@@ -114,6 +114,7 @@ class Mount:
         self._disk = disk
         self._wal = disk.directory / f"{DATABASE}-wal"
         self.synced_bytes = self._wal.stat().st_size if self._wal.exists() else 0
+        self.before_writing: Callable[[], None] = lambda: None
         self._dead = False
         self._pending: dict[int, Callable[[], object]] = {}
         self._started = 0
@@ -129,6 +130,8 @@ class Mount:
         if self._dead:
             raise PowerCutError
         del self._pending[number]
+        if _writer_of(work) is not None:
+            self.before_writing()
         return work()
 
     def open(self, path: Path) -> sqlite3.Connection:
@@ -156,11 +159,16 @@ class Mount:
         """What the writer was about to write may be on its way to the disk."""
         self._dead = True
         for work in self._pending.values():
-            if isinstance(work, partial) and isinstance(getattr(work.func, "__self__", None), Writer):
-                writer: Writer = work.func.__self__  # type: ignore[attr-defined]
+            if (writer := _writer_of(work)) is not None:
                 with suppress(sqlite3.Error):
                     writer._connection.execute("PRAGMA wal_autocheckpoint = 0")
                     work()
+
+
+def _writer_of(work: Callable[[], object]) -> Writer | None:
+    """Whose batch the work is; None: it is something else."""
+    owner = getattr(work.func, "__self__", None) if isinstance(work, partial) else None
+    return owner if isinstance(owner, Writer) else None
 
 
 class _Connection(sqlite3.Connection):

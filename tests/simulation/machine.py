@@ -44,6 +44,10 @@ class Observer(Protocol):
         """Called in the place of `submit`, which it calls."""
         ...
 
+    def may_still_number(self, machine: Machine) -> list[str]:
+        """Other nodes that may number what this one masters now: none, if elections are what they promise."""
+        ...
+
 
 class _ObservedCoordinator(Coordinator):
     machine: Machine
@@ -72,6 +76,10 @@ class Life:
     node: Node
     nursery: trio.Nursery
     is_up: bool = True  # to clients, and to who watches
+    began: float = field(default_factory=trio.current_time)
+    term: int = 0  # as of when it last wrote
+    term_began: float = 0.0
+    rivals: list[str] = field(default_factory=list)  # see `Observer.may_still_number`
 
 
 class Clock:
@@ -201,6 +209,7 @@ class Machine:
                     node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     async with trio.open_nursery() as nursery:
                         life = self.life = Life(owner, node, nursery)
+                        mount.before_writing = self._note_term
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
                         self._network.accepting[self.sid] = self._accept
                         nursery.start_soon(coordinator.run)
@@ -211,6 +220,14 @@ class Machine:
                 raise
         finally:
             stopped.set()
+
+    def _note_term(self) -> None:
+        """The writer is about to number, in this term or not at all."""
+        if (life := self.life) is not None:
+            term = life.node.coordinator.mastership.masters.term
+            if term != life.term:
+                life.term, life.term_began = term, trio.current_time()
+            life.rivals = self._observer.may_still_number(self)
 
     async def _accept(self, stream: trio.abc.Stream) -> None:
         if self.life is not None and not self.life.nursery.cancel_scope.cancel_called:
@@ -281,6 +298,8 @@ def _while_up(life: Life, watch: Watch, story: Story) -> Listener:
     def note(commit: Commit) -> None:
         if life.is_up:
             for item in commit.logged:
+                own = item.entry.dot.origin == life.node.store.origin and len(item.entry.predecessors) < 2
+                assert not (own and life.rivals), f"{life.node.sid} numbers while {life.rivals} have not dropped"
                 story.fold(f"{life.node.sid} {trio.current_time()} {item.entry.dot}".encode() + item.entry.pack())
             watch.note(commit)
 

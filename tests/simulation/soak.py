@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exception
@@ -61,6 +61,8 @@ def soak(seeds: Sequence[int], jobs: int, stop_at: int) -> list[int]:
                 _say(f"{done} of {len(seeds)} seeds, {len(failed)} failed")
             if len(failed) >= stop_at:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in active_children():
+                    process.terminate()
                 break
     took_s = time.monotonic() - began
     _say(

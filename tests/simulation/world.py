@@ -32,6 +32,7 @@ from tests.simulation.story import Story
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
 
+RESTART_S = 5.0  # before a term: whoever has started since may have dropped in the run before that
 SLACK_S = 1.0  # of a deadline: for the disk, and for what the scheduler does in between
 
 
@@ -142,6 +143,22 @@ class World:
                 needed = self._copies_needed(machine.sid, dot.sid, before)
                 self.history.acknowledge(dot, needed, f"at {machine.sid}", began)
         return reply
+
+    def may_still_number(self, machine: Machine) -> list[str]:
+        """See `Observer`: nodes of its component that are in an earlier term than it is (design section 5).
+
+        One that has started again since has nothing to drop.
+        """
+        life = machine.life
+        assert life is not None
+        rivals = [self.machines[sid] for sid in life.node.coordinator.mastership.table.component if sid != machine.sid]
+        return [
+            rival.sid
+            for rival in rivals
+            if rival.life is not None
+            and rival.life.began < life.term_began - RESTART_S
+            and rival.life.node.coordinator.mastership.masters.term < life.term
+        ]
 
     def _standing(self, sid: str) -> tuple[int, tuple[str, ...]] | None:
         """A node's term, and whom it can reach in it."""
