@@ -14,6 +14,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.store import chain as chains
+from replicator.store import reading
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
@@ -117,6 +118,7 @@ class Client:
     async def _look(self, node: Node, name: str) -> MailboxView:
         """Open a folder and bring the cache up to date."""
         view = await self._open(node, name)
+        _check_view(node, view)
         key, context = (node.sid, name), _context(node, view)
         known = self._caches.get(key)
         if known is not None and known.uidvalidity == view.uidvalidity:
@@ -253,6 +255,15 @@ def _uids(messages: list[Message]) -> UidSet:
 def _context(node: Node, view: MailboxView) -> dict[str, int]:
     chain = chains.load(node.store._connection, view.mailbox_id)
     return dict(chain.context) if chain else {}
+
+
+def _check_view(node: Node, view: MailboxView) -> None:
+    """What is in memory is what is on disk."""
+    if node.store.views._views.get(view.mailbox_id) is not view:
+        return  # the mailbox has become another one since it was opened
+    chain, messages, _ = reading.messages(node.store._connection, view.mailbox_id)
+    assert list(view.messages.values()) == messages, f"a view of {node.sid} is not what is on its disk"
+    assert (view.uidnext, view.highestmodseq) == ((chain.uidnext, chain.highestmodseq) if chain else (1, 0))
 
 
 def _shows_all(node: Node, view: MailboxView, began: float) -> bool:

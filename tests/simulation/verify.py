@@ -44,6 +44,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     for mailbox_id in rows.keys() | known.mailboxes():
         _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
     _check_uids(known, node, rows)
+    _check_once(history)
     _check_trees(known, node)
     for machine in world.up():
         await _check_sight(machine.node, rows)
@@ -112,6 +113,16 @@ def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
         if standing and max(standing).value:
             found[placement].add(flag)
     return {placement: frozenset(flags) for placement, flags in found.items()}
+
+
+def _check_once(history: History) -> None:
+    """A SAVE that was tried again, by whatever way, made one mail: clients never save a text twice."""
+    guids: dict[bytes, set[bytes]] = defaultdict(set)
+    for added in history.added.values():
+        if not added.copied:
+            guids[added.content_hash].add(added.guid)
+    twice = [content_hash.hex() for content_hash, found in guids.items() if len(found) > 1]
+    assert not twice, f"texts that were saved once became several mails: {twice}"
 
 
 def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
