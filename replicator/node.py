@@ -89,7 +89,12 @@ def _doors(
     http_metrics = HttpMetrics(registry)
     http = HttpServer(
         HttpServices(
-            sid=sid, mail=mail, status=report, masters=coordinator.mover, users=users, registry=registry,
+            sid=sid,
+            mail=mail,
+            status=report,
+            masters=coordinator.mover,
+            users=users,
+            registry=registry,
             metrics=http_metrics,
         )
     )
