@@ -155,6 +155,12 @@ def is_full(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", None) in codes
 
 
+def is_failing(error: Exception) -> bool:
+    """Whether the disk does not do what it is told, for another reason than that it is full."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_IOERR and not is_full(error)
+
+
 def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
     """The connection that writes; creates the database if it is not there.
 

@@ -7,6 +7,7 @@ in order, before any of its callers goes on.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from typing import Generic, TypeVar, cast
 import trio
 
 from replicator.environment import ThreadRunner
-from replicator.errors import DiskFullError, HistoryError, MailError
+from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.store import schema
 from replicator.store.transaction import Commit, Memory, Transaction
 from resync.clock import HybridClock
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -75,7 +78,8 @@ class Writer:
     async def submit(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the writer's thread and return its result once it is on disk.
 
-        Raises what `work` raises, DiskFullError, or sqlite3.Error. Cancelled, the work may still be done.
+        Raises what `work` raises, DiskFullError, UnavailableError where the disk fails, or sqlite3.Error. Cancelled,
+        the work may still be done.
         """
         async with self._room:
             job = _Job(work)
@@ -148,4 +152,7 @@ def _last_time(connection: sqlite3.Connection) -> int:
 def _translated(error: Exception) -> Exception:
     if schema.is_full(error):
         return DiskFullError("the disk is full; nothing was stored")
+    if schema.is_failing(error):
+        log.error("the database could not be written: %s", error)
+        return UnavailableError(f"the disk fails ({error}); the change may or may not have been made; try again")
     return error

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Dot
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, FolderNotFoundError
+from replicator.errors import DiskFullError, FolderNotFoundError, UnavailableError
 from replicator.store import reading, writer
 from replicator.store.content import read_text
 from replicator.store.store import Store
@@ -204,7 +204,7 @@ class _FailingConnection(sqlite3.Connection):
         return super().execute(sql, parameters)  # type: ignore[arg-type]
 
 
-async def test_a_flush_ends_also_where_the_disk_takes_nothing(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_refuses_changes_and_lets_a_flush_end(tmp_path: Path) -> None:
     opened: list[_FailingConnection] = []
 
     def open_failing(path: Path) -> sqlite3.Connection:
@@ -213,7 +213,7 @@ async def test_a_flush_ends_also_where_the_disk_takes_nothing(tmp_path: Path) ->
 
     async with open_store(tmp_path, environment=Environment(open_database=open_failing)) as store:
         opened[0].fails = True
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(UnavailableError, match=r"the disk fails \(disk I/O error\)"):
             await save(store, 1)
         await store.flush()
         opened[0].fails = False
