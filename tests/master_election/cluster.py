@@ -182,7 +182,7 @@ class Cluster:
             if self.nodes[at].masters.is_moving(scope):
                 return self._say(f"{' > '.join(path)}  a change of {scope} waits")
             if to is None or to == came_from or at in path[:-1]:
-                for each in path[path.index(at) :]:
+                for each in path:  # the refusal goes back the same way
                     self.nodes[each].masters.bounced(scope)
                 return self._say(f"{' > '.join(path)}  a change of {scope} goes back: NOT-MASTER")
             at, came_from = to, at
