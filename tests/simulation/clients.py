@@ -42,7 +42,7 @@ class Client:
         self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
         self._mails = 0
         self._actions: list[tuple[float, Action]] = [
-            (7, self._save), (4, self._flag), (2, self._flag_unchanged), (3, self._expunge), (2, self._copy),
+            (7, self._save), (4, self._flag), (2, self._flag_unchanged), (3, self._expunge), (4, self._copy),
             (1, self._move), (1.5, self._change_folders),
         ]  # fmt: skip
         self.old_caches: list[Cache] = []  # of nodes that have begun anew
@@ -132,7 +132,7 @@ class Client:
     async def _save(self, node: Node, view: MailboxView) -> str:
         self._mails += 1
         text = f"mail {self._mails} of {self._name}"
-        size = self._dice.choice((0, 0, 0, 100, 3000, 30_000))
+        size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
         folder = Folder(self._user, "", view.mailbox_id, view.uidvalidity)
         flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
         saved = await node.mail.save(folder, NewMessage(text.encode() + b"." * size, flags))

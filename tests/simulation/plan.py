@@ -25,6 +25,7 @@ class Plan:
     sync_s: float = 0.001
     clocks_s: tuple[float, float] = (0.0, 0.0)  # how far clocks may be ahead: at least, at most
     clients: int = 0
+    readers: int = 0  # by IMAP
     users: tuple[str, ...] = ("alice",)
     pause_s: float = 1.0  # of a client between two sessions, at most
     chaos_s: float = 0.0
@@ -42,7 +43,8 @@ class Plan:
             f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
             f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
             f" clocks {self.clocks_s[0]:.0f} to {self.clocks_s[1]:.0f} s ahead;"
-            f" {self.clients} clients of {', '.join(self.users)}; {self.chaos_s:.0f} s with {weights or 'no faults'}"
+            f" {self.clients} clients and {self.readers} readers of {', '.join(self.users)};"
+            f" {self.chaos_s:.0f} s with {weights or 'no faults'}"
         )
 
 
@@ -67,6 +69,7 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         sync_s=dice.choice((0.0005, 0.002, 0.01)),
         clocks_s=dice.choice(((0.0, 0.0), (-1.0, 1.0), (low_s, low_s + CLOCK_WINDOW_S))),
         clients=dice.randint(3, 8),
+        readers=dice.choice((0, 1, 2)),
         users=("alice", "bob", "carol@example.org")[: dice.choice((1, 1, 1, 1, 2, 3))],
         pause_s=dice.choice((0.1, 0.4, 0.8)),
         chaos_s=dice.uniform(60, 100) if is_long else dice.uniform(6, 18) * min(1.0, (3 / size) ** 1.5),

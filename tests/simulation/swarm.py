@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from tests.simulation.clients import Client
 from tests.simulation.faults import KINDS, Chaos
 from tests.simulation.plan import Plan, draw
+from tests.simulation.readers import Reader
 from tests.simulation.world import World, simulated
 
 LIMIT_S = 100.0  # of a core, for one seed: a hundred times what the average takes
@@ -65,14 +66,18 @@ async def run_plan(plan: Plan, directory: Path) -> str:
 async def _run(world: World) -> None:
     await world.start()
     clients = [Client(world, number) for number in range(world.plan.clients)]
+    readers = [Reader(world, number) for number in range(world.plan.readers)]
     with trio.move_on_after(world.plan.chaos_s):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Chaos(world, clients, nursery).run)
-            for client in clients:
-                nursery.start_soon(client.run)
+            for run in (*(client.run for client in clients), *(reader.run for reader in readers)):
+                nursery.start_soon(run)
     await world.heal()
     for client in clients:
         for machine in world.up():
             await client.insist(machine)
     await world.settle()
+    for reader in readers:
+        for machine in world.up():
+            await reader.insist(machine)
     await world.verify([cache for client in clients for cache in client.caches])

@@ -61,6 +61,7 @@ class World:
             for sid in self.sids
         }
         self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
+        self.ids_by_uid: dict[tuple[str, bytes, int], dict[int, str]] = {}  # SID, mailbox, UIDVALIDITY -> EMAILIDs
         self.pairs = list(combinations(self.sids, 2))
         for sid, machine in self.machines.items():
             machine.disk.latency_s = plan.sync_s
@@ -124,6 +125,7 @@ class World:
     def forget(self, sid: str) -> None:
         """The node begins anew: what it showed before it may have forgotten."""
         self.names = {key: mailbox_id for key, mailbox_id in self.names.items() if key[0] != sid}
+        self.ids_by_uid = {key: ids for key, ids in self.ids_by_uid.items() if key[0] != sid}
 
     # ---- as the observer of changes
 
