@@ -292,7 +292,7 @@ async def test_terms_change_without_a_fork_where_all_can_talk(tmp_path: Path, au
 
         async def client(sid: str) -> None:
             while True:
-                await save(world[sid], f"at {sid}")
+                await save(world[sid], f"at {sid}, {trio.current_time()}")
                 await trio.sleep(world.dice.uniform(0, 0.1))
 
         async with trio.open_nursery() as nursery:
