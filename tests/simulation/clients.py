@@ -41,10 +41,13 @@ class Client:
         self._machine = self._dice.choice(list(world.machines.values()))
         self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
         self._mails = 0
-        self._actions: list[tuple[float, Action]] = [
-            (7, self._save), (4, self._flag), (2, self._flag_unchanged), (3, self._expunge), (4, self._copy),
-            (1, self._move), (1.5, self._change_folders),
-        ]  # fmt: skip
+        self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
+        habits = {
+            self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
+            self._move: 1.0, self._change_folders: 1.5,
+        }  # fmt: skip
+        self._actions: list[Action] = list(habits)
+        self._weights = [weight * self._dice.choice((0.1, 1.0, 1.0, 8.0)) for weight in habits.values()]
         self.old_caches: list[Cache] = []  # of nodes that have begun anew
 
     @property
@@ -59,7 +62,7 @@ class Client:
     async def run(self) -> None:
         """Sessions, until cancelled."""
         while True:
-            await trio.sleep(self._dice.uniform(0.01, self._world.plan.pause_s))
+            await trio.sleep(self._dice.uniform(0.01, self._pause_s))
             if self._dice.random() < 0.3 or not self._machine.is_up:
                 self._machine = self._dice.choice(list(self._world.machines.values()))
             patience_s = self._dice.choice((0.5, 2.0, 10.0, SESSION_S))
@@ -89,12 +92,11 @@ class Client:
             name = self._dice.choices(FOLDERS, FOLDER_WEIGHTS)[0]
             view = await self._look(node, name)
             for _ in range(self._dice.randint(1, 3)):
-                weights = [weight for weight, _ in self._actions]
-                action = self._dice.choices([action for _, action in self._actions], weights)[0]
+                action = self._dice.choices(self._actions, self._weights)[0]
                 if not view.messages:
                     action = self._save
                 self._say(f"at {node.sid}: {await action(node, view)}")
-                await trio.sleep(self._dice.uniform(0, 0.1))
+                await trio.sleep(self._dice.uniform(0, self._pause_s / 4))
             await self._look(node, name)
         finally:
             if node is (machine.life and machine.life.node):
