@@ -35,6 +35,7 @@ class Client:
 
     def __init__(self, world: World, number: int) -> None:
         self._world = world
+        self._ledger = world.ledger
         self._dice = random.Random(f"client {world.plan.seed} {number}")
         self._name = f"client {number}"
         self._user = self._dice.choice(world.plan.users)
@@ -137,9 +138,14 @@ class Client:
         size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
         folder = Folder(self._user, "", view.mailbox_id, view.uidvalidity)
         flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
-        saved = await node.mail.save(folder, NewMessage(text.encode() + b"." * size, flags))
+        whole = text.encode() + b"." * size
+        content_hash = self._ledger.asks_to_save(whole)
+        saved = await node.mail.save(folder, NewMessage(whole, flags))
+        if self._hears(node):
+            is_same = saved.uidvalidity == view.uidvalidity
+            self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
         shown = view.messages.get(saved.uid)
-        assert shown is None or shown.size_bytes == len(text) + size, "the UID of a mail that was saved is another's"
+        assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
         return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
 
     async def _flag(self, node: Node, view: MailboxView) -> str:
@@ -173,7 +179,10 @@ class Client:
         if not chosen:
             return "finds nothing to expunge"
         began = trio.current_time()
+        self._ledger.asks_to_remove(view.mailbox_id, chosen)
         await node.mail.expunge(view, _uids(chosen))
+        if self._hears(node):
+            self._ledger.removed(view.mailbox_id, chosen)
         if _shows_all(node, view, began):
             self._check_gone(node, view, chosen)
         return f"expunges {_uids(chosen)} from {view.mailbox_id.hex()[:4]}"
@@ -192,7 +201,11 @@ class Client:
         folder = Folder(self._user, "", to.mailbox_id, to.uidvalidity)
         transfer = node.mail.move if moves else node.mail.copy
         began = trio.current_time()
+        self._ledger.asks_to_copy(chosen)
+        if moves:
+            self._ledger.asks_to_remove(view.mailbox_id, chosen)
         copied = await transfer(view, _uids(chosen), folder)
+        self._note_transfer(node, view, chosen, to, moves=moves)
         texts = {message.uid: message.content_hash for message in chosen}
         for source, destination in copied.uids:
             shown = to.messages.get(destination)
@@ -214,10 +227,19 @@ class Client:
             if choice < 0.75:
                 await mail.rename_folder(user, name, to := self._dice.choice(("Work", "Done", "Trash/Old")))
                 return f"renames {name} to {to}"
-            await mail.delete_folder(user, name)
+            with self._ledger.deletes_folder():
+                await mail.delete_folder(user, name)
         except (FolderExistsError, FolderNotFoundError) as error:
             return f"cannot change {name}: {error}"
         return f"deletes {name}"
+
+    def _note_transfer(
+        self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool
+    ) -> None:
+        if self._hears(node):
+            self._ledger.promised(to.mailbox_id, [message.content_hash for message in chosen])
+            if moves:
+                self._ledger.removed(view.mailbox_id, chosen)
 
     # ---- what it holds the node to
 
@@ -245,6 +267,11 @@ class Client:
     def _some(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())
         return self._dice.sample(messages, min(len(messages), self._dice.randint(1, 3)))
+
+    def _hears(self, node: Node) -> bool:
+        """Whether what a node answers leaves it: not if it ends just then."""
+        life = self._world[node.sid].life
+        return life is not None and life.node is node
 
     def _say(self, what: str) -> None:
         self._world.story.say(f"{self._name} of {self._user} {what}")

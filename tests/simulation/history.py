@@ -121,6 +121,11 @@ class History:
         self._held[sid] = dict(context)
         self.lost |= {dot for dot in self.acknowledged if not self.holders(dot)}
 
+    @property
+    def has_lost_disks(self) -> bool:
+        """Whether any disk was replaced."""
+        return bool(self._losses)
+
     # ---- what clients are told
 
     def acknowledge(self, dot: Dot, needed: int, what: str, began: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -13,6 +13,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from protocol.commands import Reply
+from protocol.values import Dot
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import MailError
@@ -20,8 +21,10 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import Operation
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.store.reading import MailboxKey
 from replicator.store.store import Listener, Store
 from replicator.store.transaction import Commit
+from replicator.view import Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
 from tests.simulation.disk import Disk
@@ -44,6 +47,10 @@ class Observer(Protocol):
         """Called in the place of `submit`, which it calls."""
         ...
 
+    def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
+        """A client's node asks for this."""
+        ...
+
     def may_still_number(self, machine: Machine) -> list[str]:
         """Other nodes that may number what this one masters now: none, if elections are what they promise."""
         ...
@@ -56,6 +63,14 @@ class _ObservedCoordinator(Coordinator):
     async def submit(self, operation: Operation) -> Reply:
         submit = super().submit
         return await self.observer.submit(self.machine, lambda: submit(operation))
+
+
+class _ObservedMail(ClusterMail):
+    observer: Observer
+
+    async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
+        self.observer.expunges(key.mailbox_id, wanted)
+        await super()._expunge(key, wanted, head)
 
 
 @dataclass(eq=False)
@@ -204,7 +219,8 @@ class Machine:
                         config, store, environment, lambda peer: self._network.connect(self.sid, peer.id)
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
-                    mail, registry = ClusterMail(store, coordinator, environment), CollectorRegistry()
+                    mail, registry = _ObservedMail(store, coordinator, environment), CollectorRegistry()
+                    mail.observer = self._observer
                     report = Report(coordinator, store, environment, registry)
                     node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     async with trio.open_nursery() as nursery:

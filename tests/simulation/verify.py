@@ -46,6 +46,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_uids(known, node, rows)
     _check_once(history)
     _check_trees(known, node)
+    _check_ledger(world, known, node, rows)
     for machine in world.up():
         await _check_sight(machine.node, rows)
     await _check_caches(known, world, caches)
@@ -160,6 +161,20 @@ def _check_trees(known: _Known, node: Node) -> None:
     for user in {item.user for item in changes}:
         expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
         assert reading.subscriptions(connection, user) == expected, f"subscriptions of {user}"
+
+
+def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
+    """What clients asked for and were told, whatever nodes have numbered."""
+    lost: set[tuple[bytes | None, bytes]] = set()
+    for placement, added in known.history.added.items():
+        if not known.has(placement[0]):
+            lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
+    gone = node.store._connection.execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
+    standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone}
+    by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
+    world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost)
+    if not known.history.has_lost_disks:
+        world.ledger.check_gone(rows)
 
 
 async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -20,11 +20,13 @@ from protocol.commands import Reply
 from replicator.config import Config, PeerConfig, WhenShort, default_config
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.replication.operations import dots_of
+from replicator.view import Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.simulation import settling
 from tests.simulation.cache import Cache
 from tests.simulation.history import History
+from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
@@ -44,6 +46,7 @@ class World:
         self.dice = random.Random(f"world {plan.seed}")
         self.story = Story(directory)
         self.history = History(unnoticed_s=plan.mastership.timeout_s)
+        self.ledger = Ledger()
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
         self.machines = {
@@ -145,6 +148,10 @@ class World:
                 needed = self._copies_needed(machine.sid, dot.sid, before)
                 self.history.acknowledge(dot, needed, f"at {machine.sid}", began)
         return reply
+
+    def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
+        """See `Observer`."""
+        self.ledger.expunges(mailbox_id, messages)
 
     def may_still_number(self, machine: Machine) -> list[str]:
         """See `Observer`: nodes of its component that are in an earlier term than it is (design section 5).

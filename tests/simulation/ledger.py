@@ -1,0 +1,94 @@
+"""What clients asked for and were told, and whether it is so in the end.
+
+`History` and `verify` go by what nodes have numbered: a node that numbers what nobody asked for is not refuted by its
+own entries. This is kept by the clients alone. Mail is known by its text, which no client saves twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
+
+from replicator.view import Message
+from resync.row import Row
+from tests.simulation.history import Placement
+
+_DELETES_FOLDER: ContextVar[bool] = ContextVar("_DELETES_FOLDER", default=False)
+
+
+class Ledger:
+    """Texts are named by their SHA-256. What is asked for is noted before it is asked for, OK when it is heard."""
+
+    def __init__(self) -> None:
+        self._asked: Counter[bytes] = Counter()  # how often it may be there
+        self._promised: set[tuple[bytes | None, bytes]] = set()  # mailbox and text; None: in whichever mailbox
+        self._unwanted: set[tuple[bytes, bytes]] = set()  # mailbox and text that some client wants gone from it
+        self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
+
+    def asks_to_save(self, text: bytes) -> bytes:
+        """The name of the text."""
+        content_hash = sha256(text).digest()
+        self._asked[content_hash] += 1
+        return content_hash
+
+    def asks_to_copy(self, messages: Iterable[Message]) -> None:
+        """Each once."""
+        self._asked.update(message.content_hash for message in messages)
+
+    def promised(self, mailbox_id: bytes | None, texts: Iterable[bytes]) -> None:
+        """OK: they are in that mailbox; None: in one that has taken its place."""
+        self._promised.update((mailbox_id, text) for text in texts)
+
+    def asks_to_remove(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
+        """These, which the client sees there."""
+        self._unwanted.update((mailbox_id, message.content_hash) for message in messages)
+
+    def removed(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
+        """OK: they are not there any more."""
+        self._gone.update((mailbox_id, (message.dot, message.change)) for message in messages)
+
+    @contextmanager
+    def deletes_folder(self) -> Iterator[None]:
+        """What goes with a folder is what its node shows as that is deleted: `expunges` hears of it."""
+        token = _DELETES_FOLDER.set(True)
+        try:
+            yield
+        finally:
+            _DELETES_FOLDER.reset(token)
+
+    def expunges(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
+        """A node is about to ask the master for this, on behalf of the client whose task this is."""
+        if _DELETES_FOLDER.get():
+            self.asks_to_remove(mailbox_id, messages)
+
+    def check(
+        self,
+        rows: Mapping[bytes, Iterable[Row]],
+        standing: Collection[bytes],
+        is_lost: Callable[[bytes | None, bytes], bool],
+    ) -> None:
+        """All is as clients were told. `rows` by mailbox; mail of mailboxes that are not `standing` is elsewhere.
+
+        `is_lost`: whether a mail may be gone from a mailbox, or from all, because disks were lost.
+        """
+        there: dict[bytes, Counter[bytes]] = defaultdict(Counter)  # text -> how often in which mailbox
+        for mailbox_id, found in rows.items():
+            for row in found:
+                there[row.content_hash][mailbox_id] += 1
+        for text, most in self._asked.items():
+            count = there[text].total()
+            assert count <= most, f"ledger: {text.hex()} is there {count} times, saves and copies explain {most}"
+        unwanted = self._unwanted | {(None, text) for _, text in self._unwanted}
+        for promised_to, text in self._promised:
+            place = promised_to if promised_to in standing else None
+            is_there = there[text].total() if place is None else there[text][place]
+            excused = (place, text) in unwanted or is_lost(place, text)
+            assert is_there or excused, f"ledger: {text.hex()} is not in {place.hex() if place else 'any mailbox'}"
+
+    def check_gone(self, rows: Mapping[bytes, Collection[Placement]]) -> None:
+        """What was removed with OK has not stayed. Where no disk was lost, with which that may have gone."""
+        left = [placement for mailbox_id, placement in self._gone if placement in rows.get(mailbox_id, ())]
+        assert not left, f"ledger: removed with OK, and there: {left}"
