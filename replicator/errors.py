@@ -64,7 +64,7 @@ class HistoryError(Exception):
 
 
 class MailboxFullError(MailError):
-    """The mailbox has no UIDs left. Nothing was stored."""
+    """The mailbox has no UIDs left, or the user no UIDVALIDITYs. Nothing was stored."""
 
 
 class ConfigError(Exception):

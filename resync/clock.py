@@ -1,22 +1,30 @@
-"""The hybrid logical clock (design section 2): near the wall clock, never backwards, always after what it has seen."""
+"""The hybrid logical clock (design section 2): near the wall clock, never backwards, always after what it has seen.
+
+Entries of a node whose clock was wrong, however far, must be taken: there is mail in them. Following them keeps causes
+before effects, and costs only that times mean less than they look until the wall clock has caught up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 COUNTER_BITS = 16
+WALL_MAX_MS = 1 << 45
+"""The year 3084: a clock that says more is not believed."""
+FOLLOWED_MAX_MS = WALL_MAX_MS + (1 << 40)
+"""No clock that is believed comes so far by counting: beyond are lies, and there is always room to go on."""
 
 
 class HybridClock:
     """48 bits of milliseconds above 16 bits of counter. Owned by the one thread that numbers entries."""
 
-    def __init__(self, clock_ms: Callable[[], int], last: int = 0) -> None:
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
-        self._last = last
+        self._last = 0
 
     def tick(self) -> int:
         """A time later than all that were given out or observed."""
-        self._last = max(self._last + 1, self._clock_ms() << COUNTER_BITS)
+        self._last = max(self._last + 1, min(self._clock_ms(), WALL_MAX_MS) << COUNTER_BITS)
         return self._last
 
     def wall_ms(self) -> int:
@@ -24,5 +32,6 @@ class HybridClock:
         return self._clock_ms()
 
     def observe(self, time: int) -> None:
-        """Remember a time that another node gave."""
-        self._last = max(self._last, time)
+        """Remember a time that was given out, here or elsewhere."""
+        if time >> COUNTER_BITS <= FOLLOWED_MAX_MS:
+            self._last = max(self._last, time)

@@ -20,20 +20,15 @@ from resync.entry import Merge
 from resync.row import FlagStates, Row
 from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
 
-GAP_MAX = 1 << 12  # of one conflict: thousands of them fit below RISEN_MAX
+GAP_MAX = 1 << 6  # of one conflict: at least 16 of them fit below RISEN_MAX
 ROWS_AT_ONCE = 50_000  # of one change: about 8 MiB, where the wire takes literals of 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """What `conflict.uid = "uidvalidity"` needs to know besides the two states.
-
-    `time_of` gives the time of an entry's stamp; `is_free` says whether none of the user's other folders has the
-    UIDVALIDITY that the folder would have if merges had raised it so far.
-    """
+    """What `conflict.uid = "uidvalidity"` needs to know besides the two states: the time of each entry's stamp."""
 
     time_of: Callable[[Dot], int]
-    is_free: Callable[[int], bool]
 
 
 def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None = None) -> MailboxState:
@@ -137,8 +132,6 @@ def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) ->
     """
     in_order = sorted(survivors, key=lambda row: (anew.time_of(row.dot), row.dot.sid, *_age(row)))
     risen = merged.risen + _gap(in_order)
-    while not anew.is_free(risen):
-        risen += 1
     if risen > RISEN_MAX or merged.uidnext + len(in_order) > UID_MAX - MERGE_HEADROOM:
         return []
     merged.risen = risen

@@ -19,7 +19,7 @@ Placement: TypeAlias = tuple[Dot, int]
 """The entry that added a message, and which of its changes did."""
 
 MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave, if they are not used up already
-RISEN_MAX = 1 << 23  # how far merges may raise a UIDVALIDITY: less than a new folder may be ahead of the others
+RISEN_MAX = (1 << 10) - 1  # how far merges may raise a UIDVALIDITY: so far apart are those of a user's folders
 
 
 class ContradictionError(Exception):

@@ -9,13 +9,12 @@ be missing, although no side showed the folder without it, is created. A subscri
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import count
+from itertools import pairwise
 
-from protocol.values import Dot
+from protocol.values import UID_MAX, Dot
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -28,13 +27,19 @@ from resync.entry import (
     SubscriptionState,
     TreeMerge,
 )
-from resync.state import ContradictionError, joined
+from resync.state import RISEN_MAX, ContradictionError, joined
 
+UIDVALIDITY_STEP = RISEN_MAX + 1
+"""From one folder's to the next: merges raise a UIDVALIDITY where the next folder may be made without knowing of it."""
+UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
+"""Of a folder in the tree."""
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
 SEPARATOR = "/"
 UNITED = ""
 """In the place of a SID: not a user has deleted the folder, but a merge, because another one has its name."""
+GIVEN_UP = "-"
+"""In the place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
 
 
 @dataclass(slots=True)
@@ -97,10 +102,10 @@ class TreeState:
         return self.folders[mailbox_id]
 
     def _check_new(self, entry: Entry, create: FolderCreate) -> None:
-        highest = max((folder.uidvalidity for folder in self.folders.values()), default=0)
+        highest = max((folder.uidvalidity for folder in self.folders.values()), default=-UIDVALIDITY_STEP)
         if create.mailbox_id in self.folders:
             raise ContradictionError(f"{entry.dot} creates a folder with a mailbox id that is taken")
-        if create.uidvalidity <= highest:
+        if create.uidvalidity < highest + UIDVALIDITY_STEP:
             raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY that was given out before")
         if create.uidvalidity > max(highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX:
             raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY of the far future")
@@ -126,11 +131,15 @@ def replay_tree(entries: Iterable[Entry]) -> TreeState:
     return state
 
 
-def merge_trees(ours: TreeState, theirs: TreeState, risen: Mapping[bytes, int]) -> TreeState:
-    """The tree that has seen both branches. Symmetric.
+def uidvalidities_after(highest: int) -> Iterator[int]:
+    """For new folders, where that is the highest that any of the user's folders has or had; the last one for ever."""
+    while True:
+        highest = min(highest + UIDVALIDITY_STEP, UIDVALIDITY_MAX)
+        yield highest
 
-    `risen`: how far merges have raised the UIDVALIDITYs of mailboxes, by mailbox id, above those in the tree.
-    """
+
+def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
+    """The tree that has seen both branches. Symmetric."""
     merged = TreeState(
         modseq=max(ours.modseq, theirs.modseq) + 1,
         context=joined(ours.context, theirs.context),
@@ -141,10 +150,9 @@ def merge_trees(ours: TreeState, theirs: TreeState, risen: Mapping[bytes, int]) 
     for name in ours.subscriptions.keys() | theirs.subscriptions.keys():
         subscriptions = [tree.subscriptions[name] for tree in (ours, theirs) if name in tree.subscriptions]
         merged.subscriptions[name] = max(subscriptions, key=lambda one: (one.time, one.sid, one.subscribed))
-    highest = max((one.uidvalidity + risen.get(one.mailbox_id, 0) for one in merged.folders.values()), default=0)
-    uidvalidities = count(highest + 1)
+    uidvalidities = uidvalidities_after(max((folder.uidvalidity for folder in merged.folders.values()), default=0))
     _unite_names(merged, uidvalidities)
-    _keep_uidvalidities_apart(merged, (ours, theirs), risen, uidvalidities)
+    _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)
     return merged
 
@@ -195,21 +203,27 @@ def _unite_names(tree: TreeState, uidvalidities: Iterator[int]) -> None:
             tree.folders[other.mailbox_id] = other._replace(deleted=True, sid=UNITED)
 
 
-def _keep_uidvalidities_apart(
-    tree: TreeState, sides: Sequence[TreeState], risen: Mapping[bytes, int], uidvalidities: Iterator[int]
-) -> None:
-    """Two sides may have given one UIDVALIDITY to two folders: neither may look like the other under its name."""
-
-    def values(folder: FolderState) -> tuple[int, int]:
-        return folder.uidvalidity, folder.uidvalidity + risen.get(folder.mailbox_id, 0)
-
+def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:
+    """Two folders of different sides may have, or come to have, one UIDVALIDITY: neither may look like the other."""
     folders = [folder for side in sides for folder in side.folders.values()]
-    given = {(value, folder.mailbox_id) for folder in folders for value in values(folder)}
-    holders = Counter(value for value, _ in given)
+    given = sorted({(folder.uidvalidity, folder.mailbox_id) for folder in folders})
+    close = {
+        holder
+        for lower, higher in pairwise(given)
+        if lower[1] != higher[1] and higher[0] - lower[0] < UIDVALIDITY_STEP
+        for holder in (lower, higher)
+    }
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
-        if any(holders[value] > 1 for value in values(folder)):
+        if (folder.uidvalidity, mailbox_id) in close and folder.sid != GIVEN_UP:
             tree.folders[mailbox_id] = folder._replace(uidvalidity=next(uidvalidities))
+    for uidvalidity, mailbox_id in given:
+        folder = tree.folders[mailbox_id]
+        if folder.uidvalidity != uidvalidity:
+            past = _new_id(mailbox_id.hex(), GIVEN_UP, uidvalidity)
+            tree.folders[past] = FolderState(
+                past, folder.user, GIVEN_UP, uidvalidity, deleted=True, time=1, sid=GIVEN_UP
+            )
 
 
 def _create_parents(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:

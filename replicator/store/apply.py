@@ -38,7 +38,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     """
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
-    history.check_form(entry, tx.origin, tx.wall_ms())
+    history.check_form(entry, tx.origin)
     chain = tx.chain(entry.mailbox_id)
     absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge came here before the branch that it took in
     ready = not absorbed and fits(tx, entry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 
 from protocol.values import Context, Dot, UidSet
@@ -178,12 +179,12 @@ def merge_branch(
     changes: tuple[Change, ...]
     if isinstance(branch, TreeState):
         tree = reading.tree_state(tx.connection, key.user, chain)
-        merged_tree = merge_trees(tree, branch, _risen(tx, key.user))
+        merged_tree = merge_trees(tree, branch)
         changes, modseq = (tree_difference(merged_tree, (tree, branch)),), merged_tree.modseq
     else:
         rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, key.mailbox_id)}
         ours = MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
-        anew = _anew(tx, key) if uid is UidConflict.UIDVALIDITY else None
+        anew = Anew(partial(_time_of, tx.connection)) if uid is UidConflict.UIDVALIDITY else None
         merged = merge(ours, branch, tx.next_dot(), anew)
         changes, modseq = difference(merged, (ours, branch)), merged.modseq
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
@@ -193,20 +194,6 @@ def merge_branch(
     return entry.dot
 
 
-def _risen(tx: Transaction, user: str) -> dict[bytes, int]:
-    """How far merges have raised UIDVALIDITYs, by mailbox."""
-    tx.write_chains()
-    return dict(tx.connection.execute("SELECT id, risen FROM chain WHERE user = ? AND risen > 0", (user,)))
-
-
-def _anew(tx: Transaction, key: MailboxKey) -> Anew:
-    risen = _risen(tx, key.user)
-    folders = tx.connection.execute("SELECT mailbox_id, uidvalidity FROM folder WHERE user = ?", (key.user,)).fetchall()
-    base = dict(folders).get(key.mailbox_id, 0)
-    had = [range(low, low + risen.get(other, 0) + 1) for other, low in folders if other != key.mailbox_id]
-
-    def time_of(dot: Dot) -> int:
-        row = tx.connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-        return row[0] if row else 0
-
-    return Anew(time_of, is_free=lambda risen: not any(base + risen in past for past in had))
+def _time_of(connection: sqlite3.Connection, dot: Dot) -> int:
+    row: tuple[int] | None = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+    return row[0] if row else 0

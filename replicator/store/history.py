@@ -15,7 +15,6 @@ from replicator.mailstore import check_folder_name
 from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.transaction import Transaction
-from resync.clock import COUNTER_BITS
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -34,27 +33,25 @@ from resync.entry import (
 )
 from resync.row import Row
 from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
+from resync.tree import UIDVALIDITY_MAX
 
 HASH_BYTES = 32
-NUMBER_MAX = 1 << 62  # of MODSEQs and dates: SQLite's integers end at 2**63, and counting must be able to go on
+NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: SQLite's integers end at 2**63, and counting must be able to go on
 SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
-AHEAD_MAX_MS = 5 * 60 * 1000  # of an entry's stamp: it would carry our clock away with it, for good
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
 MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart
-UIDVALIDITY_MAX = UID_MAX - RISEN_MAX  # of a folder in the tree: merges of its mail raise what clients see
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
-def check_form(entry: Entry, own_origin: str, now_ms: int) -> None:
+def check_form(entry: Entry, own_origin: str) -> None:
     """Raises HistoryError for what no node can have numbered, whatever it showed."""
     for holds, what in (
         (entry.dot.origin != own_origin, "names this node's present run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
         (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
-        (entry.time > 0, "has no time"),
-        ((entry.time >> COUNTER_BITS) <= now_ms + AHEAD_MAX_MS, "is of a clock more than 5 minutes ahead"),
+        (0 < entry.time < NUMBER_MAX, "has a time out of range"),
         (
             0 < len(entry.user.encode()) <= USER_MAX_BYTES,
             f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes",

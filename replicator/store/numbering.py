@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
@@ -31,6 +30,12 @@ from resync.entry import (
     MailDel,
     tree_id,
 )
+from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
+
+UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
+"""Left to merges, and to the parents that one folder may need."""
+UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
+"""In the year 2097: a clock that is wrong by more must not use them up."""
 
 
 def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: Sequence[StoredText] = ()) -> Entry:
@@ -277,10 +282,11 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     """From seconds since the epoch (RFC 3501 section 2.3.1.1) up, and above all that the user's folders ever had.
 
     Of the user and not of the name: a folder that is renamed to a name of the past must not look like that one.
+    Raises MailboxFullError when they have run out.
     """
-    query = (
-        "SELECT MAX(f.uidvalidity + COALESCE(c.risen, 0)) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
-        " WHERE f.user = ?"
-    )
-    highest: int | None = tx.connection.execute(query, (user,)).fetchone()[0]
-    return count(max(tx.now_ms() // 1000, (highest or 0) + 1))
+    query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
+    highest: int = tx.connection.execute(query, (user,)).fetchone()[0] or -UIDVALIDITY_STEP
+    if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
+        raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for another one")
+    now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest))

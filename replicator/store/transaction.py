@@ -18,7 +18,7 @@ from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, write_text
 from replicator.view import ViewChange
-from resync.clock import COUNTER_BITS, HybridClock
+from resync.clock import HybridClock
 from resync.entry import Change, Entry
 
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
@@ -111,10 +111,6 @@ class Transaction:
     def next_dot(self) -> Dot:
         """The name of this node's next entry."""
         return Dot(self.origin, self.seen(self.origin) + 1)
-
-    def now_ms(self) -> int:
-        """The time of the node's hybrid clock."""
-        return self._clock.tick() >> COUNTER_BITS
 
     def seen(self, origin: str) -> int:
         """The last seq of an origin that is in the log."""

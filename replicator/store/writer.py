@@ -21,7 +21,7 @@ from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.store import schema
 from replicator.store.transaction import Commit, Memory, Transaction
-from resync.clock import HybridClock
+from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Writer:
         self._origin = origin
         self._run_in_thread = run_in_thread
         self._publish = publish
-        self._clock = HybridClock(clock_ms, _last_time(connection))
+        self._clock = HybridClock(clock_ms)
+        self._clock.observe(_last_time(connection))
         self._memory = Memory(connection)
         self._waiting: deque[_Job[object]] = deque()
         self._room = trio.Semaphore(MAX_WAITING)
@@ -142,9 +143,10 @@ class Writer:
 
 
 def _last_time(connection: sqlite3.Connection) -> int:
-    """The latest stamp in the log: each origin's last entry has its latest."""
+    """The latest stamp in the log that a clock can have given: each origin's last entry has its latest."""
     last: int | None = connection.execute(
-        "SELECT MAX(l.time) FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq"
+        "SELECT MAX(l.time) FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq WHERE l.time <= ?",
+        (FOLLOWED_MAX_MS << COUNTER_BITS,),
     ).fetchone()[0]
     return last or 0
 

@@ -1,25 +1,30 @@
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from resync.clock import COUNTER_BITS, HybridClock
+from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, WALL_MAX_MS, HybridClock
 
 STEPS = st.lists(st.tuples(st.sampled_from(["tick", "observe"]), st.integers(0, 2**47 - 1)), min_size=1, max_size=30)
+DECADES_AHEAD_MS = 2_500_000_000_000
 
 
-@given(STEPS, st.integers(0, 2**62))
-def test_it_never_goes_back_and_is_after_all_that_it_has_seen(steps: list[tuple[str, int]], last: int) -> None:
+@given(STEPS, st.integers(0, FOLLOWED_MAX_MS << COUNTER_BITS))
+@example([("tick", 1), ("observe", DECADES_AHEAD_MS), ("tick", 2)], 0)
+def test_it_never_goes_back_and_is_after_all_that_it_can_believe(steps: list[tuple[str, int]], last: int) -> None:
     wall = [0]
-    clock = HybridClock(lambda: wall[0], last)
+    clock = HybridClock(lambda: wall[0])
+    clock.observe(last)
     latest = last
     for action, value in steps:
         if action == "observe":
             clock.observe(value << COUNTER_BITS)
-            latest = max(latest, value << COUNTER_BITS)
+            if value <= FOLLOWED_MAX_MS:
+                latest = max(latest, value << COUNTER_BITS)
             continue
         wall[0] = value
         time = clock.tick()
         assert time > latest
-        assert time >> COUNTER_BITS >= value
+        assert time >> COUNTER_BITS >= min(value, WALL_MAX_MS)
+        assert time >> COUNTER_BITS <= FOLLOWED_MAX_MS
         latest = time
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
+from resync.clock import COUNTER_BITS
 from resync.entry import (
     Change,
     Entry,
@@ -19,8 +21,20 @@ from resync.entry import (
     FolderSubscribe,
     tree_id,
 )
-from resync.state import ContradictionError
-from resync.tree import SEPARATOR, UIDVALIDITY_AHEAD_MAX, UNITED, TreeState, merge_trees, replay_tree, tree_difference
+from resync.state import RISEN_MAX, ContradictionError
+from resync.tree import (
+    GIVEN_UP,
+    SEPARATOR,
+    UIDVALIDITY_AHEAD_MAX,
+    UIDVALIDITY_MAX,
+    UIDVALIDITY_STEP,
+    UNITED,
+    TreeState,
+    merge_trees,
+    replay_tree,
+    tree_difference,
+    uidvalidities_after,
+)
 
 ALICE = "alice"
 TREE = tree_id(ALICE)
@@ -33,6 +47,7 @@ class Node:
         self.origin, self.clock, self.seq = f"{name}.x", clock, 0
         self.tree = TreeState()
         self.history: list[Entry] = []
+        self.shown: dict[str, set[tuple[int, bytes]]] = {}  # name -> (UIDVALIDITY, mailbox id), now and ever before
 
     def number(self, *changes: Change) -> None:
         self.step(self.entry(changes, [self.history[-1].dot] if self.history else [], self.tree.modseq + 1))
@@ -51,6 +66,15 @@ class Node:
             assert self.tree.folders[mailbox_id].uidvalidity >= folder.uidvalidity, "UIDVALIDITY fell"
             by_user = folder.deleted and folder.sid != UNITED
             assert self.tree.folders[mailbox_id].deleted >= by_user, "a deleted folder came back"
+        self.show()
+
+    def show(self) -> None:
+        """Merges of mail may raise each UIDVALIDITY: not even then may two folders look alike under one name."""
+        for name, folder in self.living().items():
+            shown = self.shown.setdefault(name, set())
+            shown.add((folder.uidvalidity, folder.mailbox_id))
+            for low, high in pairwise(sorted(shown)):
+                assert low[1] == high[1] or high[0] - low[0] > RISEN_MAX, "one folder may be taken for another"
 
     def living(self) -> dict[str, FolderState]:
         return {folder.name: folder for folder in self.tree.folders.values() if not folder.deleted}
@@ -62,8 +86,8 @@ class Node:
         missing = [path for path in paths if path not in self.living()]
         self.number(
             *(
-                FolderCreate(self.clock.tick().to_bytes(16), path, highest + at)
-                for at, path in enumerate(missing, start=1)
+                FolderCreate(self.clock.tick().to_bytes(16), path, uidvalidity)
+                for path, uidvalidity in zip(missing, uidvalidities_after(highest), strict=False)
             )
         )
 
@@ -97,8 +121,8 @@ class Node:
         elif within(other.tree, self.tree):
             other.adopt(self)
         else:
-            merged = merge_trees(self.tree, other.tree, {})
-            assert merged == merge_trees(other.tree, self.tree, {}), "a merge depends on the order of its sides"
+            merged = merge_trees(self.tree, other.tree)
+            assert merged == merge_trees(other.tree, self.tree), "a merge depends on the order of its sides"
             check_merged(merged, self.tree, other.tree)
             change = tree_difference(merged, (self.tree, other.tree))
             entry = self.entry((change,), [self.history[-1].dot, other.history[-1].dot], merged.modseq)
@@ -108,6 +132,7 @@ class Node:
 
     def adopt(self, other: Node) -> None:
         self.tree, self.history = replay_tree(other.history), list(other.history)
+        self.show()
 
 
 class Clock:
@@ -124,7 +149,7 @@ def within(one: TreeState, other: TreeState) -> bool:
 
 
 def check_merged(merged: TreeState, *sides: TreeState) -> None:
-    folders = merged.folders.values()
+    folders = [folder for folder in merged.folders.values() if folder.sid != GIVEN_UP]
     living = [folder.name for folder in folders if not folder.deleted]
     assert len(set(living)) == len(living), "one name, two folders"
     assert len({folder.uidvalidity for folder in folders}) == len(folders), "one UIDVALIDITY, two folders"
@@ -172,30 +197,24 @@ def pair() -> tuple[Node, Node]:
     return Node("a", clock), Node("b", clock)
 
 
-def test_a_folder_that_two_sides_made_is_above_what_merges_have_raised_either_to() -> None:
+def test_folders_of_two_sides_that_merges_of_mail_could_make_look_alike_get_other_uidvalidities() -> None:
     one, other = pair()
-    for node in (one, other):
-        node.create("Work")
-    highest = max(folder.mailbox_id for node in (one, other) for folder in node.living().values())
-    merged = merge_trees(one.tree, other.tree, {highest: 1000})
-    (living,) = (folder for folder in merged.folders.values() if not folder.deleted)
-    assert living.mailbox_id < highest
-    assert living.uidvalidity > 1000
+    one.number(FolderCreate(b"a" * 16, "A", 5000))
+    other.number(FolderCreate(b"b" * 16, "B", 5000 + RISEN_MAX))
+    other.number(FolderCreate(b"c" * 16, "C", 5000 + RISEN_MAX + UIDVALIDITY_STEP))
+    merged = merge_trees(one.tree, other.tree)
+    first, second, third = (merged.folders[mailbox_id * 16].uidvalidity for mailbox_id in (b"a", b"b", b"c"))
+    assert third == 5000 + RISEN_MAX + UIDVALIDITY_STEP
+    assert [first - third, second - first] == [UIDVALIDITY_STEP, UIDVALIDITY_STEP]
 
 
-def test_a_folder_that_looks_like_one_that_a_merge_of_mail_has_raised_gets_another_uidvalidity() -> None:
+def test_where_uidvalidities_run_out_the_last_one_stays() -> None:
     one, other = pair()
-    for name in ("A", "B"):
-        one.create(name)
-    other.meet(one)
+    one.clock.time = UIDVALIDITY_MAX * 1000 << COUNTER_BITS
     for node in (one, other):
-        node.number(FolderSubscribe("A", subscribed=True))
-    first, second = (one.living()[name] for name in ("A", "B"))
-    assert merge_trees(one.tree, other.tree, {}).folders == one.tree.folders
-    merged = merge_trees(one.tree, other.tree, {first.mailbox_id: second.uidvalidity - first.uidvalidity})
-    given = sorted(folder.uidvalidity for folder in merged.folders.values())
-    assert given[0] > second.uidvalidity
-    assert given[0] != given[1]
+        node.number(FolderCreate(node.origin[:1].encode() * 16, "A", UIDVALIDITY_MAX))
+    merged = merge_trees(one.tree, other.tree)
+    assert {folder.uidvalidity for folder in merged.folders.values()} == {UIDVALIDITY_MAX}
 
 
 def test_a_folder_that_was_united_and_renamed_apart_is_there_under_its_new_name() -> None:
@@ -223,7 +242,7 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
     other.meet(one)
     one.rename("A", "B")
     other.create("A/x")
-    first, second = (merge_trees(ours.tree, theirs.tree, {}) for ours, theirs in ((one, other), (other, one)))
+    first, second = (merge_trees(ours.tree, theirs.tree) for ours, theirs in ((one, other), (other, one)))
     assert first == second
     assert first.names() == {"A", "A/x", "B"}
 
@@ -231,10 +250,10 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
-        (FolderCreate(b"a" * 16, "C", 9), "mailbox id that is taken"),
-        (FolderCreate(b"c" * 16, "C", 1), "given out before"),
-        (FolderCreate(b"c" * 16, "C", UIDVALIDITY_AHEAD_MAX + 10), "far future"),
-        (FolderCreate(b"c" * 16, "A", 9), "one name to two folders"),
+        (FolderCreate(b"a" * 16, "C", 9 * UIDVALIDITY_STEP), "mailbox id that is taken"),
+        (FolderCreate(b"c" * 16, "C", UIDVALIDITY_STEP + RISEN_MAX + 1), "given out before"),
+        (FolderCreate(b"c" * 16, "C", UIDVALIDITY_AHEAD_MAX + UIDVALIDITY_STEP + 10), "far future"),
+        (FolderCreate(b"c" * 16, "A", 9 * UIDVALIDITY_STEP), "one name to two folders"),
         (FolderRename(b"b" * 16, "A"), "one name to two folders"),
         (FolderRename(b"c" * 16, "C"), "not there"),
         (FolderDelete(b"c" * 16), "not there"),
@@ -242,7 +261,7 @@ def test_a_parent_that_two_masters_make_is_one_folder() -> None:
 )
 def test_a_change_that_no_master_can_have_numbered_is_refused(change: Change, wrong: str) -> None:
     node, _ = pair()
-    node.number(FolderCreate(b"a" * 16, "A", 1), FolderCreate(b"b" * 16, "B", 2))
+    node.number(FolderCreate(b"a" * 16, "A", 1), FolderCreate(b"b" * 16, "B", 1 + UIDVALIDITY_STEP))
     with pytest.raises(ContradictionError, match=wrong):
         node.number(change)
 

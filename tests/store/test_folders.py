@@ -3,11 +3,12 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.values import Dot
-from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX as INBOX_NAME
 from replicator.store import reading
 from replicator.store.reading import FolderRecord, MailboxKey
 from resync.entry import tree_id
+from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
 from tests.store.harness import ALICE, creating, deleting, expunging, guid, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode
@@ -69,7 +70,7 @@ def test_uidvalidities_come_from_the_clock_and_are_never_given_twice(node: Memor
     node.write(creating("a/b", A))
     node.write(creating("c", C))
     given = [folder(node, name).uidvalidity for name in ("a", "a/b", "c")]
-    assert given == [1000, 1001, 1002]
+    assert given == [1000, 1000 + UIDVALIDITY_STEP, 1000 + 2 * UIDVALIDITY_STEP]
 
 
 def test_a_folder_that_is_made_again_is_another_mailbox_with_a_higher_uidvalidity(node: MemoryNode) -> None:
@@ -197,3 +198,19 @@ def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNo
     assert reading.subscriptions(node.connection, ALICE) == {"y"}
     assert reading.subscriptions(node.connection, "bob") == frozenset()
     assert names(node) == []
+
+
+def test_a_user_who_has_had_too_many_folders_is_told_so() -> None:
+    node = MemoryNode("dc1.a")  # not checked at the end: no history leads there
+    node.write(creating("a", A))
+    node.write(lambda tx: tx.connection.execute("UPDATE folder SET uidvalidity = ?", (UIDVALIDITY_MAX - 5,)))
+    with pytest.raises(MailboxFullError, match="no UIDVALIDITY is left"):
+        node.write(creating("b", B))
+    node.write(deleting(A))
+
+
+def test_a_clock_of_the_far_future_leaves_uidvalidities(node: MemoryNode) -> None:
+    node.now_ms = 1 << 50
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    assert folder(node, "b").uidvalidity < UIDVALIDITY_MAX

@@ -1,0 +1,58 @@
+"""Nodes whose clocks are off: what they stamp reaches everybody, and links do not suffer."""
+
+from pathlib import Path
+
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.view import SEEN
+from tests.replication.cluster import cluster
+
+DAY_S = 86_400
+FLAGGED = "\\Flagged"
+
+
+async def test_nodes_too_far_apart_to_link_have_each_others_mail_by_one_between_them(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc2"]) as nodes:
+        nodes.clock_ahead_s = {"dc1": 200, "dc3": -200}
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.start("dc1", "dc3")
+        await nodes.linked()
+        before = {node.sid: list(node.coordinator.connections.links) for node in nodes.all()}
+        for sid in nodes.sids:
+            await nodes[sid].save(f"at {sid}")
+        await nodes.converged()
+        assert set((await nodes["dc3"].texts()).values()) == {"at dc1", "at dc2", "at dc3"}
+        after = {node.sid: list(node.coordinator.connections.links) for node in nodes.all()}
+        assert after == before
+
+
+async def test_mail_of_a_node_whose_clock_was_a_day_ahead_is_taken_and_later_changes_count(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc1", "dc2"]) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.stop("dc2")
+        nodes.clock_ahead_s["dc3"] = DAY_S
+        await nodes.start("dc3")
+        await nodes["dc3"].save("of tomorrow")
+        await nodes["dc3"].flag(1)
+        assert nodes["dc3"].component == {"dc3"}, "links are refused"
+        await nodes.stop("dc3")
+        nodes.clock_ahead_s["dc3"] = 0
+        await nodes.start("dc2", "dc3")
+        await nodes.linked()
+        await nodes.converged()
+        texts = await nodes["dc1"].texts()
+        assert set(texts.values()) == {"before", "of tomorrow"}
+        (uid,) = (uid for uid, text in texts.items() if text == "of tomorrow")
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await nodes["dc1"].flag(uid, added=[FLAGGED])
+        await nodes["dc2"].mail.store_flags(await nodes["dc2"].view(), UidSet.of([uid]), removed=frozenset([SEEN]))
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await nodes.converged()
+        assert (await nodes["dc1"].view()).messages[uid].flags == {FLAGGED}
