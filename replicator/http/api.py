@@ -2,7 +2,8 @@ r"""The routes and their handlers.
 
 | route | answers |
 |---|---|
-| `GET /healthz` | 200 while the node serves, else 503 with the reasons |
+| `GET /healthz` | 200 while the node can be read and changed, else 503 with the reasons |
+| `GET /livez` | 200: the process runs |
 | `GET /metrics` | Prometheus text |
 | `GET /api/v1/status` | `NodeStatus` |
 | `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
@@ -39,10 +40,15 @@ TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
 async def get_health(services: HttpServices, _request: Request) -> Response:
-    """Whether the node serves."""
+    """Whether clients are well served here: readiness."""
     reasons = list(await services.status.healthy())
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
     return json_response({"sid": services.sid, "healthy": not reasons, "reasons": reasons}, status)
+
+
+async def get_liveness(services: HttpServices, _request: Request) -> Response:
+    """Whether the process runs. A restart mends nothing of what `/healthz` may complain about."""
+    return json_response({"sid": services.sid})
 
 
 async def get_metrics(services: HttpServices, _request: Request) -> Response:
@@ -153,6 +159,7 @@ def _folder_document(folder: Folder) -> dict[str, object]:
 
 ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/healthz", get_health),
+    Route("GET", "/livez", get_liveness),
     Route("GET", "/metrics", get_metrics),
     Route("GET", "/api/v1/status", get_status),
     Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"})),

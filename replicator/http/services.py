@@ -27,7 +27,7 @@ class NodeReport(Protocol):
         ...
 
     async def healthy(self) -> Sequence[str]:
-        """Why the node cannot serve, one line each; empty: it can."""
+        """Why mail cannot be read or changed here, one line each; empty: it can."""
         ...
 
 

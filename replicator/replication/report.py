@@ -12,16 +12,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from protocol.values import Dot
 from replicator.environment import Environment
+from replicator.errors import MailError
 from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
-from replicator.store import reading
+from replicator.store import reading, schema
 from replicator.store.chain import Chain
 from replicator.store.reading import FolderRecord, Lag, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
 from resync import row as rows
 from resync.entry import MailAdd
+
+WRITE_TIMEOUT_S = 5.0  # of a disk that works, however busy; whoever asks for the node's health waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,18 @@ class Report:
         return [self._mailbox(record, chain) for record, chain in found]
 
     async def healthy(self) -> Sequence[str]:
-        """See `NodeReport`: the database answers, and nothing else is wrong."""
+        """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
         problems = list(self._problems())
         try:
             await self._store.read(reading.log_end)
+            with trio.fail_after(WRITE_TIMEOUT_S):
+                await self._store.write(lambda tx: schema.try_to_write(tx.connection))
         except sqlite3.Error as error:
             problems.append(f"the database does not answer: {error}")
+        except MailError as error:
+            problems.append(f"changes are refused: {error}")
+        except trio.TooSlowError:
+            problems.append(f"the disk has not taken a change for {WRITE_TIMEOUT_S:.0f} s")
         return problems
 
     async def run(self, interval_s: float) -> None:

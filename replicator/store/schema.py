@@ -15,6 +15,7 @@ SCHEMA_VERSION = 2
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
+TRIAL_BYTES = 64 * 1024  # as large as nearly all mails
 
 OpenDatabase = Callable[[Path], sqlite3.Connection]
 
@@ -205,3 +206,9 @@ def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> None:
             f"the database in `node.data` is of node {row[0]!r} of cluster {row[1]!r}, not of {sid!r} of {cluster!r};"
             " give each node a directory of its own"
         )
+
+
+def try_to_write(connection: sqlite3.Connection) -> None:
+    """Write what takes as much room as a mail, over what was so written before."""
+    connection.execute("CREATE TABLE IF NOT EXISTS trial (id INTEGER PRIMARY KEY, filler BLOB NOT NULL)")
+    connection.execute("INSERT OR REPLACE INTO trial (id, filler) VALUES (1, zeroblob(?))", (TRIAL_BYTES,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import smtplib
@@ -81,6 +82,15 @@ def send(node: Node, user: str, text: bytes) -> int:
         return 250
 
 
+def health(node: Node) -> int:
+    """The code that a load balancer sees."""
+    connection = http.client.HTTPConnection(*node.address("http"), timeout=30)
+    connection.request("GET", "/healthz")
+    code = connection.getresponse().status
+    connection.close()
+    return code
+
+
 def count(node: Node, user: str) -> int:
     client = log_in(node, user)
     client.select("INBOX")
@@ -106,7 +116,10 @@ def test_a_full_disk_refuses_changes_and_nothing_else_until_there_is_room(cluste
     kind, reason = client.append("INBOX", "", "", mail(-1))
     assert (kind, b"[OVERQUOTA]" in reason[0]) == ("NO", True)
 
+    disk.fill()
+    assert (health(dc1), health(dc2)) == (503, 200)
     disk.make_room()
+    assert health(dc1) == 200
     assert send(dc1, "full", mail(-2)) == 250
     assert client.append("INBOX", "", "", mail(-3))[0] == "OK"
     client.logout()

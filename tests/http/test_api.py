@@ -41,6 +41,12 @@ async def test_health_names_the_node_and_why_it_cannot_serve(client: Conversatio
     assert (bad.status, bad.json["reasons"]) == (503, ["the disk is full"])
 
 
+async def test_a_node_that_is_not_healthy_lives(client: Conversation, report: FixedReport) -> None:
+    report.reasons.append("the disk is full")
+    alive = await get(client, "/livez")
+    assert (alive.status, alive.json) == (200, {"sid": "dc1"})
+
+
 async def test_metrics_come_from_the_registry_given(client: Conversation) -> None:
     answer = await get(client, "/metrics")
     assert answer.status == 200

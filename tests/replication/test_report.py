@@ -245,6 +245,33 @@ async def test_healthy_while_the_database_answers(tmp_path: Path, autojump_clock
     assert "the database does not answer" in problem
 
 
+async def test_not_healthy_while_the_disk_takes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node, connection = nodes["dc1"], nodes["dc1"].store._connection
+        await node.save("text")
+        [pages] = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        assert await node.report.healthy() == ["changes are refused: the disk is full; nothing was stored"]
+        connection.execute("PRAGMA max_page_count = 1000000")
+        assert await node.report.healthy() == []
+
+
+async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node, goes_on = nodes["dc1"], trio.Event()
+        run_in_thread = node.store._writer._run_in_thread
+
+        async def hang(work: Callable[[], object]) -> object:
+            with trio.move_on_after(60):
+                await goes_on.wait()
+            return await run_in_thread(work)
+
+        node.store._writer._run_in_thread = hang  # type: ignore[assignment]
+        assert await node.report.healthy() == ["the disk has not taken a change for 5 s"]
+        goes_on.set()
+        assert await node.report.healthy() == []
+
+
 def value(registry: CollectorRegistry, name: str, peer: str | None = None) -> float | None:
     return registry.get_sample_value(f"replicator_{name}", {"peer": peer} if peer else {})
 
