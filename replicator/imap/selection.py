@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
-from replicator.errors import MailError
+from replicator.errors import FolderNotFoundError, MailError
 from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.fetch_items import Atom
 from replicator.imap.numbering import Numbering
@@ -26,6 +26,20 @@ _RECENT_FLAGS = frozenset({RECENT})
 
 class MailboxGoneError(Exception):
     """The selected mailbox was deleted, or its UIDs are void: the client must begin again."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder.name)
+        self.folder = folder
+
+    async def reason(self, mail: MailStore) -> tuple[str, str | None]:
+        """The text of BYE and its response code, if there is one for that (RFC 9051 section 7.1.5, RFC 5530)."""
+        try:
+            await mail.folder(self.folder.user, self.folder.name)
+        except FolderNotFoundError:
+            return f"Mailbox {self.folder.name!r} was deleted", "NONEXISTENT"
+        except MailError:
+            return f"Mailbox {self.folder.name!r} is another one now; connect again", None
+        return f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; connect and select it again", None
 
 
 class Selection:
@@ -106,10 +120,8 @@ class Selection:
 
         `claim_recent` completes it. Raises MailboxGoneError.
         """
-        if self.view.deleted:
-            raise MailboxGoneError(f"Mailbox {self.folder.name!r} was deleted")
-        if self.view.uidvalidity != self.uidvalidity:
-            raise MailboxGoneError(f"Mailbox {self.folder.name!r} has a new UIDVALIDITY; select it again")
+        if self.view.deleted or self.view.uidvalidity != self.uidvalidity:
+            raise MailboxGoneError(self.folder)
         self.gather()
         lines = []
         if expunges:

@@ -40,7 +40,7 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
     except* InactivityError:
         await _say_bye(connection, "You said nothing for too long; connect again")
     except* MailboxGoneError as gone:
-        await _say_bye(connection, str(leaves(gone)[0]), "NONEXISTENT")
+        await _say_bye(connection, *await leaves(gone)[0].reason(services.mail))
     except* LoginRevokedError as revoked:
         await _say_bye(connection, str(leaves(revoked)[0]))
     except* trio.Cancelled:
