@@ -27,10 +27,9 @@ def master() -> None:
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Print the id of the node that masters USER's MAILBOX, as far as the node asked knows.
+    """Print the id of the node that masters USER's MAILBOX.
 
-    It knows once it has had to do with a change of the folder, since nodes or links last came or went. After a
-    move it may name an earlier master until the next change.
+    The node asked knows it once it has had to do with a change of the folder, since nodes or links last came or went.
     """
     with NodeClient(one_node(config_file, url)) as client:
         found = client.master(user, mailbox)

@@ -8,7 +8,7 @@ r"""The routes and their handlers.
 | `GET /api/v1/status` | `NodeStatus` |
 | `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
-| `GET /api/v1/users/USER/folders/NAME/master` | the folder's master, as far as this node knows |
+| `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not had to know |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
@@ -88,7 +88,7 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
 async def get_master(services: HttpServices, request: Request) -> Response:
     """Who numbers the folder's changes."""
     folder = await services.mail.folder(_known_user(services, request), request.path["name"])
-    return json_response({"master": services.masters.master_of(folder)})
+    return json_response({"master": await services.masters.master_of(folder)})
 
 
 async def put_master(services: HttpServices, request: Request) -> Response:

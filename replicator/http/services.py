@@ -34,8 +34,8 @@ class NodeReport(Protocol):
 class MasterControl(Protocol):
     """Who masters a folder."""
 
-    def master_of(self, folder: Folder) -> str | None:
-        """Its master's id; None: this node has not had to know."""
+    async def master_of(self, folder: Folder) -> str | None:
+        """Its master's id, as the root has it; None: this node has not had to know."""
         ...
 
     async def move_to(self, folder: Folder, node: str) -> None:

@@ -159,6 +159,15 @@ class Mastership:
             else:
                 self.masters.learn(scope, answer.sid, term, answer.covering)
 
+    async def root_names(self, key: MailboxKey) -> str | None:
+        """Whom the root names as master, where this node remembers one; None: it does not, or no answer came.
+
+        To be shown, and not to be learned: of what this node gives away at this moment the root has not heard yet.
+        """
+        known = self.known_master(key)
+        answer = None if known is None else await self.ask(Who(self.masters.term, self.scope(key), known))
+        return None if answer is None else answer.sid
+
     async def answer_who(self, who: Who) -> Reply:
         """A neighbour asks. Raises ProtocolError for a scope that no node can mean."""
         if len(who.scope.encode()) > SCOPE_MAX_BYTES:

@@ -57,7 +57,7 @@ class FixedReport:
         ]
         return [row for row in rows if user in (None, row.user)]
 
-    def master_of(self, folder: Folder) -> str | None:
+    async def master_of(self, folder: Folder) -> str | None:
         return self.master if folder.name == INBOX else None
 
     async def move_to(self, folder: Folder, node: str) -> None:

@@ -144,11 +144,35 @@ async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockCl
             await nodes[at].save(f"moved to {to}")
             await nodes.converged()
             assert (await authors(nodes["dc1"]))[-1] == to
-            assert mover.master_of(await nodes[at].inbox()) == to
+            assert await mover.master_of(await nodes[at].inbox()) == to
         nodes.isolate("dc2")
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
             await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc2")
+
+
+@pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
+@pytest.mark.parametrize("to", ["dc1", "dc2", "dc3"])
+async def test_all_who_knew_the_master_know_it_after_a_move(
+    tmp_path: Path, autojump_clock: MockClock, at: str, to: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for sid in ("dc2", "dc1", "dc3"):
+            await nodes[sid].save(f"at {sid}")
+        await nodes.converged()
+        inbox = await nodes[at].inbox()
+        await nodes[at].coordinator.mover.move_to(inbox, to)
+        assert [await node.coordinator.mover.master_of(inbox) for node in nodes.all()] == [to, to, to]
+
+
+async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        inbox = await nodes["dc1"].inbox()
+        assert await nodes["dc2"].coordinator.mover.master_of(inbox) is None
+        await nodes["dc1"].save("first")
+        assert (await authors(nodes["dc1"])) == ["dc1"]
 
 
 async def in_a_circle(nodes: Cluster) -> None:
