@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """One configured peer, as this node sees it. Lag is what this node has and the peer has not acknowledged."""
+    """One configured peer, as this node sees it.
+
+    Lag is what this node has and the peer has not acknowledged; None: it was not heard from since this node's start.
+    """
 
     peer: str
     address: str
     up: bool
     since_ms: int | None  # when the link came up or went down; None: never up
     round_trip_us: int | None
-    lag_entries: int
-    lag_bytes: int
-    lag_s: float  # age of the oldest entry that the peer lacks
+    lag_entries: int | None
+    lag_bytes: int | None
+    lag_s: float | None  # age of the oldest entry that the peer lacks
     error: str | None  # why it is down
 
 
@@ -57,5 +60,6 @@ class NodeStatus:
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     digest: str  # of all mailboxes and trees
     copies: int  # `durability.copies`
+    when_short: str  # `durability.when_short`: "proceed" or "refuse"
     copies_reachable: int  # nodes that can have a change on disk now, this one included
     links: tuple[LinkStatus, ...]

@@ -43,7 +43,8 @@ Links: what one node has sent another
   round trip  of the last heartbeat
   entries, size, seconds
               what "from" has and "to" has not confirmed to have on disk:
-              log entries, bytes, and age of the oldest
+              log entries, bytes, and age of the oldest; - if "to" was not
+              heard from since "from" was started
 
 \b
 Mailboxes, with --user
@@ -107,7 +108,8 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
     for node in known:
         if node.copies_reachable < node.copies:
             short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
-            yield f"[yellow]{short}[/]: it goes on with those, or refuses changes, by its `durability.when_short`."
+            what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"
+            yield f"[yellow]{short}[/]: it {what}, by its `durability.when_short`."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:
@@ -142,9 +144,9 @@ def _link_table(nodes: Sequence[NodeStatus]) -> Table:
                 escape(link.peer),
                 _state(link, node.clock_ms),
                 UNKNOWN if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2f} ms",
-                str(link.lag_entries),
-                size(link.lag_bytes),
-                f"{link.lag_s:.1f}",
+                UNKNOWN if link.lag_entries is None else str(link.lag_entries),
+                UNKNOWN if link.lag_bytes is None else size(link.lag_bytes),
+                UNKNOWN if link.lag_s is None else f"{link.lag_s:.1f}",
             )
     return rows
 

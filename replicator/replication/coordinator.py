@@ -237,16 +237,18 @@ class Coordinator:
             "a message of the request is gone, or has not arrived at the mailbox's master; try again"
         )
 
-    def peer_context(self, sid: str) -> dict[str, int]:
-        """What a peer has said that it has; what it last said, if its link is down."""
+    def peer_context(self, sid: str) -> dict[str, int] | None:
+        """What a peer has said that it has, be it before its link went down; None: nothing since this node's start."""
         if (feed := self.feeds.get(sid)) is not None:
-            self._contexts[sid] = self._context_of(feed)
-        return dict(self._contexts.get(sid, {}))
+            self._remember_context(feed)
+        return self._contexts.get(sid)
 
-    def _context_of(self, feed: Feed) -> dict[str, int]:
+    def _remember_context(self, feed: Feed) -> None:
         """What the peer has acknowledged, and what it has numbered itself."""
-        origin = feed.link.hello.origin
-        return {**feed.shipper.acknowledged, origin: self.store.context.get(origin, 0)}
+        if feed.shipper.has_context:
+            origin = feed.link.hello.origin
+            has = {**feed.shipper.acknowledged, origin: self.store.context.get(origin, 0)}
+            self._contexts[feed.link.sid] = has
 
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
         """A message text from a neighbour that has it whole."""
@@ -273,7 +275,7 @@ class Coordinator:
     def link_down(self, link: PeerLink) -> None:
         """See `LinkOwner`."""
         if (feed := self.feeds.pop(link.sid, None)) is not None:
-            self._contexts[link.sid] = self._context_of(feed)
+            self._remember_context(feed)
         self.mastership.link_down(link.sid)
         self._note_component()
 

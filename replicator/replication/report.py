@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Report:
             waiting_entries=counts.waiting,
             digest=rows.to_bytes(counts.digest).hex(),
             copies=coordinator.config.durability.copies,
+            when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
             links=await self._links(),
         )
@@ -144,22 +146,26 @@ class Report:
     async def _links(self) -> tuple[LinkStatus, ...]:
         states = list(self._coordinator.connections.peers.values())
         contexts = [self._coordinator.peer_context(state.config.id) for state in states]
-        lags = await self._store.read(lambda reader: [reading.lag(reader, context) for context in contexts])
+        lags = await self._store.read(
+            lambda reader: [None if context is None else reading.lag(reader, context) for context in contexts]
+        )
         return tuple(self._link(state, lag) for state, lag in zip(states, lags, strict=True))
 
-    def _link(self, state: PeerState, lag: Lag) -> LinkStatus:
-        age_ms = 0 if lag.oldest_ms is None else max(0, self._environment.clock_ms() - lag.oldest_ms)
+    def _link(self, state: PeerState, lag: Lag | None) -> LinkStatus:
         return LinkStatus(
             peer=state.config.id,
             address=str(state.config.address),
             up=state.link is not None,
             since_ms=state.since_ms,
             round_trip_us=state.link.round_trip_us if state.link else None,
-            lag_entries=lag.entries,
-            lag_bytes=lag.size_bytes,
-            lag_s=age_ms / 1000,
+            lag_entries=None if lag is None else lag.entries,
+            lag_bytes=None if lag is None else lag.size_bytes,
+            lag_s=None if lag is None else self._age_s(lag),
             error=state.error,
         )
+
+    def _age_s(self, lag: Lag) -> float:
+        return 0 if lag.oldest_ms is None else max(0, self._environment.clock_ms() - lag.oldest_ms) / 1000
 
 
 class _Metrics:
@@ -173,11 +179,12 @@ class _Metrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"replicator_{name}", text, registry=registry)
 
+        unknown = "NaN if it was not heard from since this node's start."
         lacking = "the log entries that are here and that the peer has not confirmed to have on its disk"
         self._up = gauge("link_up", "1 if the link to the peer is up, 0 if it is down.", "peer")
-        self._entries = gauge("lag_entries", f"Number of {lacking}.", "peer")
-        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with their message texts.", "peer")
-        self._seconds = gauge("lag_seconds", f"Age of the oldest of {lacking}; 0 if there are none.", "peer")
+        self._entries = gauge("lag_entries", f"Number of {lacking}; {unknown}", "peer")
+        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with their message texts; {unknown}", "peer")
+        self._seconds = gauge("lag_seconds", f"Age of the oldest of {lacking}; 0 if there are none, {unknown}", "peer")
         self._round_trip = gauge(
             "round_trip_seconds", "Round-trip time of the last heartbeat to the peer; 0 while there is none.", "peer"
         )
@@ -215,10 +222,15 @@ class _Metrics:
         self._info.info(info)
         for link in links:
             self._up.labels(link.peer).set(link.up)
-            self._entries.labels(link.peer).set(link.lag_entries)
-            self._bytes.labels(link.peer).set(link.lag_bytes)
-            self._seconds.labels(link.peer).set(link.lag_s)
+            self._entries.labels(link.peer).set(_or_nan(link.lag_entries))
+            self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
+            self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+
+def _or_nan(value: float | None) -> float:
+    """As Prometheus has what is not known."""
+    return math.nan if value is None else value
 
 
 def _counts(reader: sqlite3.Connection) -> _Counts:

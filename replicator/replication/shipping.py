@@ -38,7 +38,7 @@ class Shipper:
         self._link = link
         self._ships = ships
         self._sent: dict[str, int] = {}
-        self._asked = False
+        self.has_context = False  # the peer has said what it has
         self._restart = trio.CancelScope()
         self._changed = trio.Event()
 
@@ -50,7 +50,7 @@ class Shipper:
         has = {dot.origin: dot.seq for dot in log.context}
         self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
-        self._asked = True
+        self.has_context = True
         self.start_again()
 
     def acked(self, ack: Ack) -> None:
@@ -90,7 +90,7 @@ class Shipper:
 
     def _is_lacking(self, dot: Dot) -> bool:
         origin = dot.origin
-        if not self._asked or origin == self._link.hello.origin:
+        if not self.has_context or origin == self._link.hello.origin:
             return False
         if dot.seq <= max(self._sent.get(origin, 0), self.acknowledged.get(origin, 0)):
             return False

@@ -80,8 +80,20 @@ def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
     assert "copies" not in invoke("status", *urls).stdout
     served.report.copies_reachable = 1
     shown = words(invoke("status", *urls).stdout)
-    assert "dc1 can make 1 of 2 copies: it goes on with those, or refuses changes" in shown
+    assert "dc1 can make 1 of 2 copies: it goes on with those, by" in shown
     assert "dc2 can make" not in shown
+    served.report.when_short = "refuse"
+    assert "dc1 can make 1 of 2 copies: it refuses changes until it can" in words(invoke("status", *urls).stdout)
+    document = json.loads(invoke("status", *urls, "--json").stdout)
+    assert [node["status"]["when_short"] for node in document["nodes"]] == ["refuse", "proceed"]
+
+
+def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
+    served.report.is_lag_known = False
+    assert "dc1 dc3 never up - - - -" in words(invoke("status", "--url", served.url).stdout)
+    document = json.loads(invoke("status", "--url", served.url, "--json").stdout)
+    link = document["nodes"][0]["status"]["links"][1]
+    assert [link["lag_entries"], link["lag_bytes"], link["lag_s"]] == [None, None, None]
 
 
 def test_node_that_does_not_answer_is_said_and_the_others_are_shown(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
@@ -25,11 +25,15 @@ class FixedReport:
     mailboxes_total: int = 2
     log_entries: int = 9
     copies_reachable: int = 3
+    when_short: str = "proceed"
+    is_lag_known: bool = True
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
         up = LinkStatus("dc2", "127.0.0.1:4421", True, 1_000, 250, 0, 0, 0.0, None)  # noqa: FBT003  as in the shape
         down = LinkStatus("dc3", "127.0.0.1:4422", False, None, None, 7, 2048, 1.5, self.error)  # noqa: FBT003
+        if not self.is_lag_known:
+            down = replace(down, lag_entries=None, lag_bytes=None, lag_s=None)
         return NodeStatus(
             sid=self.sid,
             origin=f"{self.sid}.1",
@@ -46,6 +50,7 @@ class FixedReport:
             waiting_entries=0,
             digest=self.digest,
             copies=2,
+            when_short=self.when_short,
             copies_reachable=self.copies_reachable,
             links=(up, down),
         )

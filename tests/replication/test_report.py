@@ -1,5 +1,6 @@
 """What a node says about itself."""
 
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -80,7 +81,7 @@ async def test_lag_of_a_peer_that_is_away(tmp_path: Path, autojump_clock: MockCl
             assert not link.up
             assert link.error == "connection refused"
             assert link.lag_entries == 2
-            assert 2000 < link.lag_bytes < 2500
+            assert 2000 < (link.lag_bytes or 0) < 2500
             assert link.lag_s == pytest.approx(100, abs=1)
         assert (await link_to(nodes["dc3"], "dc1")).lag_entries == 0
         assert (await link_to(nodes["dc1"], "dc2")).lag_entries == 0
@@ -89,6 +90,27 @@ async def test_lag_of_a_peer_that_is_away(tmp_path: Path, autojump_clock: MockCl
         await nodes.converged()
         await trio.sleep(2 * HEARTBEAT_S)
         assert (await link_to(nodes["dc1"], "dc3")).lag_entries == 0
+
+
+async def test_lag_of_a_peer_that_was_not_heard_from_since_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        for sid in ("dc1", "dc2"):
+            await nodes.stop(sid)
+        await nodes.start("dc1")
+        node = nodes["dc1"]
+        lag = await link_to(node, "dc2")
+        assert [lag.lag_entries, lag.lag_bytes, lag.lag_s] == [None, None, None]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.report.run, HEARTBEAT_S)
+            await trio.sleep(2 * HEARTBEAT_S)
+            assert math.isnan(value(node.registry, "lag_entries", "dc2") or 0)
+            nursery.cancel_scope.cancel()
+        await nodes.start("dc2")
+        await nodes.linked()
+        await nodes.converged()
+        assert (await link_to(node, "dc2")).lag_entries == 0
 
 
 async def test_round_trips_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
