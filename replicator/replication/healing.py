@@ -11,6 +11,7 @@ import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -20,13 +21,13 @@ import trio
 from protocol.commands import Reply
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
-from replicator.errors import MailError
+from replicator.errors import MailboxFullError, MailError
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
-from replicator.store import branches
+from replicator.store import branches, reading
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from replicator.store.transaction import Commit
+from replicator.store.transaction import Commit, Transaction
 from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge
 from resync.state import ContradictionError
 
@@ -41,6 +42,7 @@ AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; e
 FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 STRAYS_EVERY_S = 60.0
 RETRY_S = 5.0  # after a read that failed
+PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
 GATHER_AT_ONCE = 5000  # messages of one entry
 PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
 QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
@@ -74,6 +76,7 @@ class Healer:
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
         self._joining: dict[bytes, trio.Event] = {}
+        self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
         self._growing: dict[bytes, _Growth] = {}
         self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
@@ -141,8 +144,8 @@ class Healer:
                 if not await work():
                     undone.append(item)
             except (MailError, sqlite3.Error) as error:
-                user = item if isinstance(item, str) else item.user
-                log.warning("branches of %s could not be joined yet: %s", user, error)
+                what = f"the folders of {item}" if isinstance(item, str) else await self._name(item)
+                log.warning("branches of %s could not be joined yet: %s", what, error)
                 undone.append(item)
 
     async def join_branches(self, key: MailboxKey) -> None:
@@ -160,16 +163,51 @@ class Healer:
 
     async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
         try:
-            branch = await self._store.read(partial(branches.replay_branch, head=head))
-        except ContradictionError as error:
-            log.warning("a branch of mailbox %s of %s is not joined: %s", key.mailbox_id.hex(), key.user, error)
+            joined = await self._merge(key, head)
+        except (ContradictionError, MailboxFullError) as error:
+            log.warning("a branch of %s is not joined and stays apart: %s", await self._name(key), error)
             self._hopeless.add(head)
             return
+        if joined:
+            log.info("joined two branches of %s", await self._name(key))
+
+    async def _merge(self, key: MailboxKey, head: Dot) -> bool:
+        """Whether the branch was joined here and now. Raises ContradictionError, MailboxFullError."""
+        term = self._mastership.masters.term
+        async with self._reading:
+            branch = await self._store.read(partial(branches.replay_branch, head=head))
         if branch is None:
-            return
-        join = partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
-        if await self._store.write(join) is not None:
-            log.info("joined two branches of mailbox %s of %s", key.mailbox_id.hex(), key.user)
+            return False
+        for _ in range(PLANS_MAX):
+            async with self._reading:
+                plan = await self._store.read(
+                    partial(branches.plan_merge, key=key, head=head, branch=branch, uid=self._uid)
+                )
+            if plan is None or not self._is_still_ours(key, term):
+                return False
+            if await self._write(key, term, partial(branches.carry_out, plan=plan)):
+                return True
+        return await self._write(
+            key, term, partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
+        )
+
+    async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:
+        """Whether the branches were joined: not if, in the writer's turn, the mailbox is another node's to number."""
+        return await self._store.write(lambda tx: self._is_still_ours(key, term) and join(tx) is not None)
+
+    def _is_still_ours(self, key: MailboxKey, term: int) -> bool:
+        """Any thread may ask."""
+        return self._mastership.masters.term == term and self._mastership.is_ours(key)
+
+    async def _name(self, key: MailboxKey) -> str:
+        """As operators know it."""
+        if key.uidvalidity == 0:
+            return f"the folder tree of {key.user}"
+        with suppress(sqlite3.Error):
+            name = await self._store.read(partial(reading.folder_name, mailbox_id=key.mailbox_id))
+            if name is not None:
+                return f"folder {name!r} of {key.user}"
+        return f"mailbox {key.mailbox_id.hex()} of {key.user}"
 
     async def _gather(self, user: str) -> bool:
         """Move mail to the folders that bear its folders' names now, as far as it is this node's to do.

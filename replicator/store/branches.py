@@ -8,21 +8,24 @@ not matter whether a node is left that shows it.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 
-from protocol.values import Context, Dot, UidSet
+from protocol.values import UID_MAX, Context, Dot, UidSet
 from replicator.config import UidConflict
+from replicator.errors import MailboxFullError
 from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.apply import apply_and_release
+from replicator.store.chain import Chain
 from replicator.store.history import NUMBER_MAX
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
-from resync.entry import Change, Entry
+from resync.entry import Entry, Merge, TreeMerge
 from resync.merge import Anew, difference, merge
-from resync.state import ContradictionError, MailboxState, replay
+from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState, replay
 from resync.tree import TreeState, merge_trees, replay_tree, tree_difference
 
 State = MailboxState | TreeState
@@ -169,29 +172,102 @@ def _check_seen(apart: list[Dot], context: Context) -> None:
             raise ContradictionError(f"{dot.origin} has numbered on two branches: {dot} is not on both")
 
 
-def merge_branch(
-    tx: Transaction, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
-) -> Dot | None:
-    """Join another branch to what this node shows, by an entry of its own. None if that was done meanwhile."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a branch is to be joined to what this node shows at a head. In its claims the merge is `_UNNAMED`."""
+
+    key: MailboxKey
+    heads: tuple[Dot, Dot]  # ours and the branch's
+    modseq: int
+    changes: tuple[Merge, ...] | tuple[TreeMerge]
+
+
+_UNNAMED = Dot("", 0)
+"""The merge, until it is numbered: no entry has that name."""
+
+
+def plan_merge(
+    connection: sqlite3.Connection, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
+) -> Plan | None:
+    """How to join a branch to what a reader sees now. None if that was done meanwhile.
+
+    Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
+    nothing has changed. Raises MailboxFullError.
+    """
+    connection.execute("BEGIN")
+    try:
+        shown = _shown(connection, key, head, chains.load(connection, key.mailbox_id))
+    finally:
+        connection.execute("COMMIT")
+    return _planned(connection, key, (shown[0], head), (shown[1], branch), uid) if shown else None
+
+
+def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
+    """Join the branches by an entry of its own. None if this node has gone on since the plan was made."""
+    key, (ours, _) = plan.key, plan.heads
     chain = tx.chain(key.mailbox_id)
-    if chain is None or chain.head is None or chain.has_seen(head):
+    if chain is None or chain.head != ours:
         return None
-    changes: tuple[Change, ...]
-    if isinstance(branch, TreeState):
-        tree = reading.tree_state(tx.connection, key.user, chain)
-        merged_tree = merge_trees(tree, branch)
-        changes, modseq = (tree_difference(merged_tree, (tree, branch)),), merged_tree.modseq
-    else:
-        rows = {row.uid: row for row in reading.mailbox_rows(tx.connection, key.mailbox_id)}
-        ours = MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
-        anew = Anew(partial(_time_of, tx.connection)) if uid is UidConflict.UIDVALIDITY else None
-        merged = merge(ours, branch, tx.next_dot(), anew)
-        changes, modseq = difference(merged, (ours, branch)), merged.modseq
+    changes = [_named(change, tx.next_dot()) for change in plan.changes]
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
-    entry = replace(entry, predecessors=(chain.head, head), modseq=modseq)
+    entry = replace(entry, predecessors=plan.heads, modseq=plan.modseq)
     tx.append(entry, [], applied=True)
     apply_and_release(tx, entry)
     return entry.dot
+
+
+def merge_branch(
+    tx: Transaction, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
+) -> Dot | None:
+    """Plan and carry out at once, while the writer waits. None if that was done meanwhile. Raises MailboxFullError."""
+    shown = _shown(tx.connection, key, head, tx.chain(key.mailbox_id))
+    if shown is None:
+        return None
+    return carry_out(tx, _planned(tx.connection, key, (shown[0], head), (shown[1], branch), uid))
+
+
+def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
+    """This node's head and what it shows there. None if that has seen the branch."""
+    if chain is None or chain.head is None or chain.has_seen(head):
+        return None
+    if key.uidvalidity == 0:
+        return chain.head, reading.tree_state(connection, key.user, chain)
+    rows = {row.uid: row for row in reading.mailbox_rows(connection, key.mailbox_id)}
+    return chain.head, MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
+
+
+def _planned(
+    connection: sqlite3.Connection,
+    key: MailboxKey,
+    heads: tuple[Dot, Dot],
+    sides: tuple[State, State],
+    uid: UidConflict,
+) -> Plan:
+    ours, branch = sides
+    if isinstance(ours, TreeState) and isinstance(branch, TreeState):
+        tree = merge_trees(ours, branch)
+        return Plan(key, heads, tree.modseq, (tree_difference(tree, (ours, branch)),))
+    assert isinstance(ours, MailboxState)
+    assert isinstance(branch, MailboxState)
+    anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
+    merged = merge(ours, branch, _UNNAMED, anew)
+    _check_uids_suffice(merged, (ours, branch))
+    return Plan(key, heads, merged.modseq, difference(merged, (ours, branch)))
+
+
+def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:
+    """Raises MailboxFullError where no node would take the merge (`resync.state.why_not_merge`)."""
+    spare = UID_MAX - MERGE_HEADROOM
+    limit = UID_MAX if all(side.uidnext >= spare for side in sides) else spare
+    if merged.uidnext > limit:
+        raise MailboxFullError(f"that would take UIDs up to {merged.uidnext - 1}, and they end at {limit - 1}")
+
+
+def _named(change: Merge | TreeMerge, dot: Dot) -> Merge | TreeMerge:
+    """As the merge of this name gives it."""
+    if isinstance(change, TreeMerge):
+        return change
+    return change._replace(rows=tuple(row._replace(claim=dot) if row.claim == _UNNAMED else row for row in change.rows))
 
 
 def _time_of(connection: sqlite3.Connection, dot: Dot) -> int:

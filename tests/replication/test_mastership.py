@@ -227,7 +227,7 @@ async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does
         for node in nodes.all():
             await node.save(f"at {node.sid}")
         with monkeypatch.context() as patch:
-            patch.setattr(branches, "merge_branch", fail)
+            patch.setattr(branches, "carry_out", fail)
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
             with pytest.raises(type(failure)):

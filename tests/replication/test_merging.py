@@ -1,20 +1,41 @@
 """Both sides of a broken link go on, and come together again."""
 
+import logging
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from protocol.commands import Rename, Save
+from protocol.values import UID_MAX, Dot
 from replicator.mailstore import INBOX
-from replicator.store import reading
+from replicator.replication import healing
+from replicator.replication.healing import PLANS_MAX
+from replicator.store import branches, reading
+from replicator.store.apply import receive
+from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Commit
+from replicator.view import MailboxView
+from resync.clock import COUNTER_BITS
+from resync.entry import Entry, MailAdd, Merge
+from resync.merge import merge
+from resync.state import MERGE_HEADROOM, MailboxState
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
+from tests.replication.meeting import key_of
 from tests.replication.stranger import INBOX as STRANGE_INBOX
 from tests.replication.stranger import header, visit
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import creating, deleting, guid, saving
+
+T = TypeVar("T")
 
 SIDES = ("dc1",), ("dc2", "dc3")
 
@@ -206,3 +227,149 @@ async def test_mail_in_several_deleted_folders_of_one_name_comes_to_be_seen_in_o
         for number, key in enumerate(keys):
             await node.store.write(saving(b"late %d" % number, guid(number), key))
         await shows(node, "Work", ["late 0", "late 1"])
+
+
+# ---- a node that masters a mailbox, and hears of another branch of it ---------------------------------------------
+
+RIVAL = StoredText.of(b"rival")
+
+
+def rival(view: MailboxView, sid: str = "dc8") -> Entry:
+    """A node that shows nothing gives UID 1 to a mail of its own."""
+    mail = MailAdd(1, sid.encode().rjust(16), EPOCH_MS, (), len(RIVAL.text), RIVAL.content_hash, copied=False)
+    return Entry(Dot(f"{sid}.a", 1), (), EPOCH_MS << COUNTER_BITS, 1, *key_of(view), (mail,))
+
+
+async def hear_of(node: Node, *entries: Entry) -> None:
+    for entry in entries:
+        await node.store.write(partial(receive, entry=entry, texts=[RIVAL]))
+
+
+def after_each_plan(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Awaitable[object]]) -> None:
+    """Do this between each plan and its turn, with the number of the plan."""
+    read = node.store.read
+    plans = 0
+
+    async def read_and_act(query: Callable[[sqlite3.Connection], T]) -> T:
+        nonlocal plans
+        found = await read(query)
+        if isinstance(query, partial) and query.func is branches.plan_merge and found is not None:
+            plans += 1
+            await act(plans)
+        return found
+
+    monkeypatch.setattr(node.store, "read", read_and_act)
+
+
+async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In real threads: the one that plans is held up."""
+    planning, going_on = threading.Event(), threading.Event()
+    plans: list[int] = []
+
+    def merge_slowly(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: None) -> MailboxState:
+        plans.append(len(ours.rows))
+        planning.set()
+        assert going_on.wait(60)
+        return merge(ours, theirs, dot, anew)
+
+    monkeypatch.setattr(branches, "merge", merge_slowly)
+    async with cluster(tmp_path, None, 1) as nodes, trio.open_nursery() as nursery:
+        node = nodes["dc1"]
+        await node.save("mine")
+        view = await node.view()
+        await hear_of(node, rival(view))
+        nursery.start_soon(node.coordinator.healer.join_branches, key_of(view))
+        await trio.to_thread.run_sync(planning.wait)
+        with trio.fail_after(30):
+            assert await node.save("meanwhile") == 2
+            assert await node.save("elsewhere", "INBOX", "bob") == 1
+        assert await node.texts() == {1: "mine", 2: "meanwhile"}
+        going_on.set()
+        await nodes.converged()
+        assert plans == [1, 2]
+        assert sorted((await node.texts()).values()) == ["meanwhile", "mine", "rival"]
+
+
+async def test_a_mailbox_that_never_rests_is_joined(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("mine")
+        saved: list[str] = []
+
+        async def save(number: int) -> None:
+            assert number <= PLANS_MAX
+            saved.append(f"after plan {number}")
+            await node.save(saved[-1])
+
+        after_each_plan(node, monkeypatch, save)
+        await hear_of(node, rival(await node.view()))
+        await nodes.converged()
+        assert len(saved) == PLANS_MAX
+        assert sorted((await node.texts()).values()) == [*saved, "mine", "rival"]
+
+
+async def test_nobody_joins_branches_in_a_term_that_has_ended(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        mastership = node.coordinator.mastership
+        await node.save("mine")
+        view = await node.view()
+        allowed: list[bool] = []
+
+        def note(commit: Commit) -> None:
+            allowed.extend(mastership.is_ours(key_of(view)) for entry in commit.applied if entry.is_merge)
+
+        async def end_the_term(number: int) -> None:
+            if number == 1:
+                mastership._do(mastership.election.component_changed())
+            await trio.lowlevel.checkpoint()
+
+        node.store.listeners.append(note)
+        after_each_plan(node, monkeypatch, end_the_term)
+        await hear_of(node, rival(view))
+        await nodes.converged()
+        assert allowed == [True]
+
+
+async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.mail.create_folder("alice", "Work")
+        await node.save("mine", "Work")
+        view = await node.view("Work")
+        one, other = rival(view), rival(view, "dc9")
+        used_up = Merge(UID_MAX - MERGE_HEADROOM, 0, (one.dot, other.dot), (), ())
+        dot = Dot("dc8.a", 2)
+        await hear_of(
+            node, one, other, replace(one, dot=dot, predecessors=(one.dot, other.dot), modseq=2, changes=(used_up,))
+        )
+        await trio.sleep(60)
+        (warning,) = (record for record in caplog.records if record.name == healing.__name__)
+        assert "a branch of folder 'Work' of alice is not joined and stays apart" in warning.getMessage()
+        assert "UIDs" in warning.getMessage()
+        assert await node.waiting() == 3
+        assert await node.save("life goes on", "Work") == 2
+
+
+async def test_what_was_joined_is_named_as_operators_know_it(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, healing.__name__)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].mail.create_folder("alice", "Work")
+        await nodes.converged()
+        await part(nodes)
+        for sid in ("dc1", "dc2"):
+            await nodes[sid].save(f"at {sid}", "Work")
+            await nodes[sid].mail.create_folder("alice", sid)
+        await heal(nodes)
+    assert {record.getMessage() for record in caplog.records if record.name == healing.__name__} == {
+        "joined two branches of folder 'Work' of alice",
+        "joined two branches of the folder tree of alice",
+    }

@@ -61,11 +61,16 @@ class Watched:
             assert message.modseq > self.modseq, "a change appeared at a MODSEQ that was shown"
         self.rows[message.uid] = message
 
-    def join(self, key: MailboxKey) -> None:
+    def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """What happens `meanwhile` comes between the plan and its turn."""
         for head in branches.branch_heads(self.node.connection, key.mailbox_id):
             branch = branches.replay_branch(self.node.connection, head)
-            if branch is not None:
-                self.node.write(partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self.uid))
+            if branch is None:
+                continue
+            plan = branches.plan_merge(self.node.connection, key, head, branch, self.uid)
+            meanwhile()
+            if plan is not None:
+                self.node.write(partial(branches.carry_out, plan=plan))
         self.look()
 
 
@@ -135,7 +140,9 @@ class World:
                     target.node.take(item)
 
     def join(self, one: Watched) -> None:
-        one.join(self.rng.choice([INBOX, TREE]))
+        one.join(
+            self.rng.choice([INBOX, TREE]), partial(self.rng.choice([lambda _: None, self.save, self.folders]), one)
+        )
 
     def settle(self) -> None:
         master, *_ = self.all

@@ -1,0 +1,117 @@
+"""A merge is planned beside the writer, and carried out if nothing has changed meanwhile."""
+
+from functools import partial
+
+import pytest
+
+from protocol.values import UID_MAX, Dot
+from replicator.config import UidConflict
+from replicator.errors import MailboxFullError
+from replicator.store import branches, reading
+from replicator.store.reading import MailboxKey
+from resync.entry import Merge, tree_id
+from resync.state import MERGE_HEADROOM, MailboxState, why_not_merge
+from tests.store import consistency
+from tests.store.harness import ALICE, INBOX, WORK, creating, guid, saving
+from tests.store.memory_node import MemoryNode
+
+TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
+
+
+def two_branches() -> tuple[MemoryNode, Dot, branches.State]:
+    """A node that shows UIDs 1 and 2, and another branch that gave both to other messages: its head and state."""
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+        other.write(saving(b"text", guid(10 + number)))
+    for item in other.log():
+        node.take(item)
+    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = branches.replay_branch(node.connection, head)
+    assert branch is not None
+    return node, head, branch
+
+
+@pytest.mark.parametrize("uid", UidConflict)
+def test_a_plan_is_carried_out_under_the_name_that_the_merge_then_gets(uid: UidConflict) -> None:
+    node, head, branch = two_branches()
+    plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    assert plan is not None
+    node.write(saving(b"elsewhere", guid(3), WORK))
+    merge = node.write(partial(branches.carry_out, plan=plan))
+    assert merge == Dot("dc1.a", 4)
+    rows = list(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+    assert [row.uid for row in rows] == [3, 4, 5, 6]
+    assert {row.claim for row in rows} == {merge}
+    assert branches.plan_merge(node.connection, INBOX, head, branch, uid) is None, "it was done meanwhile"
+    consistency.check(node.connection)
+
+
+@pytest.mark.parametrize("uid", UidConflict)
+def test_a_plan_that_was_overtaken_changes_nothing(uid: UidConflict) -> None:
+    node, head, branch = two_branches()
+    plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    assert plan is not None
+    node.write(saving(b"meanwhile", guid(3)))
+    before = node.digests()
+    assert node.write(partial(branches.carry_out, plan=plan)) is None
+    assert node.digests() == before
+    again = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    assert again is not None
+    assert node.write(partial(branches.carry_out, plan=again))
+    assert {row.guid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id)} == set(
+        map(guid, (1, 2, 3, 11, 12))
+    )
+    assert {1, 2}.isdisjoint(row.uid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+
+
+def test_a_plan_for_folders_that_was_overtaken_changes_nothing() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    node.write(creating("a", b"a" * 16))
+    other.write(creating("b", b"b" * 16))
+    for item in other.log():
+        node.take(item)
+    (head,) = branches.branch_heads(node.connection, TREE.mailbox_id)
+    branch = branches.replay_branch(node.connection, head)
+    assert branch is not None
+    plan = branches.plan_merge(node.connection, TREE, head, branch)
+    assert plan is not None
+    node.write(creating("c", b"c" * 16))
+    assert node.write(partial(branches.carry_out, plan=plan)) is None
+    assert set(reading.folders(node.connection, ALICE)) == {"a", "c"}
+
+
+SPARE = UID_MAX - MERGE_HEADROOM
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "suffice"),
+    [
+        (SPARE - 1, 2, True),
+        (SPARE, 2, False),
+        (SPARE - 1, SPARE - 1, True),
+        (SPARE - 1, SPARE, False),
+        (SPARE, SPARE, True),
+        (UID_MAX - 1, SPARE, True),
+        (UID_MAX, SPARE, False),
+    ],
+)
+def test_a_merge_that_needs_more_uids_than_are_left_is_not_made(ours: int, theirs: int, *, suffice: bool) -> None:
+    """One message needs a new UID. What is made is what the nodes of both branches take."""
+    node, rival = MemoryNode("dc1.a"), Dot("dc2.a", 1)
+    node.write(saving(b"text", guid(1)))
+    node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "uidnext", ours))
+    (row,) = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    branch = MailboxState(theirs, 1, {rival.origin: 1})
+    if not suffice:
+        with pytest.raises(MailboxFullError, match="they end at"):
+            branches.plan_merge(node.connection, INBOX, rival, branch)
+        with pytest.raises(MailboxFullError, match="they end at"):
+            node.write(lambda tx: branches.merge_branch(tx, INBOX, rival, branch))
+        return
+    plan = branches.plan_merge(node.connection, INBOX, rival, branch)
+    assert plan is not None
+    (merge,) = plan.changes
+    assert isinstance(merge, Merge)
+    for side in (MailboxState(ours, 1, {"dc1.a": 1}, {1: row}), branch):
+        assert why_not_merge(merge, side, lambda _: None) is None
