@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from protocol.commands import LinkAdvert
 
 MAX_NODES = 1024
-"""Adverts kept, and neighbours in an advert: far beyond a mail cluster, and the table stays under a few MiB."""
+"""Adverts kept, and neighbours in an advert: far beyond a mail cluster."""
+
+MAX_LINKS = 1 << 14
+"""Neighbours in all adverts kept: as many as 128 nodes have that are all linked, some 4 MiB.
+
+Numbers, not names: a node need not be configured at each other one, so any SID may be one of the cluster.
+"""
 
 Edges = Mapping[str, tuple[str, ...]]
 """SID -> its neighbours over edges that both ends advertise, sorted; without those that have none."""
@@ -85,8 +91,7 @@ class LinkTable:
                 continue
             if advert.sid == self.sid:
                 floods += self._overrule(advert)
-            elif known is None or advert.sequence > known.sequence:
-                self._keep(advert)
+            elif (known is None or advert.sequence > known.sequence) and self._keep(advert):
                 news.append(advert)
         if news:
             floods += [Flood(to, tuple(news)) for to in self.neighbours if to != sender]
@@ -146,13 +151,19 @@ class LinkTable:
         advert = self._readvertise(above=past.sequence)
         return [Flood(to, (advert,)) for to in self.neighbours]
 
-    def _keep(self, advert: LinkAdvert) -> None:
+    def _keep(self, advert: LinkAdvert) -> bool:
+        """Whether there is room for it, be it in place of what is unreachable."""
         self._adverts.pop(advert.sid, None)
         self._adverts[advert.sid] = advert
-        if len(self._adverts) > MAX_NODES:
-            reachable = frozenset(self._component)
-            unreachable = (sid for sid in self._adverts if sid not in reachable)
-            del self._adverts[next(unreachable, advert.sid)]
+        reachable = frozenset(self._component)
+        unreachable = [sid for sid in self._adverts if sid not in reachable]
+        while not self._has_room() and advert.sid in self._adverts:
+            del self._adverts[unreachable.pop(0) if unreachable else advert.sid]
+        return advert.sid in self._adverts
+
+    def _has_room(self) -> bool:
+        links = sum(len(advert.neighbours) for advert in self._adverts.values())
+        return len(self._adverts) <= MAX_NODES and links <= MAX_LINKS
 
     def _update(self, floods: tuple[Flood, ...]) -> LinkUpdate:
         edges = _edges(self._adverts)

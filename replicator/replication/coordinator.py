@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import trio
@@ -49,7 +50,7 @@ from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
 from replicator.replication.receiving import Receiver
-from replicator.replication.shipping import Shipper
+from replicator.replication.shipping import Shipper, check_claims
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
@@ -319,7 +320,7 @@ class Coordinator:
         match command:
             case Log(context):
                 self._feed(link).shipper.asked(command)
-                self.durability.acknowledged(link.sid, {dot.origin: dot.seq for dot in context})
+                self._holds(link.sid, context)
                 return Done()
             case Who():
                 return await self.mastership.answer_who(command)
@@ -347,14 +348,20 @@ class Coordinator:
 
     def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
         """Raises ProtocolError. What another node waits for goes on to it."""
+        claim = Dot(ack.origin, ack.seq)
+        check_claims(self.store, (claim,))
         if ack.sid is None:
             self._feed(link).shipper.acked(ack)
         holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
         if holder not in table.component:
             return
-        self.durability.acknowledged(holder, {ack.origin: ack.seq})
+        self._holds(holder, (claim,))
         if table.next_hop_from(link.sid, author) == self.sid and (onward := self.mastership.toward(author)) is not None:
             onward.post(Ack(ack.origin, ack.seq, holder))
+
+    def _holds(self, sid: str, claims: Iterable[Dot]) -> None:
+        """Nobody waits for entries of origins of which nothing is here: what is said of them takes no memory."""
+        self.durability.acknowledged(sid, {origin: seq for origin, seq in claims if origin in self.store.context})
 
     def _note_component(self) -> None:
         self.durability.changed()

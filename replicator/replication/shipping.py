@@ -8,7 +8,7 @@ back to the first entry that it has not acknowledged; what went out on this conn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -18,6 +18,7 @@ from protocol.values import Dot, sid_of
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.wire import entry_commands
 from replicator.store import reading
+from replicator.store.history import NUMBER_MAX
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Logged
@@ -45,8 +46,9 @@ class Shipper:
     def asked(self, log: Log) -> None:
         """The peer says what it has, and wants the rest, also what it may have lost on the way.
 
-        ACKs that it sent after that may have been read before.
+        ACKs that it sent after that may have been read before. Raises ProtocolError for what cannot be there.
         """
+        check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}
         self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
@@ -54,9 +56,7 @@ class Shipper:
         self.start_again()
 
     def acked(self, ack: Ack) -> None:
-        """More is on the peer's disk. Raises ProtocolError for what cannot be there."""
-        if ack.origin == self._store.origin and ack.seq > self._store.context.get(ack.origin, 0):
-            raise ProtocolError(f"ACK {ack.origin} {ack.seq}: this node has not numbered that yet")
+        """More is on the peer's disk. Raises ProtocolError."""
         if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
             raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
         self._acked[ack.origin] = max(ack.seq, self._acked.get(ack.origin, 0))
@@ -109,3 +109,18 @@ class Shipper:
         for command in entry_commands(item, lambda key: self._link.number(key, name)):
             self._link.post(command)
         self._sent[entry.dot.origin] = entry.dot.seq
+
+
+def check_claims(store: Store, claims: Sequence[Dot]) -> None:
+    """What a peer says that it or another node has on disk. Raises ProtocolError for what nobody can have.
+
+    Of other nodes' entries that may be more than is here.
+    """
+    numbered = store.context.get(store.origin, 0)
+    for origin, seq in claims:
+        if origin == store.origin and seq > numbered:
+            raise ProtocolError(f"{origin} {seq} is said to be on a disk: this node has not numbered that yet")
+        if not 0 < seq < NUMBER_MAX:
+            raise ProtocolError(f"{origin} {seq} is said to be on a disk: nobody numbers that")
+    if len({origin for origin, _ in claims}) < len(claims):
+        raise ProtocolError("a LOG names an origin twice")

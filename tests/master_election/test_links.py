@@ -198,3 +198,19 @@ def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: R
                 assert hop == table.next_hop_from(path[-1], there)
                 path.append(hop)
             assert len(set(path)) == len(path)
+
+
+def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_LINKS", 10)
+    table = LinkTable("a", 1)
+    table.neighbour_up("b", 100)
+    table.neighbour_up("c", 100)
+    table.receive((LinkAdvert("b", 1, (("a", 100),)), LinkAdvert("c", 1, (("a", 100),))), "b")
+    for number in range(20):
+        named = tuple((f"{number}-{near}", 1) for near in range(4))
+        floods = table.receive((LinkAdvert(f"x{number}", 1, named),), "b").floods
+        assert [flood.to for flood in floods] == ["c"]
+        assert sum(len(advert.neighbours) for advert in table._adverts.values()) <= 10
+    too_many = tuple((f"y{near}", 1) for near in range(11))
+    assert table.receive((LinkAdvert("y", 1, too_many),), "b").floods == ()
+    assert table.component == ("a", "b", "c")

@@ -26,6 +26,8 @@ from protocol.commands import (
     FetchGuid,
     FetchHash,
     FetchUid,
+    LinkAdvert,
+    Links,
     Log,
     MasterMove,
     Mbox,
@@ -281,6 +283,56 @@ async def test_an_acknowledgement_of_what_was_never_numbered_ends_the_link(
         assert await stranger.ended() == (error is not None)
         await trio.testing.wait_all_tasks_blocked()
         assert_logged(caplog, error)
+
+
+@pytest.mark.parametrize(
+    ("claim", "error"),
+    [
+        (Ack("OURS", 4), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
+        (Ack("OURS", 4, "dc3"), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
+        (Log((Dot("OURS", 4),)), "OURS 4 is said to be on a disk: this node has not numbered that yet"),
+        (Ack("dc9.x", 1 << 62), "nobody numbers that"),
+        (Log((Dot("dc9.x", 0),)), "nobody numbers that"),
+        (Log((Dot("dc9.x", 1), Dot("dc9.x", 2))), "names an origin twice"),
+    ],
+)  # fmt: skip
+async def test_what_nobody_can_have_on_disk_ends_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, claim: Ack | Log, error: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        await node.save("text")
+        origin = node.store.origin
+        assert node.store.context == {origin: 3}
+        async with visit(nodes) as stranger:
+            match claim:
+                case Ack(named):
+                    await stranger.send(replace(claim, origin=named.replace("OURS", origin)))
+                case Log(context):
+                    dots = tuple(Dot(dot.origin.replace("OURS", origin), dot.seq) for dot in context)
+                    await stranger.send(Log(dots), "log")
+            assert await stranger.ended()
+        assert await node.save("text") == 3
+        assert_logged(caplog, error.replace("OURS", origin))
+
+
+async def test_what_is_said_of_origins_that_are_not_here_takes_no_memory(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        origin = node.store.origin
+        async with visit(nodes) as stranger:
+            await stranger.send(Links((LinkAdvert("dc1", EPOCH_MS, (("dc2", 1),)),)))
+            for number in range(10):
+                await stranger.send(Ack(f"dc8.{number}", 1, "dc1"))
+                await stranger.send(Log((Dot(f"dc9.{number}", 1),)), f"log{number}")
+            await stranger.send(Ack(origin, 2, "dc1"))
+            await until(lambda: bool(node.coordinator.durability._held.get("dc1")))
+            assert node.coordinator.durability._held == {"dc1": {origin: 2}}
 
 
 async def test_acknowledgements_of_ever_new_origins_end_the_link(
