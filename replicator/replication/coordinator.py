@@ -105,7 +105,7 @@ class Coordinator:
             routes_changed=self._routes_changed,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.healer = Healer(store, self.mastership, self.submit, config.conflict.uid)
+        self.healer = Healer(store, self.mastership, self.carry_out, config.conflict.uid)
         self.feeds: dict[str, Feed] = {}
         self._new_id = environment.new_guid
         self._contexts: dict[str, dict[str, int]] = {}
@@ -131,14 +131,18 @@ class Coordinator:
     # ---- changes
 
     async def submit(self, operation: Operation) -> Reply:
-        """Do what a client of this node asks; return when it is durable and this node shows it. Raises MailError.
+        """Do what a client of this node asks: as `carry_out`, and the mailbox is in use here."""
+        self.mover.changed(operation.key)
+        return await self.carry_out(operation)
+
+    async def carry_out(self, operation: Operation) -> Reply:
+        """Make a change; return when it is durable and this node shows it. Raises MailError.
 
         A node that is so far behind that it cannot show it soon returns without that.
         """
         reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S):
             await self._complete.wait()
-            self.mover.changed(operation.key)
             reply = await self.perform(operation)
         if reply is not None:
             # It is done and durable: a node that is far behind must not make its client try again.

@@ -14,7 +14,8 @@ from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication.moving import JOIN_INTERVAL_S
+from replicator.replication.moving import JOIN_INTERVAL_S, folder_key
+from replicator.replication.operations import CopyOperation
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 from tests.replication.test_mastership import key_of
 
@@ -149,6 +150,29 @@ async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockCl
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
             await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc2")
+
+
+@pytest.mark.parametrize(("by_client", "master"), [(True, "dc2"), (False, "dc1")])
+async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    by_client: bool,  # noqa: FBT001  a parameter of the test
+    master: str,
+) -> None:
+    """Mail moves from a folder to another one that bears its name now, which may have its master elsewhere."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        work = await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("at dc1", "Work")
+        await nodes["dc2"].save("moves")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        (message,) = await nodes["dc2"].messages()
+        source, destination = folder_key(await nodes["dc2"].inbox()), folder_key(work)
+        coordinator = nodes["dc2"].coordinator
+        submit = coordinator.submit if by_client else coordinator.healer._submit
+        for _ in range(ASK_AFTER + 2):
+            await submit(CopyOperation(source, destination, UidSet.of([1]), (message.guid,), (message.guid,)))
+        assert await coordinator.mover.master_of(work) == master
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
