@@ -28,6 +28,8 @@ class Known(NamedTuple):
 class Cache:
     """A mailbox as a client was shown it. `context`: what the node had seen of it by then."""
 
+    user: str
+    name: str  # of the folder, as it was then
     mailbox_id: bytes
     uidvalidity: int
     uidnext: int
@@ -36,10 +38,12 @@ class Cache:
     context: dict[str, int]
 
     @classmethod
-    def fetch(cls, view: MailboxView, context: dict[str, int]) -> Cache:
+    def fetch(cls, name: str, view: MailboxView, context: dict[str, int]) -> Cache:
         """All anew."""
         messages = {uid: Known.of(message) for uid, message in view.messages.items()}
-        return cls(view.mailbox_id, view.uidvalidity, view.uidnext, view.highestmodseq, messages, context)
+        return cls(
+            view.user, name, view.mailbox_id, view.uidvalidity, view.uidnext, view.highestmodseq, messages, context
+        )
 
     def resync(self, view: MailboxView, context: dict[str, int]) -> Cache:
         """By what has changed since. The view is of the same UIDVALIDITY."""
@@ -53,7 +57,7 @@ class Cache:
             assert before is None or before.guid == message.guid, f"UID {uid} names another message than before"
             assert before is not None or uid >= self.uidnext, f"UID {uid} is new and below UIDNEXT {self.uidnext}"
             messages[uid] = Known.of(message)
-        anew = Cache.fetch(view, context)
+        anew = Cache.fetch(self.name, view, context)
         assert messages == anew.messages, f"a cache is wrong: {_differences(messages, anew.messages)}"
         return anew
 

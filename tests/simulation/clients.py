@@ -127,7 +127,7 @@ class Client:
         if known is not None and known.uidvalidity == view.uidvalidity:
             self._caches[key] = known.resync(view, context)
         else:
-            self._caches[key] = Cache.fetch(view, context)
+            self._caches[key] = Cache.fetch(name, view, context)
         return view
 
     # ---- what it does

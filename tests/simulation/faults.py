@@ -14,12 +14,14 @@ import trio
 from tests.simulation.clients import Client
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import Machine
-from tests.simulation.plan import CLOCK_WINDOW_S
+from tests.simulation.plan import CLOCK_WINDOW_S, Plan
 from tests.simulation.world import World
 
 MAX_PAUSE_S = 150.0
 MAX_DOWN_S = 15.0
 MAX_CUT_S = 20.0
+DRIFT_S = 10.0  # of a clock, at most, in one run
+RESTORED = 0.9  # of the lost disks of which there are copies
 
 
 class Chaos:
@@ -34,11 +36,23 @@ class Chaos:
 
     async def run(self) -> None:
         """One fault after the other until cancelled."""
+        self.nursery.start_soon(self._back_up)
         weights = {name: weight for name, weight in self.world.plan.weights.items() if weight}
         while weights:
             await trio.sleep(self.dice.uniform(0.1, self.world.plan.fault_pause_s))
             name = self.dice.choices(list(weights), list(weights.values()))[0]
             await KINDS[name](self)
+
+    async def _back_up(self) -> None:
+        """Each machine once, early: a copy that is restored is to lack something."""
+        for machine in self.world.machines.values():
+            await trio.sleep(self.dice.uniform(0, self.world.plan.chaos_s / 4 / len(self.world.machines)))
+            self.copy_disk(machine)
+
+    def copy_disk(self, machine: Machine) -> None:
+        if not machine.is_starting and (copy := machine.disk.copy()) is not None:
+            self.say(f"a copy is taken of the disk of {machine.sid}")
+            self.copies[machine.sid].append(copy)
 
     def say(self, what: str) -> None:
         self.world.story.say(what)
@@ -204,14 +218,21 @@ async def stand_still(chaos: Chaos) -> None:
 
 
 async def turn_clock(chaos: Chaos) -> None:
-    """Within the window in which the others stay, see `plan.CLOCK_WINDOW_S`."""
-    low, high = chaos.world.plan.clocks_s
-    if high - low == CLOCK_WINDOW_S:
-        machine = chaos.dice.choice(list(chaos.world.machines.values()))
-        ahead_s = chaos.dice.uniform(low + 10, high - 10)
-        drift = chaos.dice.choice((0.0, 0.01, -0.01))
-        chaos.say(f"the clock of {machine.sid} is {ahead_s:.1f} s ahead, and gains {drift} s a second")
-        machine.clock.set(ahead_s, drift)
+    """Mostly as far as it may go without parting the nodes: what it says must matter in no other way."""
+    low, high = _window(chaos.world.plan)
+    machine = chaos.dice.choice(list(chaos.world.machines.values()))
+    ahead_s = chaos.dice.choice((low, high, chaos.dice.uniform(low, high)))
+    drift = chaos.dice.choice((0.0, 0.01, -0.01))
+    chaos.say(f"the clock of {machine.sid} is {ahead_s:.1f} s ahead, and gains {drift} s a second")
+    machine.clock.set(ahead_s, drift)
+
+
+def _window(plan: Plan) -> tuple[float, float]:
+    """Where all clocks may be at once, however they drift: see `plan.CLOCK_WINDOW_S`."""
+    low, high = plan.clocks_s
+    if high - low < CLOCK_WINDOW_S:
+        low, high = -CLOCK_WINDOW_S / 2, CLOCK_WINDOW_S / 2
+    return low + DRIFT_S, high - DRIFT_S
 
 
 # ---- disks
@@ -230,20 +251,20 @@ async def break_disk(chaos: Chaos) -> None:
 
 
 async def copy_disk(chaos: Chaos) -> None:
-    machine = chaos.dice.choice(list(chaos.world.machines.values()))
-    if not machine.is_starting and (copy := machine.disk.copy()) is not None:
-        chaos.say(f"a copy is taken of the disk of {machine.sid}")
-        chaos.copies[machine.sid].append(copy)
+    chaos.copy_disk(chaos.dice.choice(list(chaos.world.machines.values())))
 
 
 async def lose_disk(chaos: Chaos) -> None:
     """No more of them than a mail must survive that was reported OK; the reckoning is in `History`."""
     machine = chaos.a_node()
-    if machine is not None and chaos.disks_lost < chaos.world.plan.durability.copies - 1:
+    if machine is None or (not chaos.copies[machine.sid] and chaos.dice.random() < RESTORED):
+        return
+    if chaos.disks_lost < chaos.world.plan.durability.copies - 1:
         chaos.disks_lost += 1
         machine.crash(silently=chaos.dice.random() < 0.5)
-        copies: Iterable[Path | None] = [None, *chaos.copies[machine.sid]]
-        chaos.replace_disk(machine, chaos.dice.choice(list(copies)))
+        copies = chaos.copies[machine.sid]
+        is_restored = copies and chaos.dice.random() < RESTORED
+        chaos.replace_disk(machine, chaos.dice.choice(copies) if is_restored else None)
         chaos.start_later(machine)
 
 

@@ -67,6 +67,7 @@ class History:
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
     merges: set[Dot] = field(default_factory=set)
+    emptied: set[bytes] = field(default_factory=set)  # folders that a merge took out of the tree: mail leaves them
     tree: list[TreeChange] = field(default_factory=list)
     acknowledged: dict[Dot, str] = field(default_factory=dict)  # and what it was
     lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
@@ -101,7 +102,10 @@ class History:
                 case MailDel(uids):
                     for uid in uids:
                         self.expunged[placements[uid]].append(entry.dot)
-                case Merge() | TreeMerge():
+                case TreeMerge(folders=folders):
+                    self.merges.add(entry.dot)
+                    self.emptied |= {folder.mailbox_id for folder in folders if folder.deleted}
+                case Merge():
                     self.merges.add(entry.dot)
 
     def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:

@@ -69,16 +69,19 @@ class Ledger:
         rows: Mapping[bytes, Iterable[Row]],
         standing: Collection[bytes],
         is_lost: Callable[[bytes | None, bytes], bool],
+        apart: Counter[bytes],
     ) -> None:
         """All is as clients were told. `rows` by mailbox; mail of mailboxes that are not `standing` is elsewhere.
 
-        `is_lost`: whether a mail may be gone from a mailbox, or from all, because disks were lost.
+        `is_lost`: whether a mail may be gone from a mailbox, or from all, because disks were lost. `apart`: how often a
+        mail was moved once more on another side of a cut: nodes that do so themselves may move it to different folders.
         """
         there: dict[bytes, Counter[bytes]] = defaultdict(Counter)  # text -> how often in which mailbox
         for mailbox_id, found in rows.items():
             for row in found:
                 there[row.content_hash][mailbox_id] += 1
-        for text, most in self._asked.items():
+        for text in self._asked:
+            most = self._asked[text] + apart[text]
             count = there[text].total()
             assert count <= most, f"ledger: {text.hex()} is there {count} times, saves and copies explain {most}"
         unwanted = self._unwanted | {(None, text) for _, text in self._unwanted}

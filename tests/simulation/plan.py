@@ -73,7 +73,10 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         users=("alice", "bob", "carol@example.org")[: dice.choice((1, 1, 1, 1, 2, 3))],
         pause_s=dice.choice((0.2, 0.4, 0.8)),
         chaos_s=dice.uniform(40, 80) if is_long else dice.uniform(5, 14) * min(1.0, (3 / size) ** 1.5),
-        weights={kind: dice.choice((0.0, 0.3, 1.0, 1.0, 3.0)) * (2 if "part" in kind else 1) for kind in kinds},
+        weights={
+            kind: dice.choice((0.0, 0.3, 1.0, 1.0, 3.0)) * (2 if "part" in kind or kind == "lose_disk" else 1)
+            for kind in kinds
+        },
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,
     )

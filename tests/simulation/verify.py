@@ -7,14 +7,13 @@ was told that it was safe only if so many disks had to be lost for that (`Histor
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from protocol.codec import Decoder, Request, Response
 from protocol.values import Dot
 from replicator.mailstore import Folder
-from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
 from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
@@ -144,11 +143,13 @@ def _check_trees(known: _Known, node: Node) -> None:
     deleted = {item.change.mailbox_id for item in changes if isinstance(item.change, FolderDelete)}
     subscribed: dict[tuple[str, str], bool] = {}
     named: dict[tuple[str, str], set[bytes]] = defaultdict(set)  # user and name -> folders that ever had it
+    last_name: dict[bytes, str] = {}
     for item in changes:
         if isinstance(item.change, FolderSubscribe):
             subscribed[item.user, item.change.name] = item.change.subscribed
         elif not isinstance(item.change, FolderDelete):
             named[item.user, item.change.name].add(item.change.mailbox_id)
+            last_name[item.change.mailbox_id] = item.change.name
     for item in changes:
         if isinstance(item.change, FolderCreate) and item.change.mailbox_id not in deleted:
             row = connection.execute(
@@ -156,6 +157,8 @@ def _check_trees(known: _Known, node: Node) -> None:
             ).fetchone()
             assert row is not None, f"the folder {item.change.name} of {item.user} is lost"
             name, is_gone = row
+            last = last_name[item.change.mailbox_id]
+            assert name == last, f"a folder of {item.user} is called {name} and was last called {last}"
             united = reading.folder(connection, item.user, name) or named[item.user, name] - {item.change.mailbox_id}
             assert not is_gone or united, f"the folder {name} of {item.user} is gone and nobody deleted it"
     for user in {item.user for item in changes}:
@@ -169,10 +172,13 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     for placement, added in known.history.added.items():
         if not known.has(placement[0]):
             lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
+    apart: Counter[bytes] = Counter()
+    for placement, dots in known.history.expunged.items():
+        apart[known.history.added[placement].content_hash] += len(dots) - 1
     gone = node.store._connection.execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
-    standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone}
+    standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
-    world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost)
+    world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost, apart)
     if not known.history.has_lost_disks:
         world.ledger.check_gone(rows)
 
@@ -200,11 +206,14 @@ async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) ->
             continue  # it knows of what is lost with the disks that held it
         node = nodes[number % len(nodes)]
         connection = node.store._connection
-        chain = chains.load(connection, cache.mailbox_id)
-        if chain is None or uidvalidity_of(connection, cache.mailbox_id) != cache.uidvalidity:
-            continue
-        view = await node.store.view(MailboxKey(chain.user, cache.mailbox_id, cache.uidvalidity))
-        cache.resync(view, {})
+        fits = uidvalidity_of(connection, cache.mailbox_id) == cache.uidvalidity
+        mailboxes = {cache.mailbox_id} if fits else set()
+        folder = reading.folder(connection, cache.user, cache.name)
+        is_believed = folder is not None and folder.uidvalidity == cache.uidvalidity  # all that its client can see
+        if folder is not None and is_believed and not known.history.has_lost_disks:
+            mailboxes.add(folder.mailbox_id)
+        for mailbox_id in sorted(mailboxes):
+            cache.resync(await node.store.view(MailboxKey(cache.user, mailbox_id, cache.uidvalidity)), {})
 
 
 def check_wire(world: World) -> None:
