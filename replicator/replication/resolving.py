@@ -81,6 +81,23 @@ class Resolver:
         """Remove exactly these placements. Raises MailError."""
         await self.change(key, head, targets, partial(ExpungeOperation, key), same_placement=True)
 
+    async def expunge_anew(self, key: MailboxKey, targets: Sequence[Message]) -> None:
+        """Remove these placements, the folder of the key having another UIDVALIDITY at its master. Raises MailError."""
+        by_guid = {target.guid: target for target in targets}
+        with trio.move_on_after(self._timeout_s):
+            while True:
+                end = self._store.tail.end
+                now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
+                if now.chain is not None and now.uidvalidity is not None and now.uidvalidity > key.uidvalidity:
+                    left = _of_placements(now.by_guid.values(), by_guid)
+                    if left:
+                        key = MailboxKey(key.user, key.mailbox_id, now.uidvalidity)
+                        await self.expunge(key, now.chain.head, left)
+                    return
+                if end == self._store.tail.end:
+                    await self._store.tail.grown()
+        raise UnavailableError("the folder has another UIDVALIDITY, of which this node has not heard yet; try again")
+
     async def add(self, operation: SaveOperation | CopyOperation) -> Added:
         """Have messages put into a mailbox. Raises MailError."""
         merges = self._merges
@@ -105,12 +122,8 @@ class Resolver:
         now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
         if now.chain is None or not now.has_seen(dots):
             raise UnavailableError("this node is behind and does not know what was changed; try again")
-        found = [
-            target
-            for guid, target in now.by_guid.items()
-            if not same_placement or (target.dot, target.change) == (by_guid[guid].dot, by_guid[guid].change)
-        ]
-        return now.chain.head, found
+        found = list(now.by_guid.values())
+        return now.chain.head, _of_placements(found, by_guid) if same_placement else found
 
     async def _uids_now(self, operation: SaveOperation | CopyOperation, reply: Saved) -> tuple[int, ...] | None:
         """The UIDs under which this node shows what was added; None if it does not show all of it."""
@@ -131,3 +144,9 @@ class Resolver:
 
     def _note_commit(self, commit: Commit) -> None:
         self._merges += sum(len(entry.predecessors) > 1 for entry in commit.applied)
+
+
+def _of_placements(found: Iterable[Target], by_guid: Mapping[bytes, Message | Target]) -> list[Target]:
+    """Those that have not been put there anew."""
+    meant = {guid: (target.dot, target.change) for guid, target in by_guid.items()}
+    return [target for target in found if (target.dot, target.change) == meant[target.guid]]

@@ -203,8 +203,14 @@ class ClusterMail:
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""
         wanted, head = _present(source, uids), source.head
+        key = _view_key(source)
         copied = await self._copy(source, wanted, destination)
-        await self._expunge(_view_key(source), wanted, head)
+        try:
+            await self._expunge(key, wanted, head)
+        except FolderNotFoundError:
+            # UIDVALIDITY has risen. What is at its destination is certain to be meant, whatever its UID is now.
+            for some in _batches(wanted, CHANGE_AT_ONCE):
+                await self._resolver.expunge_anew(key, some)
         return copied
 
     async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
