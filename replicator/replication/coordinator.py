@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import trio
 
@@ -44,13 +44,13 @@ from replicator.replication import comparison, content
 from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
+from replicator.replication.feeds import Feeds
 from replicator.replication.healing import Healer
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
-from replicator.replication.receiving import Receiver
-from replicator.replication.shipping import Shipper, check_claims
+from replicator.replication.shipping import check_claims
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
@@ -73,15 +73,6 @@ class _NotMasterError(MailError):
     """The change goes back where it came from: the node that sent it knows an old master."""
 
 
-@dataclass(slots=True)
-class Feed:
-    """Both directions of the log on one link."""
-
-    link: PeerLink
-    shipper: Shipper
-    receiver: Receiver
-
-
 class Coordinator:
     """Belongs to the event loop. Owns the links and what runs on them."""
 
@@ -98,7 +89,7 @@ class Coordinator:
             store,
             clock_ms=environment.clock_ms(),
             policy=ScopePolicy(config.mastership.scope),
-            priorities={config.node.id: config.node.priority, **{peer.id: peer.priority for peer in config.peers}},
+            priority=config.node.priority,
             link_to=self.connections.link,
             catch_up=self._catch_up,
             timeout_s=config.mastership.timeout_s,
@@ -106,9 +97,8 @@ class Coordinator:
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.healer = Healer(store, self.mastership, self.carry_out, config.conflict.uid)
-        self.feeds: dict[str, Feed] = {}
+        self.feeds = Feeds(store, self.mastership.ships, self.connections.link)
         self._new_id = environment.new_guid
-        self._contexts: dict[str, dict[str, int]] = {}
         self._forwarded = Forwarded()
         self._complete = trio.Event()
         self._committed = trio.Event()
@@ -120,7 +110,7 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
-            nursery.start_soon(self._beat, mastership.heartbeat_s)
+            nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             self._note_component()
@@ -242,19 +232,6 @@ class Coordinator:
             "a message of the request is gone, or has not arrived at the mailbox's master; try again"
         )
 
-    def peer_context(self, sid: str) -> dict[str, int] | None:
-        """What a peer has said that it has, be it before its link went down; None: nothing since this node's start."""
-        if (feed := self.feeds.get(sid)) is not None:
-            self._remember_context(feed)
-        return self._contexts.get(sid)
-
-    def _remember_context(self, feed: Feed) -> None:
-        """What the peer has acknowledged, and what it has numbered itself."""
-        if feed.shipper.has_context:
-            origin = feed.link.hello.origin
-            has = {**feed.shipper.acknowledged, origin: self.store.context.get(origin, 0)}
-            self._contexts[feed.link.sid] = has
-
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
         """A message text from a neighbour that has it whole."""
         return await content.fetch(self.connections.links, content_hash)
@@ -263,24 +240,16 @@ class Coordinator:
 
     async def link_up(self, link: PeerLink, task_status: trio.TaskStatus[None]) -> None:
         """See `LinkOwner`."""
-        feed = Feed(
-            link,
-            Shipper(self.store, link, self.mastership.ships),
-            Receiver(self.store, link, self.connections.link),
-        )
-        self.feeds[link.sid] = feed
+        feed = self.feeds.begin(link)
         self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
         self._note_component()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(feed.shipper.run)
-            nursery.start_soon(feed.receiver.run)
-            task_status.started()
+        task_status.started()
+        await feed.run()
 
     def link_down(self, link: PeerLink) -> None:
         """See `LinkOwner`."""
-        if (feed := self.feeds.pop(link.sid, None)) is not None:
-            self._remember_context(feed)
+        self.feeds.end(link)
         self.mastership.link_down(link.sid)
         self._note_component()
 
@@ -293,7 +262,7 @@ class Coordinator:
             case Ack():
                 self._acknowledged(link, command)
             case _ if isinstance(command, EntryCommand):
-                await self._feed(link).receiver.take(command)
+                await self.feeds.on(link).receiver.take(command)
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")
 
@@ -313,17 +282,10 @@ class Coordinator:
             log.exception("a request of %s met a failure of the database", link.sid)
             return Refused(RefusalCode.UNAVAILABLE, f"the database of {self.sid} failed: {error}")
 
-    def _feed(self, link: PeerLink) -> Feed:
-        """The link's feed. Raises LinkDownError if another link has replaced it."""
-        feed = self.feeds.get(link.sid)
-        if feed is None or feed.link is not link:
-            raise LinkDownError(link.sid)
-        return feed
-
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
             case Log(context):
-                self._feed(link).shipper.asked(command)
+                self.feeds.on(link).shipper.asked(command)
                 self._holds(link.sid, context)
                 return Done()
             case Who():
@@ -355,7 +317,7 @@ class Coordinator:
         claim = Dot(ack.origin, ack.seq)
         check_claims(self.store, (claim,))
         if ack.sid is None:
-            self._feed(link).shipper.acked(ack)
+            self.feeds.on(link).shipper.acked(ack)
         holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
         if holder not in table.component:
             return
@@ -373,20 +335,12 @@ class Coordinator:
             self._complete.set()
 
     def _routes_changed(self) -> None:
-        for feed in self.feeds.values():
-            feed.shipper.start_again()
-            feed.receiver.routes_changed()
+        self.feeds.routes_changed()
 
     def _note_commit(self, commit: Commit) -> None:
         if commit.applied:
             self._committed.set()
             self._committed = trio.Event()
-
-    async def _beat(self, heartbeat_s: float) -> None:
-        while True:
-            await trio.sleep(heartbeat_s)
-            for feed in self.feeds.values():
-                feed.receiver.tell()
 
 
 def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:

@@ -145,7 +145,7 @@ class Report:
 
     async def _links(self) -> tuple[LinkStatus, ...]:
         states = list(self._coordinator.connections.peers.values())
-        contexts = [self._coordinator.peer_context(state.config.id) for state in states]
+        contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
         lags = await self._store.read(
             lambda reader: [None if context is None else reading.lag(reader, context) for context in contexts]
         )

@@ -1,0 +1,95 @@
+"""Both directions of the log on every link: who sends, who takes in, and what each peer has said that it has.
+
+What a peer has said outlives its link, so that its lag is known while it is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.receiving import LinkTo, Receiver
+from replicator.replication.shipping import Shipper, Ships
+from replicator.store.store import Store
+
+
+@dataclass(slots=True)
+class Feed:
+    """Both directions of the log on one link."""
+
+    link: PeerLink
+    shipper: Shipper
+    receiver: Receiver
+
+    async def run(self) -> None:
+        """Ship and take in until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.shipper.run)
+            nursery.start_soon(self.receiver.run)
+
+
+class Feeds(Mapping[str, Feed]):
+    """SID -> the feed on its link, while that is up. Belongs to the event loop."""
+
+    def __init__(self, store: Store, ships: Ships, link_to: LinkTo) -> None:
+        self._store = store
+        self._ships = ships
+        self._link_to = link_to
+        self._feeds: dict[str, Feed] = {}
+        self._contexts: dict[str, dict[str, int]] = {}
+
+    def __getitem__(self, sid: str) -> Feed:
+        return self._feeds[sid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._feeds)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def begin(self, link: PeerLink) -> Feed:
+        """A link stands; its feed is the caller's to run."""
+        shipper, receiver = Shipper(self._store, link, self._ships), Receiver(self._store, link, self._link_to)
+        feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
+        return feed
+
+    def end(self, link: PeerLink) -> None:
+        """A link has ended."""
+        if (feed := self._feeds.pop(link.sid, None)) is not None:
+            self._remember(feed)
+
+    def on(self, link: PeerLink) -> Feed:
+        """The link's feed. Raises LinkDownError if another link has replaced it."""
+        feed = self._feeds.get(link.sid)
+        if feed is None or feed.link is not link:
+            raise LinkDownError(link.sid)
+        return feed
+
+    def context(self, sid: str) -> dict[str, int] | None:
+        """What a peer has said that it has, be it before its link went down; None: nothing since this node's start."""
+        if (feed := self._feeds.get(sid)) is not None:
+            self._remember(feed)
+        return self._contexts.get(sid)
+
+    def routes_changed(self) -> None:
+        """What goes to whom is another question now."""
+        for feed in self._feeds.values():
+            feed.shipper.start_again()
+            feed.receiver.routes_changed()
+
+    async def tell(self, heartbeat_s: float) -> None:
+        """Acknowledge what came by other ways, at every heartbeat, until cancelled."""
+        while True:
+            await trio.sleep(heartbeat_s)
+            for feed in self._feeds.values():
+                feed.receiver.tell()
+
+    def _remember(self, feed: Feed) -> None:
+        """What the peer has acknowledged, and what it has numbered itself."""
+        if feed.shipper.has_context:
+            origin = feed.link.hello.origin
+            has = {**feed.shipper.acknowledged, origin: self._store.context.get(origin, 0)}
+            self._contexts[feed.link.sid] = has
