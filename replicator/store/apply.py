@@ -29,6 +29,11 @@ from resync.entry import (
 )
 from resync.row import Row
 
+_BY_GUID = (
+    f"SELECT {', '.join(f'u.{column}' for column in ROW_COLUMNS.split(', '))} FROM by_guid g"  # noqa: S608 - constants
+    " JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid WHERE g.guid = ? AND g.mailbox = ?"
+)
+
 
 def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     """Take an entry into the log and apply it, and all that waited for it, as far as that goes.
@@ -158,11 +163,10 @@ class _Work:
             change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
             change.received_ms, change.size_bytes, change.content_hash,
         )  # fmt: skip
-        self._put(row)
+        self._put([row])
 
     def expunge(self, uids: UidSet) -> None:
-        for row in list(self._rows(uids)):
-            self._take(row)
+        self._take(list(self._rows(uids)))
 
     def merge(self, merge: Merge) -> None:
         """Step to a merge from either of its heads: what differs from here is replaced."""
@@ -170,12 +174,8 @@ class _Work:
         wanted = {row.guid: row for row in merge.rows}
         present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
         differing = [guid for guid in (*wanted, *merge.removed) if present.get(guid) != wanted.get(guid)]
-        for guid in differing:
-            if guid in present:
-                self._take(present[guid])
-        for guid in differing:
-            if guid in wanted:
-                self._put(wanted[guid])
+        self._take([present[guid] for guid in differing if guid in present])
+        self._put([wanted[guid] for guid in differing if guid in wanted])
         chain.uidnext, chain.risen = max(chain.uidnext, merge.uidnext), merge.risen
         chain.context = {dot.origin: dot.seq for dot in merge.context}
 
@@ -201,53 +201,57 @@ class _Work:
             head=chain.head,
         )
 
-    def _put(self, row: Row) -> None:
+    def _put(self, put: Sequence[Row]) -> None:
         chain = self._chain
-        self._connection.execute(
+        self._connection.executemany(
             f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
             (
-                chain.id, row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, msgpack.packb(row.flags),
-                *row[7:],
+                (
+                    chain.id, row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, msgpack.packb(row.flags),
+                    *row[7:],
+                )
+                for row in put
             ),
         )  # fmt: skip
-        self._connection.execute(
+        self._connection.executemany(
             "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
-            (row.guid, chain.id, row.uid, *row.dot, row.change),
+            ((row.guid, chain.id, row.uid, *row.dot, row.change) for row in put),
         )
-        chain.uidnext = max(chain.uidnext, row.uid + 1)
-        chain.messages += 1
-        chain.size_bytes += row.size_bytes
-        self._expunged.discard(row.uid)
-        self._count(row, 1)
+        for row in put:
+            chain.uidnext = max(chain.uidnext, row.uid + 1)
+            chain.messages += 1
+            chain.size_bytes += row.size_bytes
+            self._expunged.discard(row.uid)
+            self._count(row, 1)
 
-    def _take(self, row: Row) -> None:
+    def _take(self, taken: Sequence[Row]) -> None:
         chain = self._chain
-        self._connection.execute("DELETE FROM by_uid WHERE mailbox = ? AND uid = ?", (chain.id, row.uid))
-        self._connection.execute("DELETE FROM by_guid WHERE guid = ? AND mailbox = ?", (row.guid, chain.id))
-        chain.messages -= 1
-        chain.size_bytes -= row.size_bytes
-        self._count(row, -1)
-        self._changed.pop(row.uid, None)
-        self._expunged.add(row.uid)
+        self._connection.executemany(
+            "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?", ((chain.id, row.uid) for row in taken)
+        )
+        self._connection.executemany(
+            "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?", ((row.guid, chain.id) for row in taken)
+        )
+        for row in taken:
+            chain.messages -= 1
+            chain.size_bytes -= row.size_bytes
+            self._count(row, -1)
+            self._changed.pop(row.uid, None)
+            self._expunged.add(row.uid)
 
     def _by_guid(self, guid: bytes) -> Row | None:
-        columns = ", ".join(f"u.{column}" for column in ROW_COLUMNS.split(", "))
-        found = self._connection.execute(
-            f"SELECT {columns} FROM by_guid g JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid"  # noqa: S608
-            " WHERE g.guid = ? AND g.mailbox = ?",
-            (guid, self._chain.id),
-        ).fetchone()
+        found = self._connection.execute(_BY_GUID, (guid, self._chain.id)).fetchone()
         return None if found is None else row_from(found)
 
     def _count(self, row: Row, sign: int) -> None:
         """Carry a row that came or went into the chain's counters."""
         chain = self._chain
-        message = message_of(row)
-        chain.unseen += sign * (SEEN not in message.flags)
+        _, _, is_seen = row.flags.get(SEEN, (0, "", False))
+        chain.unseen += sign * (not is_seen)
         combine = rows.add if sign > 0 else rows.remove
         chain.fingerprint = combine(chain.fingerprint, row.fingerprint())
         if sign > 0:
-            self._changed[row.uid] = message
+            self._changed[row.uid] = message_of(row)
 
     def _rows(self, uids: UidSet) -> Iterator[Row]:
         for low, high in uids.ranges:
