@@ -87,16 +87,14 @@ Action = StopMastering | SendRoot | SendDropped | AnswerWho | ForwardWho | Refus
 class Election:
     """One node's part. Reads `links`, whose events come first; starts alone, as its own root, in term 1.
 
-    `priorities`: SID -> priority, 0 if absent, the same at all nodes; the lowest (priority, SID) is the root.
     Every method returns what is to be done, in this order.
     """
 
-    def __init__(self, links: LinkTable, priorities: Mapping[str, int] | None = None) -> None:
+    def __init__(self, links: LinkTable) -> None:
         self.sid = links.sid
         self.term = 1
         self.root = links.sid
         self._links = links
-        self._priorities = dict(priorities or {})
         self._dropped: dict[str, tuple[Dot, ...]] = {self.sid: ()}  # of this term; only our own if we are not root
         self._heard = 0  # term of the last ROOT of our root, since our own term began
         self._masters: dict[str, str] = {}  # scope -> SID; the truth of this term, if we are the root
@@ -130,7 +128,7 @@ class Election:
 
     def component_changed(self) -> list[Action]:
         """The link table says that the component is another one."""
-        self.root = min(self._links.component, key=lambda sid: (self._priorities.get(sid, 0), sid))
+        self.root = self._links.root
         return self._begin(self.term + 1)
 
     def tick(self) -> list[Action]:

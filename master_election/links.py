@@ -39,7 +39,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class LinkUpdate:
-    """What an event calls for. `routes_changed` is true whenever `component_changed` is."""
+    """What an event calls for. `component_changed`: other nodes, or another root."""
 
     floods: tuple[Flood, ...] = ()
     component_changed: bool = False
@@ -47,19 +47,21 @@ class LinkUpdate:
 
 
 class LinkTable:
-    """One node's picture of the links of all nodes.
+    """One node's picture of all nodes and their links. Each node speaks for itself: its advert has its `priority`.
 
     `first_sequence` is a reading of the wall clock in milliseconds: a restarted node's adverts win over those of
     its past, which took fewer than one number a millisecond.
     """
 
-    def __init__(self, sid: str, first_sequence: int) -> None:
+    def __init__(self, sid: str, first_sequence: int, priority: int) -> None:
         self.sid = sid
+        self._priority = priority
         self._round_trips_us: dict[str, int] = {}
         # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
-        self._adverts: dict[str, LinkAdvert] = {sid: LinkAdvert(sid, first_sequence, ())}
+        self._adverts: dict[str, LinkAdvert] = {sid: LinkAdvert(sid, priority, first_sequence, ())}
         self._edges: Edges = {}
         self._component: tuple[str, ...] = (sid,)
+        self._root: tuple[int, str] = (priority, sid)
         self._distances: dict[str, dict[str, int]] = {}
 
     # ---- events
@@ -109,6 +111,11 @@ class LinkTable:
         """SIDs that can be reached, this node included; sorted."""
         return self._component
 
+    @property
+    def root(self) -> str:
+        """The node of the component with the lowest (priority, SID). All of a component that see it whole agree."""
+        return self._root[1]
+
     def next_hop(self, to: str) -> str | None:
         """The neighbour over which `to` is reached; None if it is this node or cannot be reached."""
         return self.next_hop_from(self.sid, to)
@@ -140,7 +147,8 @@ class LinkTable:
 
     def _readvertise(self, above: int = 0) -> LinkAdvert:
         sequence = max(self._adverts[self.sid].sequence, above) + 1
-        advert = LinkAdvert(self.sid, sequence, tuple((sid, self._round_trips_us[sid]) for sid in self.neighbours))
+        neighbours = tuple((sid, self._round_trips_us[sid]) for sid in self.neighbours)
+        advert = LinkAdvert(self.sid, self._priority, sequence, neighbours)
         self._adverts[self.sid] = advert
         return advert
 
@@ -168,13 +176,12 @@ class LinkTable:
     def _update(self, floods: tuple[Flood, ...]) -> LinkUpdate:
         edges = _edges(self._adverts)
         routes_changed = edges != self._edges
-        if not routes_changed:
-            return LinkUpdate(floods)
-        self._edges, self._distances = edges, {}
-        component = tuple(sorted(_hops_to(edges, self.sid)))
-        component_changed = component != self._component
-        self._component = component
-        return LinkUpdate(floods, component_changed, routes_changed)
+        if routes_changed:
+            self._edges, self._distances = edges, {}
+        before = self._component, self._root
+        self._component = tuple(sorted(_hops_to(edges, self.sid)))
+        self._root = min((self._adverts[sid].priority, sid) for sid in self._component)
+        return LinkUpdate(floods, before != (self._component, self._root), routes_changed)
 
 
 def _edges(adverts: Mapping[str, LinkAdvert]) -> Edges:

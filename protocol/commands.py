@@ -56,9 +56,10 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class LinkAdvert:
-    """What one node says of its own links. The highest `sequence` of a SID is the valid one."""
+    """What one node says of itself and its links. The highest `sequence` of a SID is the valid one."""
 
     sid: str
+    priority: int
     sequence: int
     neighbours: tuple[tuple[str, int], ...]  # (SID, round trip in microseconds), those that are up
 

@@ -180,7 +180,8 @@ def _neighbour(neighbour: tuple[str, int]) -> str:
 
 
 def _advert(advert: c.LinkAdvert) -> str:
-    return f"({_sid(advert.sid)} {_number(advert.sequence)} {_list(_neighbour, advert.neighbours)})"
+    numbers = f"{_number(advert.priority)} {_number(advert.sequence)}"
+    return f"({_sid(advert.sid)} {numbers} {_list(_neighbour, advert.neighbours)})"
 
 
 # ---- commands, in the order of the grammar ---------------------------------------------------------------------

@@ -84,7 +84,7 @@ def _node(section: Section, directory: Path) -> NodeConfig:
         id=sid,
         data=section.take("data", values.path(directory), defaults.data),
         cluster=section.take("cluster", values.cluster_name, defaults.cluster),
-        priority=section.take("priority", values.whole_number(-PRIORITY_MAX, PRIORITY_MAX), defaults.priority),
+        priority=section.take("priority", values.whole_number(0, PRIORITY_MAX), defaults.priority),
     )
 
 
@@ -99,7 +99,6 @@ def _peer(section: Section) -> PeerConfig:
     return PeerConfig(
         id=section.take_required("id", values.sid, EXAMPLE_SID),
         address=section.take_required("address", values.address(lowest_port=1), EXAMPLE_ADDRESS),
-        priority=section.take("priority", values.whole_number(-PRIORITY_MAX, PRIORITY_MAX), 0),
     )
 
 

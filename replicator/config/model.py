@@ -63,7 +63,7 @@ class NodeConfig:
     id: str
     data: Path
     cluster: str = "mail"
-    priority: int = 0
+    priority: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,10 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Another node of the cluster. `priority`: its own `node.priority`; all nodes must say the same of each other."""
+    """Another node of the cluster."""
 
     id: str
     address: Address
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

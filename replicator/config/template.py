@@ -48,8 +48,7 @@ def _listen(config: Config) -> str:
 
 
 def _peer(peer: PeerConfig) -> str:
-    priority = f"priority = {peer.priority}    # as in that node's own file\n" if peer.priority else ""
-    return f"[[peer]]\nid = {_quoted(peer.id)}\naddress = {_quoted(str(peer.address))}\n{priority}"
+    return f"[[peer]]\nid = {_quoted(peer.id)}\naddress = {_quoted(str(peer.address))}\n"
 
 
 def _writes(config: Config) -> str:

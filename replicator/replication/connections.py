@@ -31,7 +31,6 @@ FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_REASONS = 64  # that are remembered, so as not to be said again
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 ZSTD = "ZSTD"
-PRIORITY = "PRIORITY"
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
@@ -209,7 +208,6 @@ class Connections:
         policies = (
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
-            f"{PRIORITY}={node.priority}",
         )
         capabilities = policies if self._is_local() else (*policies, ZSTD)
         clock_ms = self._environment.clock_ms()
@@ -253,15 +251,7 @@ class Connections:
             )
 
     def _check_policies(self, hello: Hello, ours: Hello) -> None:
-        """Raises LinkRefusedError. Nodes that disagree on who is root would wait for each other for ever."""
-        expected = str(self.peers[hello.sid].config.priority)
-        told = _policies(hello.capabilities).get(PRIORITY, expected)
-        if told != expected:
-            raise _refused(
-                RefusalCode.POLICY,
-                f"{hello.sid} has node.priority = {told}, and {ours.sid} has {expected} in its [[peer]];"
-                " they must be the same",
-            )
+        """Raises LinkRefusedError."""
         if theirs := _other_policies(hello.capabilities, ours.capabilities):
             known = _other_policies(ours.capabilities, hello.capabilities)
             raise _refused(
@@ -351,9 +341,7 @@ def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
 def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
     """Those of the first whose value must be the same at all nodes, and is another one in the second."""
     known, named = _policies(ours), _policies(theirs)
-    return ", ".join(
-        f"{name}={value}" for name, value in named.items() if name != PRIORITY and known.get(name, value) != value
-    )
+    return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
 
 
 async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -62,16 +62,16 @@ class Mastership:
         *,
         clock_ms: int,
         policy: ScopePolicy,
-        priorities: Mapping[str, int],
+        priority: int,
         link_to: LinkTo,
         catch_up: CatchUp,
         timeout_s: float,
         routes_changed: Callable[[], None],
     ) -> None:
         self.sid = sid
-        self.table = LinkTable(sid, clock_ms)
+        self.table = LinkTable(sid, clock_ms, priority)
         self._first_sequence = clock_ms
-        self.election = Election(self.table, priorities)
+        self.election = Election(self.table)
         self.masters = Masters(sid)
         self._store = store
         self._policy = policy

@@ -87,7 +87,7 @@ def test_the_example_says_what_the_defaults_say(tmp_path: Path) -> None:
         ),
         peers=(PeerConfig("dc2", Address("127.0.0.1", 4421)),),
     )
-    assert config.node == NodeConfig("dc1", tmp_path / "dc1", "mail", 0)
+    assert config.node == NodeConfig("dc1", tmp_path / "dc1", "mail", 100)
     assert config.users.passwd_file == tmp_path / "users.passwd"
     assert config.checkpoint.url == f"file://{tmp_path}/checkpoints"
     assert (config.log.keep_s, config.log.max_size_bytes) == (7 * 86400, 1024**3)
@@ -112,7 +112,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         id = "a"
         data = "/var/mail/a"
         cluster = "Other_1"
-        priority = -3
+        priority = 3
         [listen]
         peer = "[::]:1"
         imap = "0.0.0.0:0"
@@ -144,7 +144,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         ca = "ca.pem"
         """,
     )
-    assert config.node == NodeConfig("a", Path("/var/mail/a"), "Other_1", -3)
+    assert config.node == NodeConfig("a", Path("/var/mail/a"), "Other_1", 3)
     assert config.listen == ListenConfig(peer=Address("::", 1), imap=Address("0.0.0.0", 0))
     assert config.peers == (PeerConfig("b", Address("mail.example", 2)),)
     assert (config.durability.copies, config.durability.when_short) == (1, WhenShort.REFUSE)

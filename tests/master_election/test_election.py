@@ -20,7 +20,7 @@ SCOPES = ("inbox", "sent", "mailbox:01 of user:ann", "mailbox:02 of user:ann")
 
 
 def alone(sid: str = "a") -> Election:
-    return Election(LinkTable(sid, 1))
+    return Election(LinkTable(sid, 1, 100))
 
 
 def pair() -> Cluster:
@@ -56,10 +56,10 @@ def who(scope: str, candidate: str, former: str | None = None) -> Who:
 
 def root_of(*sids: str) -> Election:
     """The first of these is the root, in term 1."""
-    links = LinkTable(sids[0], 1)
+    links = LinkTable(sids[0], 1, 100)
     for sid in sids[1:]:
         links.neighbour_up(sid, 1)
-        links.receive([LinkAdvert(sid, 1, ((sids[0], 1),))], sid)
+        links.receive([LinkAdvert(sid, 100, 1, ((sids[0], 1),))], sid)
     machine = Election(links)
     for sid in sids[1:]:
         machine.receive_dropped(Dropped(1, sid, ()), sid)
@@ -195,6 +195,7 @@ class Chaos:
                 self.edges = {edge for edge in self.edges if sid not in edge}
                 self.held.discard(sid)
                 self.cluster.stop(sid)
+                self.cluster.priorities[sid] = self.random.choice((0, 0, 1))
                 self.cluster.start(sid)
 
     def flip(self, pair: tuple[str, str]) -> None:

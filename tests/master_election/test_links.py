@@ -18,7 +18,7 @@ class Network:
     """Tables joined by links that deliver in order, one queue a link and direction."""
 
     def __init__(self, sids: Iterable[str]) -> None:
-        self.tables = {sid: LinkTable(sid, 1) for sid in sids}
+        self.tables = {sid: LinkTable(sid, 1, 100) for sid in sids}
         self.queues: dict[tuple[str, str], deque[tuple[LinkAdvert, ...]]] = {}
         self.changes: dict[str, int] = dict.fromkeys(self.tables, 0)
 
@@ -37,7 +37,7 @@ class Network:
     def restart(self, sid: str, first_sequence: int) -> None:
         for near in self.tables[sid].neighbours:
             self.down(sid, near)
-        self.tables[sid] = LinkTable(sid, first_sequence)
+        self.tables[sid] = LinkTable(sid, first_sequence, 100)
 
     def deliver(self, link: tuple[str, str]) -> None:
         sender, here = link
@@ -62,20 +62,29 @@ def network(sids: str, edges: Sequence[str]) -> Network:
 
 
 def test_a_lone_node_is_its_own_component() -> None:
-    table = LinkTable("a", 1)
+    table = LinkTable("a", 1, 100)
     assert table.component == ("a",)
     assert table.next_hop("a") is None
     assert table.next_hop("b") is None
 
 
+def test_the_root_has_the_lowest_priority_of_those_that_it_advertises_then_the_lowest_sid() -> None:
+    net = network("abc", ["ab", "bc"])
+    assert {table.root for table in net.tables.values()} == {"a"}
+    update = net.tables["a"].receive([LinkAdvert("c", 50, 1000, (("b", 1),))], "b")
+    assert (update.component_changed, update.routes_changed, net.tables["a"].root) == (True, False, "c")
+    update = net.tables["a"].receive([LinkAdvert("c", 60, 1001, (("b", 1),))], "b")
+    assert (net.tables["a"].root, net.tables["a"].component) == ("c", ("a", "b", "c"))
+
+
 def test_a_link_counts_once_both_ends_say_so() -> None:
-    table = LinkTable("a", 1)
+    table = LinkTable("a", 1, 100)
     update = table.neighbour_up("b", 250)
     assert not update.component_changed
     assert [flood.to for flood in update.floods] == ["b"]
-    assert update.floods[0].adverts == (LinkAdvert("a", 2, (("b", 250),)),)
-    assert not table.receive([LinkAdvert("b", 7, ())], "b").component_changed
-    assert table.receive([LinkAdvert("b", 8, (("a", 250),))], "b").component_changed
+    assert update.floods[0].adverts == (LinkAdvert("a", 100, 2, (("b", 250),)),)
+    assert not table.receive([LinkAdvert("b", 100, 7, ())], "b").component_changed
+    assert table.receive([LinkAdvert("b", 100, 8, (("a", 250),))], "b").component_changed
     assert table.component == ("a", "b")
 
 
@@ -88,10 +97,10 @@ def test_a_new_neighbour_gets_the_whole_table_and_the_others_get_news_only() -> 
 
 def test_news_is_passed_to_everyone_but_its_sender_and_old_news_to_nobody() -> None:
     net = network("abc", ["ab", "bc", "ac"])
-    news = LinkAdvert("c", 1000, ())
+    news = LinkAdvert("c", 100, 1000, ())
     assert [flood.to for flood in net.tables["a"].receive([news], "b").floods] == ["c"]
     assert net.tables["a"].receive([news], "c").floods == ()
-    assert net.tables["a"].receive([LinkAdvert("c", 999, ())], "c").floods == ()
+    assert net.tables["a"].receive([LinkAdvert("c", 100, 999, ())], "c").floods == ()
 
 
 def test_in_a_line_the_middle_is_the_next_hop() -> None:
@@ -153,9 +162,9 @@ def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.Mo
     monkeypatch.setattr(links, "MAX_NODES", 4)
     net = network("abc", ["ab", "bc"])
     for number in range(10):
-        net.tables["a"].receive([LinkAdvert(f"x{number}", 1, ())], "b")
+        net.tables["a"].receive([LinkAdvert(f"x{number}", 100, 1, ())], "b")
     assert sorted(net.tables["a"]._adverts) == ["a", "b", "c", "x9"]
-    assert net.tables["a"].receive([LinkAdvert("b", 99, (("a", 1),) * 5)], "b").floods == ()
+    assert net.tables["a"].receive([LinkAdvert("b", 100, 99, (("a", 1),) * 5)], "b").floods == ()
     assert net.tables["a"].component == ("a", "b", "c")
 
 
@@ -202,15 +211,15 @@ def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: R
 
 def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MAX_LINKS", 10)
-    table = LinkTable("a", 1)
+    table = LinkTable("a", 1, 100)
     table.neighbour_up("b", 100)
     table.neighbour_up("c", 100)
-    table.receive((LinkAdvert("b", 1, (("a", 100),)), LinkAdvert("c", 1, (("a", 100),))), "b")
+    table.receive((LinkAdvert("b", 100, 1, (("a", 100),)), LinkAdvert("c", 100, 1, (("a", 100),))), "b")
     for number in range(20):
         named = tuple((f"{number}-{near}", 1) for near in range(4))
-        floods = table.receive((LinkAdvert(f"x{number}", 1, named),), "b").floods
+        floods = table.receive((LinkAdvert(f"x{number}", 100, 1, named),), "b").floods
         assert [flood.to for flood in floods] == ["c"]
         assert sum(len(advert.neighbours) for advert in table._adverts.values()) <= 10
     too_many = tuple((f"y{near}", 1) for near in range(11))
-    assert table.receive((LinkAdvert("y", 1, too_many),), "b").floods == ()
+    assert table.receive((LinkAdvert("y", 100, 1, too_many),), "b").floods == ()
     assert table.component == ("a", "b", "c")

@@ -164,8 +164,8 @@ async def test_a_scope_that_no_node_can_mean_ends_the_link_and_not_the_node(
 
 
 @pytest.mark.parametrize("command", [
-    Links((LinkAdvert("dc2", 4 * AHEAD_MAX, ()),)),
-    Links((LinkAdvert("dc1", 4 * AHEAD_MAX, (("dc2", 1),)),)),
+    Links((LinkAdvert("dc2", 100, 4 * AHEAD_MAX, ()),)),
+    Links((LinkAdvert("dc1", 100, 4 * AHEAD_MAX, (("dc2", 1),)),)),
     Dropped(2 * AHEAD_MAX, "dc1", ()),
 ])  # fmt: skip
 async def test_a_number_beyond_counting_ends_the_link_and_not_the_node(

@@ -41,7 +41,6 @@ async def link_of(node: Node) -> LinkStatus:
         ({"sid": "dc9", "origin": "dc9.x"}, RefusalCode.UNKNOWN_SID, "'dc9' is not the [[peer]] that 'dc2' expects"),
         ({"origin": "dc2.x"}, RefusalCode.UNKNOWN_SID, "the origin 'dc2.x' is none of node 'dc1'"),
         ({"capabilities": ("SCOPE=user",)}, RefusalCode.POLICY, "dc1 has SCOPE=user, and dc2 has SCOPE=mailbox;"),
-        ({"capabilities": ("PRIORITY=-5",)}, RefusalCode.POLICY, "dc1 has node.priority = -5, and dc2 has 0"),
         ({"clock_ms": EPOCH_MS + FIVE_MINUTES_MS + 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
         ({"clock_ms": EPOCH_MS - FIVE_MINUTES_MS - 2000}, RefusalCode.CLOCK, "the clocks are 302 s apart"),
     ],
@@ -61,16 +60,6 @@ async def test_a_hello_is_refused_with_the_reason(
             assert f"dc2 {EPOCH_MS}" in answer.reply.text
         assert await stranger.ended()
         assert not (await link_of(nodes["dc2"])).up
-
-
-async def test_a_priority_that_its_peers_know_is_the_nodes_own_matter(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
-        answer = await (await approach(nodes)).greet(capabilities=("PRIORITY=0", "NEW=1"))
-        assert isinstance(answer, Response)
-        assert isinstance(answer.reply, Hello)
-        assert "PRIORITY=0" in answer.reply.capabilities
 
 
 async def test_clocks_a_little_apart_do_no_harm(tmp_path: Path, autojump_clock: MockClock) -> None:
