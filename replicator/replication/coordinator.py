@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import trio
@@ -221,16 +222,17 @@ class Coordinator:
             _check_mailbox(tx, operation.key)
             return operation.run(tx)
 
-        with trio.move_on_after(SOURCE_TIMEOUT_S):
-            while True:
-                committed = self._committed
-                try:
-                    return await self.store.write(run)
-                except NotHereYetError:
-                    await committed.wait()
-        raise UnavailableError(
-            "a message of the request is gone, or has not arrived at the mailbox's master; try again"
-        )
+        until = trio.current_time() + SOURCE_TIMEOUT_S
+        while True:
+            committed = self._committed
+            with suppress(NotHereYetError):
+                return await self.store.write(run)  # however slow the disk is
+            with trio.move_on_at(until):
+                await committed.wait()
+                continue
+            raise UnavailableError(
+                "a message of the request is gone, or has not arrived at the mailbox's master; try again"
+            )
 
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
         """A message text from a neighbour that has it whole."""

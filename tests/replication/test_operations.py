@@ -407,3 +407,18 @@ async def test_uids_that_are_no_messages_are_named_as_ranges(
             reply = await store.write(operation.run)
             assert isinstance(reply, Stored)
             assert reply.refused == UidSet(missing)
+
+
+async def test_a_disk_that_is_slow_refuses_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        writer = nodes["dc1"].store._writer
+        run_in_thread = writer._run_in_thread
+
+        async def run_slowly(work: Callable[[], T]) -> T:
+            await trio.sleep(2 * SOURCE_TIMEOUT_S)
+            return await run_in_thread(work)
+
+        monkeypatch.setattr(writer, "_run_in_thread", run_slowly)
+        assert await nodes["dc1"].save("text") == 1
