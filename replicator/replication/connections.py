@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -30,6 +32,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_REASONS = 64  # that are remembered, so as not to be said again
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
+PAST_ORIGINS = 64  # of one peer: one that calls again has been alive all the time
 ZSTD = "ZSTD"
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
@@ -61,6 +64,8 @@ class PeerState:
     link: PeerLink | None = None
     since_ms: int | None = None
     error: str | None = None
+    origin: str | None = None  # of its last link
+    past: deque[str] = field(default_factory=partial(deque, maxlen=PAST_ORIGINS))  # each followed by another
 
 
 class Connections:
@@ -242,6 +247,13 @@ class Connections:
                 RefusalCode.UNKNOWN_SID,
                 f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
             )
+        state = self.peers[hello.sid]
+        if hello.origin in state.past:
+            raise _refused(
+                RefusalCode.SAME_SID,
+                f"{hello.sid} runs twice, as {hello.origin} and as {state.origin}, perhaps on a copy of its machine;"
+                " stop one of them, or give it a `node.id` and a `node.data` of its own",
+            )
         self._check_policies(hello, ours)
         if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
             raise _refused(
@@ -268,6 +280,9 @@ class Connections:
             state.link.scope.cancel()
             self._forget(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
+        if state.origin is not None and state.origin != link.hello.origin:
+            state.past.append(state.origin)
+        state.origin = link.hello.origin
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
         mastership = self._config.mastership
         try:
