@@ -50,6 +50,10 @@ class TreeState:
     context: dict[str, int] = field(default_factory=dict)
     folders: dict[bytes, FolderState] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
+    _highest: int = field(init=False, repr=False, compare=False)  # of all UIDVALIDITYs
+
+    def __post_init__(self) -> None:
+        self._highest = max((folder.uidvalidity for folder in self.folders.values()), default=-UIDVALIDITY_STEP)
 
     def has_seen(self, dot: Dot) -> bool:
         """Whether the entry is part of this state's history."""
@@ -80,6 +84,7 @@ class TreeState:
                 self.folders[mailbox_id] = FolderState(
                     mailbox_id, entry.user, name, uidvalidity, deleted=False, time=stamp.time, sid=stamp.sid
                 )
+                self._highest = uidvalidity
             case FolderRename(mailbox_id, name):
                 old = self._existing(entry, mailbox_id)
                 self.folders[mailbox_id] = old._replace(name=name, time=stamp.time, sid=stamp.sid)
@@ -92,6 +97,7 @@ class TreeState:
                 self._check_merge(entry, change)
                 self.context = {dot.origin: dot.seq for dot in context}
                 self.folders |= {folder.mailbox_id: folder for folder in folders}
+                self._highest = max((self._highest, *(folder.uidvalidity for folder in folders)))
                 self.subscriptions |= {subscription.name: subscription for subscription in subscriptions}
             case _:
                 raise AssertionError(f"{type(change).__name__} does not change a tree")
@@ -102,12 +108,11 @@ class TreeState:
         return self.folders[mailbox_id]
 
     def _check_new(self, entry: Entry, create: FolderCreate) -> None:
-        highest = max((folder.uidvalidity for folder in self.folders.values()), default=-UIDVALIDITY_STEP)
         if create.mailbox_id in self.folders:
             raise ContradictionError(f"{entry.dot} creates a folder with a mailbox id that is taken")
-        if create.uidvalidity < highest + UIDVALIDITY_STEP:
+        if create.uidvalidity < self._highest + UIDVALIDITY_STEP:
             raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY that was given out before")
-        if create.uidvalidity > max(highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX:
+        if create.uidvalidity > max(self._highest, entry.stamp.ms // 1000) + UIDVALIDITY_AHEAD_MAX:
             raise ContradictionError(f"{entry.dot} creates a folder with a UIDVALIDITY of the far future")
 
     def _check_merge(self, entry: Entry, merge: TreeMerge) -> None:

@@ -204,7 +204,7 @@ def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:
 
 
 def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
-    tree = reading.tree_state(tx.connection, entry.user, chain)
+    tree = tx.memory.take_tree(chain) or reading.tree_state(tx.connection, entry.user, chain)
     known = set(tree.folders)
     try:
         tree.apply(entry)
@@ -212,6 +212,7 @@ def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
         return str(error)
     if any(_is_folder(tx, mailbox_id) for mailbox_id in tree.folders.keys() - known):
         return "a mailbox id of another user's folder"
+    tx.memory.tree = chain.id, entry.dot, tree
     return None
 
 

@@ -20,6 +20,7 @@ from replicator.store.content import StoredText, write_text
 from replicator.view import ViewChange
 from resync.clock import HybridClock
 from resync.entry import Change, Entry
+from resync.tree import TreeState
 
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
@@ -61,6 +62,12 @@ class Memory:
         self.chains: dict[bytes, Chain] = {}
         rows = connection.execute("SELECT name, seq, offset_bytes FROM origin")
         self.origins = {name: Origin(seq, offset) for name, seq, offset in rows}
+        self.tree: tuple[bytes, Dot, TreeState] | None = None  # as the last entry of another node has left it
+
+    def take_tree(self, chain: Chain) -> TreeState | None:
+        """The folder tree of which the chain is the head, if it is known. It is forgotten here."""
+        known, self.tree = self.tree, None
+        return known[2] if known is not None and known[:2] == (chain.id, chain.head) else None
 
 
 class Transaction:
