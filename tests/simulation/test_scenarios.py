@@ -7,11 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import sid_of
+from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S
-from tests.replication.cluster import TIMEOUT_S
+from tests.replication.cluster import TIMEOUT_S, USER
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import NodeGoneError
 from tests.simulation.plan import Plan
@@ -203,6 +203,32 @@ async def test_a_link_that_flaps_costs_time_and_nothing_else(tmp_path: Path, aut
             nursery.cancel_scope.cancel()
         await world.heal()
         assert len(await texts(world["dc1"])) == 40
+
+
+# ---- branches that are not joined yet
+
+
+async def test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        await save(world["dc1"], "first")
+        await world["dc1"].node.mail.create_folder(USER, "Work")
+        await world.settle()
+        world.cut(world.between(["dc1"]))
+        await reach(world, "dc1")
+        await reach(world, "dc2", "dc3")
+        assert await save(world["dc1"], "seen") == await save(world["dc2"], "not seen") == [2]
+        world.mend_roads()
+        await reach(world, *THREE)
+        dc1, dc2 = world["dc1"].node, world["dc2"].node
+        await dc2.save("makes dc2 the master", "Work")
+        inbox = await dc1.view()
+        assert inbox.messages[2].size_bytes == len("seen")
+        assert 2 in (await dc2.view()).messages, "nothing is joined yet"
+        await dc1.mail.copy(inbox, UidSet.of([2]), await dc1.mail.folder(USER, "Work"))
+        await world.heal()
+        assert sorted((await world["dc3"].node.texts("Work")).values()) == ["makes dc2 the master", "seen"]
 
 
 # ---- nodes and clocks
