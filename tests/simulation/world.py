@@ -89,7 +89,7 @@ class World:
     def _config(self, sid: str, data: Path) -> Config:
         plan = self.plan
         priorities = dict(zip(self.sids, plan.priorities, strict=False))
-        peers = tuple(PeerConfig(other, LOOPBACK, priorities.get(other, 0)) for other in self.sids if other != sid)
+        peers = tuple(PeerConfig(other, LOOPBACK) for other in self.sids if other != sid)
         defaults = default_config(sid, data, peers=peers)
         return replace(
             defaults,
