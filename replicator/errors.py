@@ -52,7 +52,7 @@ class UnavailableError(MailError):
 
 
 class UsersUnavailableError(MailError):
-    """Who has mail here cannot be known: the passwd-file has not been readable since the node started."""
+    """Who has mail here cannot be known: the passwd-file has not been readable yet, or has just changed."""
 
 
 class DiskFullError(MailError):
@@ -64,7 +64,7 @@ class HistoryError(Exception):
 
 
 class MailboxFullError(MailError):
-    """The mailbox has no UIDs left, or the user no UIDVALIDITYs. Nothing was stored."""
+    """No UIDs or UIDVALIDITYs are left, or the user has as many folders as one may have. Nothing was stored."""
 
 
 class ConfigError(Exception):

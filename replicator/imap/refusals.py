@@ -14,6 +14,7 @@ from replicator.errors import (
     FolderNotFoundError,
     InvalidFlagError,
     InvalidNameError,
+    MailboxFullError,
     MailError,
     MessageTooLargeError,
     UnavailableError,
@@ -27,6 +28,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
     (InvalidNameError, "CANNOT"),
     (InvalidFlagError, "CANNOT"),
     (FlagLimitError, "LIMIT"),
+    (MailboxFullError, "LIMIT"),
     (MessageTooLargeError, "TOOBIG"),  # RFC 7889 section 4
     (ContentUnavailableError, "UNAVAILABLE"),
     (DurabilityError, "UNAVAILABLE"),

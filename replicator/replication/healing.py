@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Submit = Callable[[Operation], Awaitable[Reply]]
-"""As `Coordinator.submit`."""
+"""As `Coordinator.carry_out`."""
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
 FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
@@ -229,7 +229,9 @@ class Healer:
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
             # Tried again before the first try is shown here, it must not bring the mail twice.
             await self._submit(CopyOperation(stray.source, stray.destination, UidSet.of(uids), guids, guids))
-        await self._submit(ExpungeOperation(stray.source, stray.to_expunge, stray.head))
+        for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
+            some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
+            await self._submit(ExpungeOperation(stray.source, some, stray.head))
 
     async def _look_after(self, key: MailboxKey) -> bool:
         """Whether nothing of the mailbox waits any more."""

@@ -30,6 +30,7 @@ from replicator.errors import (
     FolderExistsError,
     FolderNotFoundError,
     InvalidNameError,
+    MailboxFullError,
     MailError,
     UnavailableError,
 )
@@ -61,6 +62,7 @@ _ERRORS: dict[str, type[MailError]] = {
     RefusalCode.UNAVAILABLE: UnavailableError,
     RefusalCode.DURABILITY: DurabilityError,
     RefusalCode.DISK_FULL: DiskFullError,
+    RefusalCode.LIMIT: MailboxFullError,
     RefusalCode.NO_CONTENT: ContentUnavailableError,
 }
 _CODES = {error: code for code, error in _ERRORS.items()}

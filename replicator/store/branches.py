@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 
-from protocol.values import UID_MAX, Context, Dot, UidSet
+from protocol.values import UID_MAX, Context, Dot
 from replicator.config import UidConflict
 from replicator.errors import MailboxFullError
 from replicator.store import chain as chains
@@ -72,7 +72,7 @@ class Stray:
     source: MailboxKey
     destination: MailboxKey
     to_copy: tuple[tuple[int, bytes], ...]  # UID and GUID of what the destination lacks
-    to_expunge: UidSet
+    to_expunge: tuple[int, ...]  # UIDs
     head: Dot | None  # at which those UIDs are so
 
 
@@ -100,7 +100,7 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
         source,
         destination,
         tuple((row.uid, row.guid) for row in lacking),
-        UidSet.of(row.uid for row in lying),
+        tuple(row.uid for row in lying),
         chain.head if chain else None,
     )
 

@@ -32,6 +32,8 @@ from resync.entry import (
 )
 from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
 
+FOLDERS_MAX = 10_000
+"""Of a user, and subscriptions: any entry about all of them is one that other nodes take (`replication/wire.py`)."""
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """Left to merges, and to the parents that one folder may need."""
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
@@ -188,6 +190,7 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
+    _check_number(known, changes)
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -216,6 +219,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
         changes.append(FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
+    _check_number(known, changes)
     return _commit(tx, _tree(user), changes).dot
 
 
@@ -230,9 +234,12 @@ def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
 
 
 def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot | None:
-    """Set or clear a subscription. The entry, or the head at which it is so already."""
-    if (name in reading.subscriptions(tx.connection, user)) == subscribed:
+    """Set or clear a subscription. The entry, or the head at which it is so already. Raises MailboxFullError."""
+    known = reading.subscriptions(tx.connection, user)
+    if (name in known) == subscribed:
         return _head_of(tx, _tree(user))
+    if subscribed and len(known) >= FOLDERS_MAX:
+        raise MailboxFullError(f"a user may have {FOLDERS_MAX} subscriptions; remove some first")
     return _commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
 
 
@@ -276,6 +283,12 @@ def _missing_parents(
     parts = name.split(SEPARATOR)
     parents = (SEPARATOR.join(parts[:length]) for length in range(1, len(parts)))
     return [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in parents if parent not in known]
+
+
+def _check_number(known: dict[str, reading.FolderRecord], changes: Sequence[Change]) -> None:
+    """Raises MailboxFullError."""
+    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > FOLDERS_MAX:
+        raise MailboxFullError(f"a user may have {FOLDERS_MAX} folders; delete some first")
 
 
 def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:

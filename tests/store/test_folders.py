@@ -5,7 +5,7 @@ import pytest
 from protocol.values import Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX as INBOX_NAME
-from replicator.store import reading
+from replicator.store import numbering, reading
 from replicator.store.reading import FolderRecord, MailboxKey
 from resync.entry import tree_id
 from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
@@ -214,3 +214,22 @@ def test_a_clock_of_the_far_future_leaves_uidvalidities(node: MemoryNode) -> Non
     node.write(creating("a", A))
     node.write(creating("b", B))
     assert folder(node, "b").uidvalidity < UIDVALIDITY_MAX
+
+
+def test_a_user_has_a_bounded_number_of_folders_and_subscriptions(
+    node: MemoryNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbering, "FOLDERS_MAX", 3)
+    node.write(creating("a/b", A))
+    for refused in (creating("c/d", C), renaming(A, "c/d/e")):
+        with pytest.raises(MailboxFullError, match="3 folders"):
+            node.write(refused)
+    node.write(creating("c", C))
+    node.write(deleting(A))
+    node.write(creating("d", B))
+    for name in "abc":
+        node.write(subscribing(name))
+    with pytest.raises(MailboxFullError, match="3 subscriptions"):
+        node.write(subscribing("d"))
+    node.write(subscribing("a", subscribed=False))
+    node.write(subscribing("d"))
