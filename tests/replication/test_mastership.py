@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Reply
 from protocol.values import Dot
-from replicator.config import MastershipConfig, Scope
+from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DiskFullError, MailError
 from replicator.mailstore import INBOX
 from replicator.replication.shipping import Shipper
@@ -384,3 +385,22 @@ async def test_what_was_given_away_is_compared_again_when_it_comes_back(
         assert not mastership.may_number(key)
         await mastership.get_ready(key)
         assert mastership.may_number(key)
+
+
+async def test_nodes_that_do_not_have_each_other_in_their_files_agree_on_the_root(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = Cluster.config
+
+    def config(self: Cluster, sid: str) -> Config:
+        made = complete(self, sid)
+        peers = tuple(peer for peer in made.peers if {sid, peer.id} != {"dc1", "dc3"})
+        return replace(made, peers=peers, node=replace(made.node, priority={"dc1": 10, "dc2": 5, "dc3": 2}[sid]))
+
+    monkeypatch.setattr(Cluster, "config", config)
+    async with cluster(tmp_path, autojump_clock, start=["dc1", "dc2"]) as nodes:
+        await nodes.start("dc3")
+        await until(lambda: all(node.component == {"dc1", "dc2", "dc3"} for node in nodes.all()))
+        assert await nodes["dc1"].save("text") == 1
+        assert {node.coordinator.mastership.election.root for node in nodes.all()} == {"dc3"}
+        await nodes.converged()
