@@ -1,7 +1,9 @@
 """The users as the doors see them: who is meant, whether a password is theirs, and whether it still is.
 
 Belongs to the event loop: only hashing runs in threads. The file is looked at on every question and read again when
-it has changed; that is a `stat`, and now and then the reading of a small file.
+it has changed; that is a `stat`, and now and then the reading of a small file. Some write it in place, and questions
+come meanwhile: one that is empty or ends within a line is not believed, and who is missing from the next one is not
+gone at once.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from replicator.environment import ThreadRunner, run_in_thread
 from replicator.errors import UnavailableError, UsersUnavailableError
 from replicator.log_fields import LogFields
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
+from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
 from replicator.users.throttle import FailureTable
 from replicator.users.turns import Turns
@@ -47,6 +49,9 @@ address should still get in from another within PATIENCE_S."""
 PATIENCE_S = 30.0
 """Then a client is told to come back, and its place in the line is free."""
 
+LEAVING_S = 10.0
+"""Half a file may end where a line does. Copies rarely stall for longer, and some time mail must be refused."""
+
 # Nobody knows its password: of 32 random bytes, hashed once with the default parameters and thrown away.
 DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
 
@@ -70,6 +75,14 @@ class _Remembered:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A user whom the file has named until just now. Who had this password may stay meanwhile; None: nobody."""
+
+    password: PasswordHash | None
+    until_s: float
+
+
 class UserDirectory:
     """The users of one passwd-file. May be made anywhere; `verify` needs trio, and time is trio's."""
 
@@ -78,6 +91,7 @@ class UserDirectory:
         self._run_in_thread = run_in_thread
         self._version: FileVersion | None = None
         self._table: UserTable | None = None  # None: no file could be read since the process started
+        self._leaving: dict[str, _Leaving] = {}
         self._unreadable: str | None = None
         self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
@@ -91,10 +105,16 @@ class UserDirectory:
     def find(self, name: str) -> str | None:
         """The user whom an address or a login name means (see `names`), even one whose hash cannot be used.
 
-        Raises UsersUnavailableError while nobody can know: the file could not be read even once.
+        Raises UsersUnavailableError while nobody can know: the file could not be read even once, or has just lost the
+        user.
         """
         users = self._known().users
-        return next((user for user in candidates(name) if user in users), None)
+        for user in candidates(name):
+            if user in users:
+                return user
+            if self._leaves(user) is not None:  # and the mail is not another candidate's either
+                raise UsersUnavailableError("the list of users has just changed; try again later")
+        return None
 
     def users(self) -> list[str]:
         """All users, in the order of the file."""
@@ -134,7 +154,11 @@ class UserDirectory:
     def holds(self, login: Login) -> bool:
         """Whether the user is still there with the same password. Never waits."""
         self.refresh()
-        return self._table is not None and self._table.users.get(login.user) == login.password
+        if self._table is None:
+            return False
+        if login.user not in self._table.users and (leaving := self._leaves(login.user)) is not None:
+            return leaving.password == login.password
+        return self._table.users.get(login.user) == login.password
 
     def _known(self) -> UserTable:
         self.refresh()
@@ -199,18 +223,32 @@ class UserDirectory:
         version = self._file_version()
         if version is None or version == self._version:
             return
+        in_place = self._version is None or version[0] == self._version[0]
         self._version = version
         try:
-            self._table = read_users(self._path)
+            table = read_whole_file(self._path)
         except (OSError, PasswdFileError) as error:
             self._note_unreadable(error)
             return
+        if self._table is not None:
+            self._note_leaving(self._table, table, in_place=in_place)
+        self._table = table
         self._unreadable = None
         self._remembered.clear()
-        self._decoy = _decoy(self._table)
-        log.info("users read %s", LogFields({"users": len(self._table.users), "file": self._path}))
-        for problem in self._table.problems:
+        self._decoy = _decoy(table)
+        log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
+        for problem in table.problems:
             log.warning("%s", problem)
+
+    def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:
+        """Give those who are missing some time; not their sessions, if it is another file that was put there whole."""
+        self._leaving = {user: leaving for user in self._leaving if (leaving := self._leaves(user)) is not None}
+        for user in before.users.keys() - now.users.keys():
+            self._leaving[user] = _Leaving(before.users[user] if in_place else None, trio.current_time() + LEAVING_S)
+
+    def _leaves(self, user: str) -> _Leaving | None:
+        leaving = self._leaving.get(user)
+        return leaving if leaving is not None and trio.current_time() < leaving.until_s else None
 
     def _file_version(self) -> FileVersion | None:
         try:

@@ -26,6 +26,10 @@ USER_MAX_BYTES = 254
 """An address may not be longer (RFC 5321 section 4.5.3.1.3, less its angle brackets)."""
 
 
+NO_USERS = b"# user:{SCHEME}hash\n"
+"""The file when its last user is gone: nodes do not believe an empty one."""
+
+
 class PasswdFileError(Exception):
     """The file cannot be read or changed, or what was asked for cannot be. The text names the file and what to do."""
 
@@ -48,10 +52,27 @@ class UserTable:
 
 def read_users(path: Path) -> UserTable:
     """Parse the file. Blank lines and lines that begin with `#` say nothing. Raises OSError, PasswdFileError."""
+    return _parsed(path, _read_lines(path))
+
+
+def read_whole_file(path: Path) -> UserTable:
+    """Parse the file, unless its end shows that something is still writing it, or was cut short by a full disk.
+
+    Such a file lacks users who exist, and may name one who does not: half a name. Raises OSError, PasswdFileError.
+    """
+    lines = _read_lines(path)
+    if not lines:
+        raise PasswdFileError("it is empty, perhaps cut off by a copy or a full disk; it counts once it has a line")
+    if not lines[-1].endswith(b"\n"):
+        raise PasswdFileError("its last line is cut off, or has no line end; it counts once that is there")
+    return _parsed(path, lines)
+
+
+def _parsed(path: Path, lines: list[bytes]) -> UserTable:
     users: dict[str, PasswordHash | None] = {}
     first_lines: dict[str, int] = {}
     problems: list[str] = []
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(lines, 1):
         if not _is_entry(line):
             continue
         try:
@@ -107,11 +128,11 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
 
 
 def delete_user(path: Path, user: str) -> None:
-    """Remove the user's line. Mail stays where it is. Raises UserUnknownError."""
+    """Remove the user's line. Mail stays where it is, and a comment where no line is left. Raises UserUnknownError."""
 
     def delete(lines: list[bytes]) -> list[bytes]:
         del lines[_known_position(path, lines, user)]
-        return lines
+        return lines or [NO_USERS]
 
     _edit(path, delete)
 

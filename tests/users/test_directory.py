@@ -15,6 +15,7 @@ from replicator.users.directory import (
     ADDRESS_AT_ONCE,
     FREE_FAILURES_ADDRESS,
     FREE_FAILURES_USER,
+    LEAVING_S,
     PATIENCE_S,
     REMEMBER_S,
 )
@@ -40,10 +41,18 @@ class CountingRunner:
         return work()
 
 
+FILE = "alice:{PLAIN}secret\nbob:{PLAIN}other\nbroken:{X}y\n"
+TORN = [size for size in range(len(FILE)) if not FILE[:size].endswith("\n")]
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "users.passwd"
-    file.write_text("alice:{PLAIN}secret\nbob:{PLAIN}other\nbroken:{X}y\n")
+    put(file, FILE)
     return file
 
 
@@ -125,13 +134,72 @@ async def test_a_changed_file_counts_at_once(
     assert not await directory.verify("alice", "secret")
     assert await directory.verify("alice", "new")
     delete_user(path, "alice")
+    for _ in range(2):
+        with pytest.raises(UsersUnavailableError, match="has just changed"):
+            await directory.verify("alice", "new")
+    assert not await directory.verify("carol", "new")
+    await trio.sleep(LEAVING_S)
     assert not directory.find("alice")
     assert not await directory.verify("alice", "new")
 
 
-def test_a_file_changed_in_place_is_noticed(directory: UserDirectory, path: Path) -> None:
+async def test_a_file_that_is_being_written_is_not_believed(directory: UserDirectory, path: Path) -> None:
+    alice, bob = await directory.verify("alice", "secret"), await directory.verify("bob", "other")
+    assert alice
+    assert bob
+    for size in TORN:
+        put(path, FILE[:size])
+        assert [directory.find(name) for name in ("alice", "bob", "broken", "ali")] == ["alice", "bob", "broken", None]
+        assert directory.holds(alice)
+        assert directory.holds(bob)
+        [problem] = directory.unreadable()
+        assert "cannot be read, users stay as they were known before: it" in problem
+        assert problem.endswith("it counts once it has a line" if size == 0 else "it counts once that is there")
+    put(path, FILE)
+    assert directory.unreadable() == []
+
+
+async def test_a_file_that_was_cut_off_before_the_start_is_not_believed(path: Path) -> None:
+    for size in TORN:
+        put(path, FILE[:size])
+        with pytest.raises(UsersUnavailableError, match="cannot be read now"):
+            UserDirectory(path).find("alice")
+
+
+async def test_whoever_is_missing_from_half_a_file_is_not_gone_at_once(
+    directory: UserDirectory, path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    put(path, "alice:{PLAIN}secret\nbob@x:{PLAIN}other\nbob:{PLAIN}his\n")
+    bob = await directory.verify("bob@x", "other")
+    assert bob
+    put(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
+    assert directory.find("alice") == "alice"
+    assert directory.find("carol") is None
+    with pytest.raises(UsersUnavailableError, match="has just changed; try again later"):
+        directory.find("Bob@X")  # and it is not the other bob's mail
+    assert directory.find("bob@y") == "bob"
+    assert directory.holds(bob)
+    put(path, "bob:{PLAIN}his\n")
+    await trio.sleep(LEAVING_S / 2)
+    put(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
+    assert directory.find("alice") == "alice"
+    with pytest.raises(UsersUnavailableError):
+        directory.find("bob@x")
+    await trio.sleep(LEAVING_S / 2)
+    assert directory.find("bob@x") == "bob"
+    assert not directory.holds(bob)
+
+
+async def test_half_a_file_that_has_another_password_counts_at_once(directory: UserDirectory, path: Path) -> None:
+    alice = await directory.verify("alice", "secret")
+    assert alice
+    put(path, "alice:{PLAIN}new\n")
+    assert not directory.holds(alice)
+
+
+async def test_a_file_changed_in_place_is_noticed(directory: UserDirectory, path: Path) -> None:
     assert directory.users() == ["alice", "bob", "broken"]
-    path.write_text(path.read_text().replace("alice", "alicf"))
+    put(path, FILE.replace("alice", "alicf"))
     os.utime(path, ns=(0, 0))
     assert directory.users() == ["alicf", "bob", "broken"]
 
@@ -234,6 +302,9 @@ async def test_without_a_file_nobody_can_know_who_is_there(tmp_path: Path) -> No
         directory.find("alice")
     path.rmdir()
     path.touch()
+    with pytest.raises(UsersUnavailableError):
+        directory.find("alice")
+    path.write_text("# nobody yet\n")
     assert directory.find("alice") is None
     path.unlink()
     assert directory.find("alice") is None

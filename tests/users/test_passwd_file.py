@@ -16,7 +16,7 @@ from replicator.users import (
     list_users,
     set_password,
 )
-from replicator.users.passwd_file import check_user_name, read_users
+from replicator.users.passwd_file import check_user_name, read_users, read_whole_file
 
 FILE = """\
 # people
@@ -86,6 +86,15 @@ def test_edits_leave_every_other_byte_alone(file: Path) -> None:
     assert file.read_text() == FILE.replace("alice:{PLAIN}a:", "alice:{PLAIN.B64}eg==:")
     set_password(file, "nobody", "n", scheme="PLAIN")
     assert "\nnobody:{PLAIN.B64}bg==\neve" in file.read_text()
+
+
+def test_the_last_user_leaves_a_file_that_nodes_believe(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    add_user(path, "alice", "pw", scheme="PLAIN")
+    delete_user(path, "alice")
+    assert read_whole_file(path).users == {}
+    add_user(path, "bob", "pw", scheme="PLAIN")
+    assert path.read_text() == "# user:{SCHEME}hash\nbob:{PLAIN.B64}cHc=\n"
 
 
 def test_a_new_password_is_argon2id(file: Path) -> None:
