@@ -1,7 +1,8 @@
 r"""Flags as a mailbox spells them, whichever door they come through.
 
 Flags are equal in any case of letters (RFC 9051 section 2.3.2): system flags have the RFC's spelling, a keyword the
-one that the mailbox has already. `\Recent` is the server's alone, and what clients say of it is passed over.
+one that the mailbox has already. Where two nodes spell a new one at once, the mailbox has both spellings, and a client
+is shown one. `\Recent` is the server's alone, and what clients say of it is passed over.
 """
 
 from __future__ import annotations
@@ -26,14 +27,22 @@ MAX_KEYWORD_BYTES = 64  # clients' own keywords have about 20; each stands in ev
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
 
 
+def shown_once(flags: Iterable[str]) -> list[str]:
+    """Each flag in one of its spellings: the first by name."""
+    return sorted({flag.lower(): flag for flag in sorted(flags, reverse=True)}.values())
+
+
 def keywords(view: MailboxView) -> list[str]:
     """The keywords in use, by name."""
-    return sorted(flag for flag in view.by_flag if not flag.startswith("\\"))
+    return shown_once(flag for flag in view.by_flag if not flag.startswith("\\"))
 
 
-def known_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
-    """The flags in their spelling; those that no message could have are left out. To search for and to remove."""
-    return frozenset(_spelled(flags, {keyword.lower(): keyword for keyword in in_use}))
+def removable_flags(flags: Iterable[str], view: MailboxView) -> frozenset[str]:
+    """The flags in all spellings that the mailbox has; those that no message could have are left out."""
+    spellings: dict[str, list[str]] = {}
+    for flag in view.by_flag:
+        spellings.setdefault(flag.lower(), []).append(flag)
+    return frozenset(one for flag in _spelled(flags, {}) for one in spellings.get(flag.lower(), [flag]))
 
 
 def settable_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
@@ -58,12 +67,14 @@ async def settable_in(mail: MailStore, folder: Folder, flags: Collection[str]) -
     return settable_flags(flags, keywords(await mail.open_mailbox(folder)))
 
 
-def flags_in_use(view: MailboxView, uids: UidSet) -> frozenset[str]:
-    """All flags that any of these messages has."""
+def other_flags(flags: Iterable[str], view: MailboxView, uids: UidSet) -> frozenset[str]:
+    """All flags but these, in any spelling, that any of the messages has."""
+    kept = {flag.lower() for flag in flags}
     return frozenset(
         flag
         for flag, holders in view.by_flag.items()
-        if any(next(holders.irange(low, high), None) is not None for low, high in uids.ranges)
+        if flag.lower() not in kept
+        and any(next(holders.irange(low, high), None) is not None for low, high in uids.ranges)
     )
 
 

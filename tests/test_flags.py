@@ -4,14 +4,31 @@ import pytest
 
 from protocol.values import Dot, UidSet
 from replicator.errors import FlagLimitError, InvalidFlagError, MailError
-from replicator.flags import MAX_KEYWORDS, flags_in_use, known_flags, settable_flags
+from replicator.flags import MAX_KEYWORDS, keywords, other_flags, removable_flags, settable_flags, shown_once
 from replicator.view import MailboxView, Message
 
 
 def test_flags_are_spelled_as_the_rfc_and_the_mailbox_spell_them() -> None:
     flags = settable_flags(["\\SEEN", "$junk", "New", "NEW", "\\Recent"], ["$Junk"])
     assert flags == {"\\Seen", "$Junk", "New"}
-    assert known_flags(["\\sEEN", "\\Odd", "$JUNK"], ["$Junk"]) == {"\\Seen", "\\Odd", "$Junk"}
+    view = view_of({"$Junk"})
+    assert removable_flags(["\\sEEN", "\\Odd", "$JUNK", "\\Recent", "New"], view) == {"\\Seen", "\\Odd", "$Junk", "New"}
+
+
+def view_of(*flags_of: set[str]) -> MailboxView:
+    """UIDs 1, 2, ... with these flags."""
+    rows = [Message(uid, b"", 1, frozenset(flags), 0, 0, b"", Dot("dc1.1", uid), 0)
+            for uid, flags in enumerate(flags_of, 1)]  # fmt: skip
+    return MailboxView.build(mailbox_id=b"", user="u", uidvalidity=1, uidnext=100, highestmodseq=1, rows=rows)
+
+
+def test_where_a_mailbox_has_two_spellings_one_is_shown_and_all_are_removed() -> None:
+    view = view_of({"work", "\\Seen"}, {"WORK", "Work", "other"})
+    assert keywords(view) == ["WORK", "other"]
+    assert shown_once({"work", "\\Seen", "Work"}) == ["Work", "\\Seen"]
+    assert settable_flags(["wORK"], keywords(view)) == {"WORK"}
+    assert removable_flags(["wORK"], view) == {"WORK", "Work", "work"}
+    assert other_flags(["WORK"], view, UidSet.of([1, 2])) == {"\\Seen", "other"}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +56,6 @@ def test_a_mailbox_full_of_keywords_still_takes_those_that_it_has() -> None:
 
 
 def test_flags_in_use_by_some_messages() -> None:
-    rows = [Message(uid, b"", 1, flags, 0, 0, b"", Dot("dc1.1", uid), 0)
-            for uid, flags in ((1, frozenset({"a"})), (5, frozenset({"b", "c"})), (9, frozenset({"d"})))]  # fmt: skip
-    view = MailboxView.build(mailbox_id=b"", user="u", uidvalidity=1, uidnext=10, highestmodseq=1, rows=rows)
-    assert flags_in_use(view, UidSet.of([2, 3, 4, 5])) == {"b", "c"}
-    assert flags_in_use(view, UidSet.of([1, 9])) == {"a", "d"}
+    view = view_of({"a"}, set(), set(), set(), {"b", "c"}, set(), {"d"})
+    assert other_flags((), view, UidSet.of([2, 3, 4, 5])) == {"b", "c"}
+    assert other_flags((), view, UidSet.of([1, 7])) == {"a", "d"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from protocol.values import UidSet
-from replicator.flags import flags_in_use, keywords, known_flags, settable_flags
+from replicator.flags import keywords, other_flags, removable_flags, settable_flags
 from replicator.imap import commands as c
 from replicator.imap.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
 from replicator.imap.fetch_items import Value
@@ -42,13 +42,12 @@ async def store(session: Session, command: c.Store) -> Completion:
 
 def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple[frozenset[str], frozenset[str]]:
     """Flags to add and to remove."""
-    in_use = keywords(selection.view)
     if command.action is c.StoreAction.REMOVE:
-        return frozenset(), known_flags(command.flags, in_use)
-    wanted = settable_flags(command.flags, in_use)
+        return frozenset(), removable_flags(command.flags, selection.view)
+    wanted = settable_flags(command.flags, keywords(selection.view))
     if command.action is c.StoreAction.ADD:
         return wanted, frozenset()
-    return wanted, flags_in_use(selection.view, uids) - wanted
+    return wanted, other_flags(wanted, selection.view, uids)
 
 
 async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) -> None:

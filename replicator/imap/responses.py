@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from protocol.units import KIB
 from protocol.values import UidSet
-from replicator.flags import RECENT, SYSTEM_FLAGS
+from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
 from replicator.imap.fetch_items import Adjacent, Atom, Value
 from replicator.imap.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
@@ -49,9 +49,9 @@ def continuation(text: str) -> bytes:
 
 
 def flag_list(flags: Iterable[str]) -> str:
-    """Flags in a list, system flags first, the rest by name, so that equal sets print alike."""
+    """Flags in a list, each once, system flags first, the rest by name, so that equal sets print alike."""
     order = {flag: position for position, flag in enumerate((*SYSTEM_FLAGS, RECENT))}
-    return f"({' '.join(sorted(flags, key=lambda flag: (order.get(flag, len(order)), flag)))})"
+    return f"({' '.join(sorted(shown_once(flags), key=lambda flag: order.get(flag, len(order))))})"
 
 
 class FlagFormatter:

@@ -146,24 +146,30 @@ def store(
     removed: Sequence[str],
     unchanged_since: int | None = None,
 ) -> Flagged:
-    """Change flags where that makes a difference (RFC 7162 section 3.1.3 for `unchanged_since`)."""
+    """Change flags where that makes a difference (RFC 7162 section 3.1.3 for `unchanged_since`).
+
+    In any spelling: a flag that a message has is not added in another one, and is removed in all.
+    """
     refused: list[int] = []
     to_set: list[int] = []
     to_clear: list[int] = []
+    wanted, unwanted = {flag.lower() for flag in added}, {flag.lower() for flag in removed}
+    cleared = set(removed)
     for row in reading.mailbox_rows(tx.connection, key.mailbox_id, uids):
         if unchanged_since is not None and row.modseq > unchanged_since:
             refused.append(row.uid)
             continue
         visible = row.visible_flags()
-        if not visible.issuperset(added):
+        if not wanted.issubset(map(str.lower, visible)):
             to_set.append(row.uid)
-        if not visible.isdisjoint(removed):
+        if present := {flag for flag in visible if flag.lower() in unwanted}:
             to_clear.append(row.uid)
+            cleared |= present
     changes: list[Change] = []
     if to_set:
         changes.append(FlagAdd(UidSet.of(to_set), tuple(added)))
     if to_clear:
-        changes.append(FlagDel(UidSet.of(to_clear), tuple(removed)))
+        changes.append(FlagDel(UidSet.of(to_clear), tuple(sorted(cleared))))
     dot = _commit(tx, key, changes).dot if changes else _head_of(tx, key)
     chain = tx.chain(key.mailbox_id)
     return Flagged(UidSet.of(refused), chain.highestmodseq if chain else 0, dot)

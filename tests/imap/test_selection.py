@@ -106,3 +106,21 @@ async def test_a_selection_that_does_not_come_about_hears_nothing(mail: HookedMa
     with pytest.raises(RuntimeError):
         await Selection.open(mail, inbox, read_only=False)
     assert not view.subscribers
+
+
+async def test_a_keyword_in_two_spellings_is_one_to_a_client(mail: HookedMail, served: ImapServices) -> None:
+    selection = await opened(mail, 0)
+    for flags in ({"Junk"}, {"junk", "Work"}, {"Junk", "junk"}):
+        await mail.save(selection.folder, NewMessage(b"x", frozenset(flags)))
+    async with connected(served) as client:
+        await client.log_in("alice")
+        told = await client.run("SELECT INBOX")
+        assert told[0] == "* FLAGS (\\Answered \\Flagged \\Deleted \\Seen \\Draft Junk Work)"
+        assert await client.run("SEARCH KEYWORD JUNK") == ["* SEARCH 1 2 3", "t OK Searched"]
+        told = await client.run("STORE 2 -FLAGS (JUNK)")
+        assert told[0] == "* 2 FETCH (FLAGS (\\Recent Work))"
+        told = await client.run("STORE 3 FLAGS (JUNK)")
+        assert told[0] == "* 3 FETCH (FLAGS (\\Recent Junk))"
+        told = await client.run("STORE 1:3 -FLAGS.SILENT (junk)")
+        assert told[-3] == "* FLAGS (\\Answered \\Flagged \\Deleted \\Seen \\Draft Work)"
+    assert [message.flags for message in selection.view.messages.values()] == [set(), {"Work"}, set()]

@@ -131,6 +131,14 @@ def test_one_request_may_set_and_clear(node: MemoryNode) -> None:
     assert len(node.log()) == 2
 
 
+def test_flags_are_equal_in_any_case_of_letters(node: MemoryNode) -> None:
+    for number, flags in ((1, ["Junk"]), (2, ["junk", "Work"])):
+        node.write(saving(b"text", guid(number), flags=flags))
+    assert node.write(flagging(1, 2, added=["JUNK"])).dot == Dot("dc1.a", 2), "they have it"
+    node.write(flagging(1, 2, removed=["JUNK"]))
+    assert [row.visible_flags() for row in rows(node).values()] == [set(), {"Work"}]
+
+
 def test_flags_keep_the_stamp_of_their_last_change(node: MemoryNode) -> None:
     node.write(saving(b"text", guid(1), flags=[SEEN]))
     node.write(flagging(1, added=[FLAGGED]))
