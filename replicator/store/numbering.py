@@ -6,7 +6,7 @@ entry; there is never a moment at which another change could come between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UID_MAX, Dot, UidSet
@@ -186,13 +186,14 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
     """Create a folder and the parents that it lacks (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
 
     Tried again with the same id it does nothing, whatever became of the folder meanwhile; nor does it for an INBOX
-    that is there, which two nodes may want at once. Raises FolderExistsError.
+    that is there, which two nodes may want at once. Raises FolderExistsError, InvalidNameError.
     """
     known = _known_folders(tx, user)
     if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
         return _head(tx, user)
     if name in known:
         raise FolderExistsError(f"there is a folder {name!r} already")
+    _check_living(tx, user, known, _parents(name))
     uidvalidities = _new_uidvalidities(tx, user)
     changes = _missing_parents(name, known, spare_ids, uidvalidities)
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
@@ -214,6 +215,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         return _head(tx, user)
     if old != INBOX and name.startswith(old + SEPARATOR):
         raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
+    _check_living(tx, user, known, [old, *_parents(name)])
+    # What is below may be deleted and in sight: it moves along, and goes with its last mail as it would have.
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():
@@ -283,12 +286,26 @@ def _known_folders(tx: Transaction, user: str) -> dict[str, reading.FolderRecord
     return reading.folders(tx.connection, user)
 
 
+def _check_living(tx: Transaction, user: str, known: dict[str, reading.FolderRecord], names: Iterable[str]) -> None:
+    """Raises InvalidNameError for a folder that goes with its last mail: nobody is to build on it."""
+    for name in names:
+        if name in known and _is_deleted(tx, user, known[name].mailbox_id):
+            raise InvalidNameError(
+                f"the folder {name!r} was deleted and is there only for mail that came late; move that to another one"
+            )
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(SEPARATOR)
+    return [SEPARATOR.join(parts[:length]) for length in range(1, len(parts))]
+
+
 def _missing_parents(
     name: str, known: dict[str, reading.FolderRecord], spare_ids: Iterator[bytes], uidvalidities: Iterator[int]
 ) -> list[Change]:
-    parts = name.split(SEPARATOR)
-    parents = (SEPARATOR.join(parts[:length]) for length in range(1, len(parts)))
-    return [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in parents if parent not in known]
+    return [
+        FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in _parents(name) if parent not in known
+    ]
 
 
 def _check_number(known: dict[str, reading.FolderRecord], changes: Sequence[Change]) -> None:

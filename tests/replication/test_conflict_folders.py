@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
+from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.moving import folder_key
 from replicator.replication.operations import CopyOperation
@@ -328,3 +330,24 @@ async def test_subscriptions_are_as_they_were_last_set(tmp_path: Path, autojump_
 
 def test_levels_are_separated_alike_everywhere() -> None:
     assert tree.SEPARATOR == SEPARATOR
+
+
+async def test_a_folder_that_is_in_sight_for_its_late_mail_cannot_be_renamed(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await two.there.save("new", "Work")
+        await two.heal()
+        for node in two.nodes.all():
+            with pytest.raises(InvalidNameError, match="'Work' was deleted"):
+                await node.mail.rename_folder(USER, "Work", "Kept")
+            with pytest.raises(InvalidNameError, match="'Work' was deleted"):
+                await node.mail.create_folder(USER, "Work/More")
+        await create(two.there, "Kept")
+        view = await two.there.view("Work")
+        await two.there.mail.move(view, UidSet.of(view.messages), await two.there.mail.folder(USER, "Kept"))
+        await two.nodes.converged()
+        assert await mails(two.here) == {"Kept": ["new"]}

@@ -165,10 +165,27 @@ def test_mail_that_its_deleter_had_not_seen_keeps_the_folder_in_sight(node: Memo
     assert reading.folder_name(node.connection, A) == "a"
     with pytest.raises(FolderExistsError):
         node.write(creating("a", B))
-    node.write(renaming(A, "z"))
-    assert names(node) == ["z"]
     node.write(expunging(1, key=kept.key(ALICE)))
     assert names(node) == []
+
+
+def test_nothing_is_built_on_a_folder_that_goes_with_its_last_mail(node: MemoryNode) -> None:
+    for name, mailbox_id in (("a/b", A), ("c", C)):
+        node.write(creating(name, mailbox_id))
+    kept = key(node, "a/b")
+    node.write_together([deleting(A), saving(b"text", guid(1), kept)])
+    entries = len(node.log())
+    for job in (renaming(A, "z"), creating("a/b/x", B), creating("a/b/x/y", B), renaming(C, "a/b/c")):
+        with pytest.raises(InvalidNameError, match="the folder 'a/b' was deleted and is there only for mail that came"):
+            node.write(job)
+    node.write(renaming(A, "a/b"))
+    assert len(node.log()) == entries
+    node.write(renaming(folder(node, "a").mailbox_id, "z"))
+    assert names(node) == ["c", "z", "z/b"], "it moves along with its parent"
+    node.write(expunging(1, key=kept))
+    assert names(node) == ["c", "z"]
+    node.write(creating("z/b/x", B))
+    assert names(node) == ["c", "z", "z/b", "z/b/x"]
 
 
 def test_a_batch_sees_the_mail_of_its_own_earlier_jobs(node: MemoryNode) -> None:
