@@ -1,0 +1,150 @@
+"""Does the simulator notice mistakes? `python -m tests.simulation.breakages [--jobs N] [NAME ...]`
+
+Each breakage is made in a copy of the program, and seeds run on it until one fails. Prints the table of
+docs/testing.md: how many seeds that took, and what the first failure said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("protocol", "master_election", "resync", "replicator", "tests")
+MAX_SEEDS = 1000  # without a failure: the simulator has missed it
+FAILURE = re.compile(r"(?:Error|Exception): (?!.*sub-exception)(?!seed)(.+)")
+
+
+class Breakage(NamedTuple):
+    """A mistake: in `path`, `right` becomes `wrong`. `scenario`: the test that is to fail, rather than a seed."""
+
+    name: str
+    what: str
+    path: str
+    right: str
+    wrong: str
+    scenario: str = ""
+
+
+BREAKAGES = (
+    Breakage(
+        "predecessor", "an entry applies on whatever head the node has", "replicator/store/apply.py",
+        "follows = head in entry.predecessors if entry.predecessors else head is None", "follows = True",
+    ),
+    Breakage(
+        "claim", "a merge gives new UIDs and does not claim them", "resync/merge.py",
+        "row._replace(uid=merged.uidnext, claim=dot, modseq", "row._replace(uid=merged.uidnext, modseq",
+    ),
+    Breakage(
+        "catch-up", "a root answers before all have dropped what they mastered", "master_election/election.py",
+        "return len(self._dropped) == len(self._links.component)", "return self.sid in self._dropped",
+    ),
+    Breakage(
+        "sync", "OK comes before the disk has it", "replicator/store/schema.py",
+        "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF",
+    ),
+    Breakage(
+        "copies", "OK comes with one copy too few", "replicator/replication/durability.py",
+        "needed = self._config.copies - 1", "needed = max(0, self._config.copies - 2)",
+    ),
+    Breakage(
+        "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/numbering.py",
+        "if unchanged_since is not None and row.modseq > unchanged_since:", "if False:",
+    ),
+    Breakage(
+        "by-uid", "a merge takes two messages with one UID for one", "resync/merge.py",
+        "right = {placement(row): row for row in theirs.rows.values()}",
+        "right = {placement(ours.rows.get(row.uid, row)): row for row in theirs.rows.values()}",
+    ),
+    Breakage(
+        "uid-rule", "a UID stays although a side has promised it to new mail", "resync/merge.py",
+        "return not side.has_seen(row.claim) and row.uid < side.uidnext",
+        "return not side.has_seen(row.claim) and row.uid in side.rows",
+    ),
+    Breakage(
+        "stamps", "flags go by the side and not by the stamp", "resync/merge.py",
+        "return {flag: max(state for state in (one.get(flag), other.get(flag)) if state) for flag in {**one, **other}}",
+        "return {**one, **other}",
+    ),
+    Breakage(
+        "branches", "one in three branches is never joined", "replicator/replication/healing.py",
+        "if head not in self._hopeless:", "if head not in self._hopeless and head.seq % 3:",
+    ),
+    Breakage(
+        "strays", "a mail that is to move to the folder of the same name is left out", "replicator/store/branches.py",
+        "tuple((row.uid, row.guid) for row in lacking),", "tuple((row.uid, row.guid) for row in lacking[1:]),",
+    ),
+    Breakage(
+        "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/shipping.py",
+        "position = await self._store.read(lambda reader: reading.log_start(reader, dict(self.acknowledged)))",
+        "position = self._store.tail.end",
+    ),
+    Breakage(
+        "origin", "a node that starts again goes on under its old origin", "replicator/environment.py",
+        'return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"', 'return f"{sid}.1"',
+    ),
+    Breakage(
+        "uidvalidity", "two folders that become one keep a UIDVALIDITY", "resync/tree.py",
+        "first._replace(uidvalidity=next(uidvalidities))", "first",
+    ),
+    Breakage(
+        "copy", "a COPY believes the UID and not the GUID", "replicator/store/numbering.py",
+        "if row is None or row.guid != want.guid:", "if row is None:",
+        "test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid",
+    ),
+)  # fmt: skip
+
+
+def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
+    """How many seeds it took to notice, and what was noticed."""
+    with TemporaryDirectory(prefix="breakage-") as directory:
+        copy = Path(directory)
+        for package in PACKAGES:
+            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        file = copy / breakage.path
+        file.write_text(file.read_text().replace(breakage.right, breakage.wrong))
+        scenario = ["pytest", "-q", "tests/simulation/test_scenarios.py", "-k", breakage.scenario]
+        seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--jobs", str(jobs)]
+        said = subprocess.run(
+            [sys.executable, "-m", *(scenario if breakage.scenario else seeds)],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": directory},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    reasons = FAILURE.findall(said)
+    if not reasons:
+        return "missed", f"nothing in {MAX_SEEDS} seeds"
+    tried = re.search(r"^(\d+) seeds in ", said, re.MULTILINE)
+    return (tried[1] if tried else "its scenario"), reasons[0].strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 1 if a breakage was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.breakages", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("names", nargs="*", choices=[[], *(breakage.name for breakage in BREAKAGES)])
+    chosen = parser.parse_args(arguments)
+    missed = 0
+    sys.stdout.write("| breakage | where | seeds | what the first failure says |\n|---|---|---|---|\n")
+    for breakage in BREAKAGES:
+        if not chosen.names or breakage.name in chosen.names:
+            seeds, reason = measure(breakage, chosen.jobs)
+            missed += seeds == "missed"
+            sys.stdout.write(f"| {breakage.what} | `{breakage.path}` | {seeds} | {reason} |\n")
+            sys.stdout.flush()
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
