@@ -12,16 +12,21 @@ for another message under either rule, and nodes that were told different rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
 
 from protocol.values import UID_MAX, Dot
 from resync.entry import Merge
 from resync.row import FlagStates, Row
 from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
 
+T = TypeVar("T")
+
 GAP_MAX = 1 << 6  # of one conflict: at least 16 of them fit below RISEN_MAX
-ROWS_AT_ONCE = 50_000  # of one change: about 8 MiB, where the wire takes literals of 64 MiB
+BYTES_AT_ONCE = 8 << 20  # of one change, about: the wire takes literals of 64 MiB
+ROW_BYTES, FLAG_BYTES = 200, 32  # on the wire, about, without the names of flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,29 @@ def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Mer
         changed |= {uid: row for uid, row in merged.rows.items() if side.rows.get(uid) != row}
         removed |= {row.guid for row in side.rows.values()} - kept
     context = tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items()))
-    present, gone = [changed[uid] for uid in sorted(changed)], sorted(removed)
+    present = _in_parts([changed[uid] for uid in sorted(changed)], _weight)
+    gone = _in_parts(sorted(removed), len)
     return tuple(
-        Merge(
-            merged.uidnext,
-            merged.risen,
-            context,
-            tuple(present[start : start + ROWS_AT_ONCE]),
-            tuple(gone[start : start + ROWS_AT_ONCE]),
-        )
-        for start in range(0, max(len(present), len(gone), 1), ROWS_AT_ONCE)
-    )
+        Merge(merged.uidnext, merged.risen, context, tuple(some), tuple(others))
+        for some, others in zip_longest(present, gone, fillvalue=())
+    ) or (Merge(merged.uidnext, merged.risen, context, (), ()),)
+
+
+def _in_parts(items: Sequence[T], weight: Callable[[T], int]) -> list[list[T]]:
+    """In their order, so that no part is much heavier than `BYTES_AT_ONCE`."""
+    parts: list[list[T]] = []
+    room = 0
+    for item in items:
+        if room <= 0:
+            parts.append([])
+            room = BYTES_AT_ONCE
+        parts[-1].append(item)
+        room -= weight(item)
+    return parts
+
+
+def _weight(row: Row) -> int:
+    return ROW_BYTES + sum(FLAG_BYTES + len(flag) for flag in row.flags)
 
 
 def _survivors(ours: MailboxState, theirs: MailboxState, modseq: int) -> list[Row]:

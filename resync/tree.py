@@ -35,6 +35,8 @@ UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
 """Of a folder in the tree."""
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """A new UIDVALIDITY may be so far above the seconds since the epoch and above all that the user's folders had."""
+NAMES_AT_ONCE = 10_000
+"""Folders, and subscriptions, of one change: 32 MiB at most, where the wire takes literals of 64 MiB."""
 SEPARATOR = "/"
 UNITED = ""
 """In the place of a SID: not a user has deleted the folder, but a merge, because another one has its name."""
@@ -162,8 +164,8 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
     return merged
 
 
-def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> TreeMerge:
-    """What takes each of the sides to the merged tree."""
+def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> tuple[TreeMerge, ...]:
+    """What takes each of the sides to the merged tree, in so many changes."""
     folders = {
         mailbox_id: folder
         for mailbox_id, folder in merged.folders.items()
@@ -174,10 +176,13 @@ def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> TreeMerge:
         for name, subscription in merged.subscriptions.items()
         if any(side.subscriptions.get(name) != subscription for side in sides)
     }
-    return TreeMerge(
-        tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items())),
-        tuple(folders[mailbox_id] for mailbox_id in sorted(folders)),
-        tuple(subscriptions[name] for name in sorted(subscriptions)),
+    context = tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items()))
+    changed = [folders[mailbox_id] for mailbox_id in sorted(folders)]
+    subscribed = [subscriptions[name] for name in sorted(subscriptions)]
+    return tuple(
+        TreeMerge(context, tuple(changed[start:end]), tuple(subscribed[start:end]))
+        for start in range(0, max(len(changed), len(subscribed), 1), NAMES_AT_ONCE)
+        for end in [start + NAMES_AT_ONCE]
     )
 
 

@@ -40,6 +40,7 @@ class Shipper:
         self._ships = ships
         self._sent: dict[str, int] = {}
         self.has_context = False  # the peer has said what it has
+        self._sending = False  # in the middle of an entry
         self._restart = trio.CancelScope()
         self._changed = trio.Event()
 
@@ -63,9 +64,10 @@ class Shipper:
         self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
 
     def start_again(self) -> None:
-        """Look again from the first entry that the peer lacks."""
+        """Look again from the first entry that the peer lacks. One that is on its way is sent to its end."""
         self._changed.set()
-        self._restart.cancel()
+        if not self._sending:
+            self._restart.cancel()
 
     async def run(self) -> None:
         """Ship until cancelled or until the link is down."""
@@ -85,6 +87,8 @@ class Shipper:
             for item in logged:
                 if self._is_lacking(item.entry.dot):
                     await self._send(item)
+                    if self._changed.is_set():
+                        return
                 position = item.position
             await trio.lowlevel.checkpoint()
 
@@ -97,17 +101,20 @@ class Shipper:
         return self._ships(sid_of(origin), self._link.sid)
 
     async def _send(self, item: Logged) -> None:
-        """All of an entry or nothing: posting does not wait."""
         entry = item.entry
         key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
         name = ""
         if not entry.is_tree and not self._link.is_numbered(key):
             name = await self._store.read(lambda reader: reading.folder_name(reader, key.mailbox_id) or "")
-        await self._link.room()
-        if self._link.closed:
-            raise LinkDownError(self._link.sid)
-        for command in entry_commands(item, lambda key: self._link.number(key, name)):
-            self._link.post(command)
+        self._sending = True
+        try:
+            for command in entry_commands(item, lambda key: self._link.number(key, name)):
+                await self._link.room()
+                if self._link.closed:
+                    raise LinkDownError(self._link.sid)
+                self._link.post(command)
+        finally:
+            self._sending = False
         self._sent[entry.dot.origin] = entry.dot.seq
 
 

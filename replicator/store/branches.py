@@ -179,7 +179,7 @@ class Plan:
     key: MailboxKey
     heads: tuple[Dot, Dot]  # ours and the branch's
     modseq: int
-    changes: tuple[Merge, ...] | tuple[TreeMerge]
+    changes: tuple[Merge, ...] | tuple[TreeMerge, ...]
 
 
 _UNNAMED = Dot("", 0)
@@ -246,7 +246,7 @@ def _planned(
     ours, branch = sides
     if isinstance(ours, TreeState) and isinstance(branch, TreeState):
         tree = merge_trees(ours, branch)
-        return Plan(key, heads, tree.modseq, (tree_difference(tree, (ours, branch)),))
+        return Plan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)))
     assert isinstance(ours, MailboxState)
     assert isinstance(branch, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None

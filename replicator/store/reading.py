@@ -214,13 +214,15 @@ def log_end(connection: sqlite3.Connection) -> int:
     return position or 0
 
 
-def log_after(connection: sqlite3.Connection, position: int, max_entries: int, max_bytes: int) -> list[Logged]:
-    """Entries after a position with the texts that came with them: at least one if there is one, within the limits."""
+def log_after(
+    connection: sqlite3.Connection, position: int, end: int, max_entries: int, max_bytes: int
+) -> list[Logged]:
+    """Entries between two positions with the texts that came with them: at least one, if any, within the limits."""
     found: list[Logged] = []
     total = 0
     cursor = connection.execute(
-        "SELECT position, origin, seq, body FROM log WHERE position > ? ORDER BY position LIMIT ?",
-        (position, max_entries),
+        "SELECT position, origin, seq, body FROM log WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
+        (position, end, max_entries),
     )
     for at, origin, seq, body in cursor:
         entry = Entry.unpack(Dot(origin, seq), body)

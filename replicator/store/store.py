@@ -154,7 +154,8 @@ class Store:
         recent = self.tail.after(position)
         if recent is not None:
             return recent
-        return await self.read(lambda reader: reading.log_after(reader, position, SLICE_ENTRIES, SLICE_BYTES))
+        end = self.tail.end  # a commit can be read before it is published, and then has not happened yet
+        return await self.read(lambda reader: reading.log_after(reader, position, end, SLICE_ENTRIES, SLICE_BYTES))
 
     async def view(self, key: MailboxKey) -> MailboxView:
         """The live view of a mailbox."""

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
+from replicator.replication import link as link_module
 from replicator.replication.coordinator import REQUEST_TIMEOUT_S
 from replicator.replication.link import OUTPUT_BYTES
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
@@ -196,3 +197,25 @@ async def test_a_disk_that_is_full_keeps_the_link_and_catches_up_when_there_is_r
         writer.execute("PRAGMA max_page_count = 1000000")
         await nodes.converged()
         assert len(await nodes["dc3"].messages()) == 21
+
+
+async def test_an_entry_larger_than_what_may_wait_to_be_sent_gets_through(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "OUTPUT_BYTES", 4_000)
+    monkeypatch.setattr(link_module, "OUTPUT_MAX_BYTES", 12_000)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        for number in range(40):
+            await one.mail.create_folder(USER, f"a/{number}".ljust(500, "x"))
+        await nodes.converged()
+        before = list(one.coordinator.connections.links)
+        nodes.network.road("dc1", "dc2").bytes_per_s = 20_000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.mail.rename_folder, USER, "a", "b")
+            await trio.sleep(0.5)
+            for feed in one.coordinator.feeds.values():
+                feed.shipper.start_again()
+        await nodes.converged()
+        assert len([folder for folder in await other.mail.folders(USER) if folder.name.startswith("b")]) == 41
+        assert list(one.coordinator.connections.links) == before

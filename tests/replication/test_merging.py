@@ -195,7 +195,7 @@ async def test_a_branch_that_is_still_on_its_way_is_joined_once(tmp_path: Path, 
             for sid in ("dc1", "dc2"):
                 await nodes[sid].store.write(saving(b"%d" % number, f"{sid} {number}".encode().rjust(16), STORED))
         await heal(nodes)
-        entries = await nodes["dc1"].store.read(lambda reader: reading.log_after(reader, 0, 1000, 1 << 30))
+        entries = await nodes["dc1"].store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
         assert sum(item.entry.is_merge for item in entries) == 1
 
 

@@ -124,8 +124,8 @@ class Node:
             merged = merge_trees(self.tree, other.tree)
             assert merged == merge_trees(other.tree, self.tree), "a merge depends on the order of its sides"
             check_merged(merged, self.tree, other.tree)
-            change = tree_difference(merged, (self.tree, other.tree))
-            entry = self.entry((change,), [self.history[-1].dot, other.history[-1].dot], merged.modseq)
+            changes = tree_difference(merged, (self.tree, other.tree))
+            entry = self.entry(changes, [self.history[-1].dot, other.history[-1].dot], merged.modseq)
             path = [*other.history, entry]
             self.step(entry)
             assert replay_tree(path) == self.tree == replay_tree(self.history), "the two ways to a merge end apart"
@@ -273,3 +273,15 @@ def test_an_entry_stands_on_a_tree_once_and_leaves_no_modseq_out() -> None:
         node.tree.apply(node.history[0])
     with pytest.raises(ContradictionError, match="MODSEQ"):
         node.step(node.entry((FolderSubscribe("A", subscribed=False),), [node.history[0].dot], 3))
+
+
+def test_a_large_difference_is_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resync.tree.NAMES_AT_ONCE", 2)
+    one, other = pair()
+    for number in range(5):
+        one.create(f"one{number}")
+        other.number(FolderSubscribe(f"other{number}", subscribed=True))
+    one.meet(other)
+    other.meet(one)
+    assert len(one.history[-1].changes) == 3
+    assert other.tree == one.tree

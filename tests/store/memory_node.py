@@ -53,7 +53,7 @@ class MemoryNode:
         self.receive(logged.entry, logged.texts.values())
 
     def log(self, position: int = 0) -> list[Logged]:
-        return reading.log_after(self.connection, position, 1 << 20, 1 << 40)
+        return reading.log_after(self.connection, position, 1 << 40, 1 << 20, 1 << 40)
 
     def applied(self, dot: Dot) -> bool:
         row = self.connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()

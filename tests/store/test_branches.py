@@ -19,6 +19,7 @@ from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, SubscriptionState, TreeMerge, tree_id
+from resync.merge import ROW_BYTES
 from resync.row import Row
 from resync.state import ContradictionError, MailboxState, replay
 from tests.store import consistency
@@ -314,7 +315,7 @@ def test_a_merge_that_goes_back_waits() -> None:
 
 
 def test_a_large_merge_is_one_entry_of_several_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resync.merge.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("resync.merge.BYTES_AT_ONCE", 3 * ROW_BYTES)
     left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for number in range(10):
         left.write(saving(b"text", guid(number)))

@@ -1,5 +1,8 @@
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import trio
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Context, Dot
+from replicator.environment import Environment, run_in_thread
 from replicator.store import reading
 from replicator.store import store as store_module
 from replicator.store.apply import receive
@@ -17,6 +21,8 @@ from replicator.store.store import Store
 from replicator.store.transaction import Logged
 from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
+
+T = TypeVar("T")
 
 
 async def read_all(store: Store, position: int) -> list[Logged]:
@@ -49,7 +55,7 @@ async def test_memory_and_disk_give_the_same_log_from_every_cursor(
     async with open_store(tmp_path, "dc1.b") as store:
         for number in range(20, 30):
             await save(store, number)
-        disk = await store.read(lambda reader: reading.log_after(reader, 0, 1000, 1 << 30))
+        disk = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
         assert len(disk) == store.tail.end == 32
         for position in range(33):
             assert await read_all(store, position) == disk[position:]
@@ -64,10 +70,11 @@ async def test_a_slice_ends_at_its_limits_but_is_never_empty() -> None:
         node.write(saving(b"x" * 1000, guid(number)))
     size = node.log()[0].size_bytes
     lengths = [
-        len(reading.log_after(node.connection, 0, *limits)) for limits in ((3, 1 << 20), (9, 2 * size + 500), (9, 1))
+        len(reading.log_after(node.connection, 0, 1 << 40, *limits))
+        for limits in ((3, 1 << 20), (9, 2 * size + 500), (9, 1))
     ]
     assert lengths == [3, 2, 1]
-    assert reading.log_after(node.connection, 5, 9, 1 << 20) == []
+    assert reading.log_after(node.connection, 5, 1 << 40, 9, 1 << 20) == []
 
 
 async def test_who_waits_for_the_log_to_grow_is_woken(tmp_path: Path) -> None:
@@ -83,10 +90,10 @@ async def test_a_damaged_text_is_not_shipped_and_can_be_replaced(tmp_path: Path)
         text = StoredText.of(b"text 1")
         damaged = StoredText(text.content_hash, b"", StoredText.of(b"other").body)
         await store.write(lambda tx: replace_text(tx.connection, damaged))
-        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 9, 1 << 20))
+        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.texts == {}
         await store.write(lambda tx: replace_text(tx.connection, text))
-        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 9, 1 << 20))
+        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.texts == {text.content_hash: b"text 1"}
 
 
@@ -194,3 +201,24 @@ async def test_what_waits_in_the_log_waits_after_a_restart_too(tmp_path: Path) -
             await take(store, first)
         view = await store.view(INBOX)
         assert list(view.messages) == [1, 2]
+
+
+async def test_what_is_committed_and_not_published_yet_is_not_in_the_log(tmp_path: Path) -> None:
+    """SQLite moves its write-ahead log within COMMIT: for so long others can read what its writer does not know of."""
+    committed, go_on = trio.Event(), trio.Event()
+
+    async def run_slowly(work: Callable[[], T]) -> T:
+        result = await run_in_thread(work)
+        if isinstance(work, partial) and work.func.__name__ == "_write":
+            committed.set()
+            await go_on.wait()
+        return result
+
+    async with open_store(tmp_path, environment=Environment(run_in_thread=run_slowly)) as store:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save, store, 1)
+            await committed.wait()
+            assert await store.read(reading.log_end) == 1
+            assert await store.log_after(0) == []
+            go_on.set()
+        assert len(await store.log_after(0)) == 1
