@@ -33,5 +33,5 @@ class HybridClock:
 
     def observe(self, time: int) -> None:
         """Remember a time that was given out, here or elsewhere."""
-        if time >> COUNTER_BITS <= FOLLOWED_MAX_MS:
+        if time <= FOLLOWED_MAX_MS << COUNTER_BITS:
             self._last = max(self._last, time)

@@ -195,8 +195,9 @@ class Connections:
             try:
                 self._check(hello, None, self._certify(stream))
             except LinkRefusedError as error:
-                if hello.sid in self.peers:
-                    self.peers[hello.sid].error = str(error)
+                state = self.peers.get(hello.sid)
+                if state is not None and state.link is None:
+                    state.error = str(error)
                 await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
                 raise
             await stream.send_all(encoder.response(tag, self._hello()))

@@ -25,6 +25,7 @@ from replicator.store.transaction import Commit
 from resync import row as rows
 from resync.entry import MailAdd
 
+TRY_EVERY_S = 5.0  # whether the disk takes a change, if it did the last time: health is asked for often
 WRITE_TIMEOUT_S = 5.0  # of a disk that works, however busy; whoever asks for the node's health waits for it
 
 
@@ -56,6 +57,7 @@ class Report:
         self._problems = problems
         self._started_ms = environment.clock_ms()
         self._metrics = _Metrics(registry)
+        self._tried_at = -math.inf
         store.listeners.append(self._metrics.committed)
 
     async def node_status(self) -> NodeStatus:
@@ -93,8 +95,10 @@ class Report:
         problems = list(self._problems())
         try:
             await self._store.read(reading.log_end)
-            with trio.fail_after(WRITE_TIMEOUT_S):
-                await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+            if trio.current_time() > self._tried_at + TRY_EVERY_S:
+                with trio.fail_after(WRITE_TIMEOUT_S):
+                    await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+                self._tried_at = trio.current_time()
         except sqlite3.Error as error:
             problems.append(f"the database does not answer: {error}")
         except MailError as error:

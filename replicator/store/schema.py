@@ -11,7 +11,7 @@ from pathlib import Path
 from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -122,6 +122,11 @@ CREATE TABLE identity (                             -- one row: whose database t
     cluster TEXT NOT NULL
 );
 
+CREATE TABLE trial (                                -- one row: whether there is room
+    id     INTEGER PRIMARY KEY,
+    filler BLOB NOT NULL
+);
+
 CREATE TABLE recent (                               -- this node's alone, not replicated
     mailbox BLOB PRIMARY KEY,
     uidnext INTEGER NOT NULL
@@ -210,5 +215,4 @@ def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> None:
 
 def try_to_write(connection: sqlite3.Connection) -> None:
     """Write what takes as much room as a mail, over what was so written before."""
-    connection.execute("CREATE TABLE IF NOT EXISTS trial (id INTEGER PRIMARY KEY, filler BLOB NOT NULL)")
     connection.execute("INSERT OR REPLACE INTO trial (id, filler) VALUES (1, zeroblob(?))", (TRIAL_BYTES,))

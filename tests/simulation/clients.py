@@ -237,7 +237,8 @@ class Client:
         self, node: Node, view: MailboxView, chosen: list[Message], to: MailboxView, *, moves: bool
     ) -> None:
         if self._hears(node):
-            self._ledger.promised(to.mailbox_id, [message.content_hash for message in chosen])
+            moved_from = view.mailbox_id if moves else None
+            self._ledger.promised(to.mailbox_id, [message.content_hash for message in chosen], moved_from)
             if moves:
                 self._ledger.removed(view.mailbox_id, chosen)
 

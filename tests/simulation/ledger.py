@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
+from typing import NamedTuple
 
 from replicator.view import Message
 from resync.row import Row
@@ -19,13 +20,23 @@ from tests.simulation.history import Placement
 _DELETES_FOLDER: ContextVar[bool] = ContextVar("_DELETES_FOLDER", default=False)
 
 
+class _Promise(NamedTuple):
+    """When it was made, and for a mail that was moved: from which mailbox, which its removal there does not excuse."""
+
+    note: int
+    moved_from: bytes | None
+
+
 class Ledger:
     """Texts are named by their SHA-256. What is asked for is noted before it is asked for, OK when it is heard."""
 
     def __init__(self) -> None:
         self._asked: Counter[bytes] = Counter()  # how often it may be there
-        self._promised: set[tuple[bytes | None, bytes]] = set()  # mailbox and text; None: in whichever mailbox
-        self._unwanted: set[tuple[bytes, bytes]] = set()  # mailbox and text that some client wants gone from it
+        self._promised: dict[tuple[bytes | None, bytes], _Promise] = {}  # mailbox and text; None: in any mailbox
+        self._unwanted: dict[bytes, dict[bytes, int]] = defaultdict(
+            dict
+        )  # text -> mailbox it is to be gone from -> when
+        self._notes = 0
         self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
 
     def asks_to_save(self, text: bytes) -> bytes:
@@ -38,13 +49,16 @@ class Ledger:
         """Each once."""
         self._asked.update(message.content_hash for message in messages)
 
-    def promised(self, mailbox_id: bytes | None, texts: Iterable[bytes]) -> None:
+    def promised(self, mailbox_id: bytes | None, texts: Iterable[bytes], moved_from: bytes | None = None) -> None:
         """OK: they are in that mailbox; None: in one that has taken its place."""
-        self._promised.update((mailbox_id, text) for text in texts)
+        self._notes += 1
+        self._promised |= {(mailbox_id, text): _Promise(self._notes, moved_from) for text in texts}
 
     def asks_to_remove(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """These, which the client sees there."""
-        self._unwanted.update((mailbox_id, message.content_hash) for message in messages)
+        self._notes += 1
+        for message in messages:
+            self._unwanted[message.content_hash][mailbox_id] = self._notes
 
     def removed(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """OK: they are not there any more."""
@@ -80,16 +94,22 @@ class Ledger:
         for mailbox_id, found in rows.items():
             for row in found:
                 there[row.content_hash][mailbox_id] += 1
-        for text in self._asked:
+        for text in self._asked.keys() | there.keys():
             most = self._asked[text] + apart[text]
             count = there[text].total()
             assert count <= most, f"ledger: {text.hex()} is there {count} times, saves and copies explain {most}"
-        unwanted = self._unwanted | {(None, text) for _, text in self._unwanted}
-        for promised_to, text in self._promised:
+        for (promised_to, text), promise in self._promised.items():
             place = promised_to if promised_to in standing else None
             is_there = there[text].total() if place is None else there[text][place]
-            excused = (place, text) in unwanted or is_lost(place, text)
+            excused = self._is_unwanted(place, text, promise) or is_lost(place, text)
             assert is_there or excused, f"ledger: {text.hex()} is not in {place.hex() if place else 'any mailbox'}"
+
+    def _is_unwanted(self, place: bytes | None, text: bytes, promise: _Promise) -> bool:
+        """Whether a client may have had it removed from where it was promised, or from where that went."""
+        unwanted = self._unwanted[text]
+        if place is not None:
+            return place in unwanted
+        return any(note > promise.note or mailbox_id != promise.moved_from for mailbox_id, note in unwanted.items())
 
     def check_gone(self, rows: Mapping[bytes, Collection[Placement]]) -> None:
         """What was removed with OK has not stayed. Where no disk was lost, with which that may have gone."""

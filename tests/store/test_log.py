@@ -214,11 +214,13 @@ async def test_what_is_committed_and_not_published_yet_is_not_in_the_log(tmp_pat
             await go_on.wait()
         return result
 
-    async with open_store(tmp_path, environment=Environment(run_in_thread=run_slowly)) as store:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    async with open_store(tmp_path, "dc1.b", Environment(run_in_thread=run_slowly)) as store:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(save, store, 1)
+            nursery.start_soon(save, store, 2)
             await committed.wait()
-            assert await store.read(reading.log_end) == 1
-            assert await store.log_after(0) == []
+            in_database, in_log = await store.read(reading.log_end), await store.log_after(0)
             go_on.set()
-        assert len(await store.log_after(0)) == 1
+        assert (in_database, len(in_log)) == (2, 1)
+        assert len(await store.log_after(0)) == 2
