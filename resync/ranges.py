@@ -1,0 +1,186 @@
+"""Range fingerprints: what two sets differ in, for bytes that grow with the difference (design section 7).
+
+A set has items of a key (16 bytes: a message's GUID, a mailbox's id) and a hash (128 bits, of all that the key stands
+for). Of a range of keys the `Fingerprint` is how many there are and the sum of their hashes. One side asks: of a range
+whose fingerprints differ the other one gives those of its 16 parts or, if it holds little of it, its items. A range is
+named by the hexadecimal digits that its keys begin with; "" is all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from resync.entry import ID_BYTES
+from resync.row import FINGERPRINT_BYTES, add, remove, to_bytes
+
+LISTED_MAX = 24  # items of a range: about as many bytes as the fingerprints of its parts
+QUESTIONS_AT_ONCE = 64  # some 40 KiB of answers
+ITEMS_MAX = 1 << 24  # of a set, 512 MiB: more than a mailbox can be used with
+DIGITS = "0123456789abcdef"
+
+_ITEM_BYTES = ID_BYTES + FINGERPRINT_BYTES
+_RUN = 256  # items between two running totals
+
+
+class Fingerprint(NamedTuple):
+    """Of a range: how many items it has, and the sum of their hashes modulo 2**128."""
+
+    size: int
+    total: int
+
+
+class Split(NamedTuple):
+    """An answer: the fingerprints of the 16 parts, in the order of their digits."""
+
+    parts: tuple[Fingerprint, ...]
+
+
+class Listing(NamedTuple):
+    """An answer: all items, in the order of their keys."""
+
+    items: tuple[tuple[bytes, int], ...]
+
+
+Answer: TypeAlias = Split | Listing
+
+
+class Fingerprints:
+    """A set as of one moment, in 32 bytes an item. Raises ValueError for a key that comes twice, or of another size."""
+
+    def __init__(self, items: Iterable[tuple[bytes, int]]) -> None:
+        packed = sorted(key + to_bytes(value) for key, value in items)
+        if any(len(item) != _ITEM_BYTES for item in packed) or any(a[:16] == b[:16] for a, b in pairwise(packed)):
+            raise ValueError(f"the keys of a set are of {ID_BYTES} bytes, each there once")
+        self._packed = b"".join(packed)
+        self._running = [0]  # the total of all items before each run
+        for start in range(0, len(packed), _RUN):
+            self._running.append(add(self._running[-1], *map(_hash, packed[start : start + _RUN])))
+
+    def __len__(self) -> int:
+        return len(self._packed) // _ITEM_BYTES
+
+    def of(self, prefix: str) -> Fingerprint:
+        """The fingerprint of a range."""
+        start, end = self._bounds(prefix)
+        return Fingerprint(end - start, remove(self._before(end), self._before(start)))
+
+    def items(self, prefix: str) -> Iterator[tuple[bytes, int]]:
+        """Those of a range, in the order of their keys."""
+        return (_unpacked(self._at(index)) for index in range(*self._bounds(prefix)))
+
+    def answer(self, prefix: str) -> Answer:
+        """What the side that asks learns of a range."""
+        start, end = self._bounds(prefix)
+        if end - start <= LISTED_MAX:
+            return Listing(tuple(self.items(prefix)))
+        return Split(tuple(self.of(prefix + digit) for digit in DIGITS))
+
+    def _at(self, index: int) -> bytes:
+        return self._packed[index * _ITEM_BYTES : (index + 1) * _ITEM_BYTES]
+
+    def _bounds(self, prefix: str) -> tuple[int, int]:
+        """Raises ValueError for what is no range."""
+        if len(prefix) > 2 * ID_BYTES or not set(prefix) <= set(DIGITS):
+            raise ValueError(f"{prefix!r} is no range of keys")
+        low, high = (bytes.fromhex(prefix.ljust(2 * ID_BYTES, end)) for end in "0f")
+        start = bisect_left(range(len(self)), low, key=lambda index: self._at(index)[:ID_BYTES])
+        end = bisect_left(range(len(self)), high, lo=start, key=lambda index: self._at(index)[:ID_BYTES])
+        return start, end + (end < len(self) and self._at(end)[:ID_BYTES] == high)
+
+    def _before(self, index: int) -> int:
+        run = index // _RUN
+        return add(self._running[run], *(_hash(self._at(at)) for at in range(run * _RUN, index)))
+
+
+class Difference(NamedTuple):
+    """Keys, each in order: what only one side has, and what both have with different hashes."""
+
+    only_ours: tuple[bytes, ...]
+    only_theirs: tuple[bytes, ...]
+    differing: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The side that asks. `theirs`: the fingerprint of all of the other set.
+
+    Until there are no more `questions`, each is to be answered by `take`; then `difference` is what there is.
+    """
+
+    ours: Fingerprints
+    theirs: Fingerprint
+    _known: dict[str, Fingerprint] = field(init=False)  # theirs, of ranges that differ and are not answered yet
+    _to_ask: deque[str] = field(init=False)
+    _ours: list[bytes] = field(init=False, default_factory=list)
+    _theirs: list[bytes] = field(init=False, default_factory=list)
+    _differing: list[bytes] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a set that is too large."""
+        if self.theirs.size > ITEMS_MAX:
+            raise ValueError(f"a set of {self.theirs.size} items; {ITEMS_MAX} are compared at most")
+        self._known, self._to_ask = {}, deque()
+        self._look("", self.theirs)
+
+    def questions(self) -> tuple[str, ...]:
+        """Ranges to ask for next. None when there is nothing more to ask, or all that is asked is unanswered."""
+        return tuple(self._to_ask.popleft() for _ in range(min(QUESTIONS_AT_ONCE, len(self._to_ask))))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is answered."""
+        return not self._known
+
+    def take(self, prefix: str, answer: Answer) -> None:
+        """The answer for a range that was asked for. Raises ValueError if it does not add up."""
+        known = self._known.pop(prefix, None)
+        if known is None:
+            raise ValueError(f"the range {prefix!r} was not asked for")
+        match answer:
+            case Split(parts):
+                if len(parts) != len(DIGITS) or len(prefix) == 2 * ID_BYTES or _sum(parts) != known:
+                    raise ValueError(f"the parts of the range {prefix!r} do not add up")
+                for digit, part in zip(DIGITS, parts, strict=True):
+                    self._look(prefix + digit, part)
+            case Listing(items):
+                keys = [key for key, _ in items]
+                is_sound = all(len(key) == ID_BYTES and key.hex().startswith(prefix) for key in keys)
+                is_sound = is_sound and all(one < other for one, other in pairwise(keys))
+                if not is_sound or Fingerprint(len(items), add(0, *(value for _, value in items))) != known:
+                    raise ValueError(f"the items of the range {prefix!r} do not add up")
+                self._compare(dict(self.ours.items(prefix)), dict(items))
+
+    def difference(self) -> Difference:
+        """What was found so far."""
+        return Difference(*(tuple(sorted(keys)) for keys in (self._ours, self._theirs, self._differing)))
+
+    def _look(self, prefix: str, theirs: Fingerprint) -> None:
+        if self.ours.of(prefix) == theirs:
+            return
+        if theirs.size == 0:
+            self._ours += (key for key, _ in self.ours.items(prefix))
+            return
+        self._known[prefix] = theirs
+        self._to_ask.append(prefix)
+
+    def _compare(self, ours: dict[bytes, int], theirs: dict[bytes, int]) -> None:
+        self._ours += ours.keys() - theirs.keys()
+        self._theirs += theirs.keys() - ours.keys()
+        self._differing += (key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
+
+
+def _sum(parts: Sequence[Fingerprint]) -> Fingerprint:
+    return Fingerprint(sum(part.size for part in parts), add(0, *(part.total for part in parts)))
+
+
+def _hash(item: bytes) -> int:
+    return int.from_bytes(item[ID_BYTES:])
+
+
+def _unpacked(item: bytes) -> tuple[bytes, int]:
+    return item[:ID_BYTES], _hash(item)
