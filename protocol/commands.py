@@ -265,16 +265,38 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """A mailbox's state: `rows` or range `fingerprints`, as MessagePack, or neither."""
+class SyncNode:
+    """Compare all mailboxes and folder trees. Answered by `Snapshot`, whose context is that of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMailbox:
+    """Compare one mailbox or folder tree, by its number. Answered by `Snapshot`."""
 
     mailbox: int
-    uidvalidity: int
-    uidnext: int
-    messages: int
-    context: tuple[Dot, ...]
-    rows: bytes | None = field(default=None, repr=False)
-    fingerprints: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What the snapshot has in these ranges of keys (`resync.ranges`). Answered by `Content`, in MessagePack."""
+
+    snapshot: int
+    prefixes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The snapshot's rows with these keys, which are MessagePack. Answered by `Content`, in MessagePack."""
+
+    snapshot: int
+    keys: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncEnd:
+    """The snapshot is of no more use. Answered by `Done`."""
+
+    snapshot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +394,26 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a node shows of a mailbox at this moment, or of all of them; `number` names it for `Ranges` and `Rows`.
+
+    `size` and `total`: how many rows there are, and the sum of their 128-bit hashes.
+    """
+
+    number: int
+    uidnext: int
+    modseq: int
+    risen: int
+    head: Dot | None
+    context: tuple[Dot, ...]
+    digest: bytes
+    size: int
+    total: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
-    """Message text."""
+    """Message text, or what `Ranges` and `Rows` ask for."""
 
     message: bytes = field(repr=False)
 
@@ -413,7 +453,7 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand
-    | Sync | FetchUid | FetchGuid | FetchHash | Log | Ack
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | Log | Ack
 )  # fmt: skip
 
-Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Content | Refused
+Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Refused

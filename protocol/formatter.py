@@ -102,6 +102,10 @@ def _content_hash(value: bytes) -> str:
     return _match("CONTENT_HASH", value.hex())
 
 
+def _range(prefix: str) -> str:
+    return _match("RANGE", prefix or '""')
+
+
 def _sid(sid: str) -> str:
     return _match("SID", sid)
 
@@ -350,17 +354,28 @@ def _(merge: c.Merge) -> list[Field]:
 
 
 @_fields.register
-def _(sync: c.Sync) -> list[Field]:
-    return [
-        "SYNC",
-        _number_32(sync.mailbox),
-        _number_32(sync.uidvalidity),
-        _number_32(sync.uidnext),
-        _number(sync.messages),
-        _list(_dot, sync.context),
-        *_option("ROWS", _literal, sync.rows),
-        *_option("FINGERPRINTS", _literal, sync.fingerprints),
-    ]
+def _(_sync: c.SyncNode) -> list[Field]:
+    return ["SYNC", "NODE"]
+
+
+@_fields.register
+def _(sync: c.SyncMailbox) -> list[Field]:
+    return ["SYNC", "MAILBOX", _number_32(sync.mailbox)]
+
+
+@_fields.register
+def _(ranges: c.Ranges) -> list[Field]:
+    return ["RANGES", _number_32(ranges.snapshot), _list(_range, ranges.prefixes)]
+
+
+@_fields.register
+def _(rows: c.Rows) -> list[Field]:
+    return ["ROWS", _number_32(rows.snapshot), rows.keys]
+
+
+@_fields.register
+def _(sync: c.SyncEnd) -> list[Field]:
+    return ["SYNC", "END", _number_32(sync.snapshot)]
 
 
 @_fields.register
@@ -423,6 +438,22 @@ def _(mismatch: c.Mismatch) -> list[Field]:
         _list(_atom, mismatch.fields),
         _maybe_dot(mismatch.head),
         _list(_dot, mismatch.context),
+    ]
+
+
+@_fields.register
+def _(snapshot: c.Snapshot) -> list[Field]:
+    return [
+        "SNAPSHOT",
+        _number_32(snapshot.number),
+        _number_32(snapshot.uidnext),
+        _number(snapshot.modseq),
+        _number_32(snapshot.risen),
+        _maybe_dot(snapshot.head),
+        _list(_dot, snapshot.context),
+        _match("DIGEST", snapshot.digest.hex()) if snapshot.digest else "NIL",
+        _number(snapshot.size),
+        _id(snapshot.total),
     ]
 
 

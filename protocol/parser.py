@@ -197,6 +197,9 @@ class _Meaning(Transformer[Token, object]):
         origin, _, seq = token.partition(":")
         return Dot(origin, _checked_number(seq, NUMBER_MAX))
 
+    def _range(self, token: Token) -> str:
+        return token.strip('"')
+
     def _ranges(self, token: Token) -> UidSet:
         return _checked_uid_set(token)
 
@@ -206,6 +209,7 @@ class _Meaning(Transformer[Token, object]):
     QUOTED, LITERAL, DOT, UID_SET = _unquoted, _next_literal, _dot, _ranges
     NUMBER = DATE_MS = _number
     NUMBER_32 = UID_NUMBER = _number_32
+    RANGE = _range
 
     def list_of(self, *members: object) -> tuple[object, ...]:
         if len(members) > LIST_MAX:
@@ -273,6 +277,7 @@ class _Meaning(Transformer[Token, object]):
     root, dropped, who = c.Root, c.Dropped, c.Who
     mbox, expunge, store, merge = c.Mbox, c.Expunge, c.Store, c.Merge
     create, rename, delete = c.Create, c.Rename, c.Delete
-    sync, log, fetch_uid, fetch_guid, fetch_hash = c.Sync, c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
+    sync_node, sync_mailbox, sync_end, ranges, rows = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges, c.Rows
+    log, fetch_uid, fetch_guid, fetch_hash = c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
-    mismatch, content, refused = c.Mismatch, c.Content, c.Refused
+    mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

@@ -15,7 +15,7 @@ from protocol.codec import (
     Request,
     Response,
 )
-from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Sync, Who
+from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Who
 from protocol.framing import FrameLimits
 from protocol.parser import LIST_MAX
 from protocol.units import MIB
@@ -73,8 +73,8 @@ def test_a_larger_one_does_not_leave() -> None:
     [
         (save(b"x" * 50), True),
         (save(b"x" * 51), False),
-        (Sync(1, 1, 1, 1, (), b"x" * 40, b"y" * 40), True),
-        (Sync(1, 1, 1, 1, (), b"x" * 41, b"y" * 40), False),
+        (Subscribe("ä" * 20, "ö" * 20, subscribed=True), True),
+        (Subscribe("ä" * 21, "ö" * 20, subscribed=True), False),
         (Who(5, "x" * 88, "dc1"), True),
         (Who(5, "x" * 89, "dc1"), False),
     ],
