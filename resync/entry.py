@@ -232,32 +232,33 @@ def _change(kind: str, values: list[Any]) -> Change:
         values[0] = UidSet(cast("tuple[tuple[int, int], ...]", values[0]))
     elif change is Merge:
         uidnext, risen, context, rows, removed = values
-        _checked((uidnext, risen, *removed), int, int, *(bytes for _ in removed))
-        return Merge(uidnext, risen, _dots(context), tuple(map(_row, rows)), removed)
+        checked((uidnext, risen, *removed), int, int, *(bytes for _ in removed))
+        return Merge(uidnext, risen, _dots(context), tuple(map(row_from, rows)), removed)
     elif change is TreeMerge:
         context, folders, subscriptions = values
         return TreeMerge(
             _dots(context),
-            tuple(_checked(FolderState(*folder), bytes, str, str, int, bool, int, str) for folder in folders),
-            tuple(_checked(SubscriptionState(*one), str, str, bool, int, str) for one in subscriptions),
+            tuple(checked(FolderState(*folder), bytes, str, str, int, bool, int, str) for folder in folders),
+            tuple(checked(SubscriptionState(*one), str, str, bool, int, str) for one in subscriptions),
         )
     return change._make(values)
 
 
 def _dots(values: Any) -> tuple[Dot, ...]:
-    return tuple(_checked(Dot(origin, seq), str, int) for origin, seq in values)
+    return tuple(checked(Dot(origin, seq), str, int) for origin, seq in values)
 
 
-def _row(values: Any) -> Row:
+def row_from(values: Any) -> Row:
+    """The row that was packed as a tuple. Raises TypeError, ValueError, AttributeError for what is none."""
     uid, dot, change, guid, claim, modseq, flags, *rest = values
-    states = {flag: _checked(tuple(state), int, str, bool) for flag, state in flags.items()}
-    _checked(tuple(states), *(str for _ in states))
+    states = {flag: checked(tuple(state), int, str, bool) for flag, state in flags.items()}
+    checked(tuple(states), *(str for _ in states))
     placement, claimed = _dots((dot, claim))
     row = Row(uid, placement, change, guid, claimed, modseq, states, *rest)
-    return _checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes)
+    return checked(row, int, Dot, int, bytes, Dot, int, dict, int, int, bytes)
 
 
-def _checked(values: T, *types: type) -> T:
+def checked(values: T, *types: type) -> T:
     """The tuple, if its members have these types: it may come from another node. Raises TypeError."""
     if not isinstance(values, tuple) or [type(value) for value in values] != list(types):
         raise TypeError(f"{str(values)[:80]} is not of the types that it should be")

@@ -1,0 +1,128 @@
+"""Rows in bulk: what SYNC compares and moves of a mailbox or a folder tree, and how (design section 7).
+
+The rows of a mailbox are its messages, by GUID; those of a tree its folders, by mailbox id, and its subscriptions, by
+a hash of their names. Their hashes are those that digests are made of. What comes from the wire raises ValueError if
+it is not what it should be; what its numbers mean is for others to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgpack
+
+from resync import entry as entries
+from resync import row as rows
+from resync.entry import ID_BYTES, FolderState, SubscriptionState
+from resync.ranges import Answer, Fingerprint, Listing, Split
+from resync.row import FINGERPRINT_BYTES, Row, to_bytes
+
+T = TypeVar("T")
+
+Item: TypeAlias = Row | FolderState | SubscriptionState
+
+
+def key_of(item: Item) -> bytes:
+    """16 bytes that name the row in its mailbox or tree."""
+    match item:
+        case Row():
+            return item.guid
+        case FolderState():
+            return item.mailbox_id
+        case SubscriptionState():
+            return blake2b(f"subscription:{item.name}".encode(), digest_size=ID_BYTES).digest()
+
+
+def hash_of(item: Item) -> int:
+    """128 bits over every field."""
+    match item:
+        case Row():
+            return item.fingerprint()
+        case FolderState():
+            return rows.fingerprint((*item[:4], int(item.deleted), *item[5:]))
+        case SubscriptionState():
+            return rows.fingerprint((*item[:2], int(item.subscribed), *item[3:]))
+
+
+def pack_items(items: Iterable[Item]) -> bytes:
+    """Rows as MessagePack."""
+    return _pack([tuple(item) for item in items])
+
+
+def unpack_items(packed: bytes) -> list[Item]:
+    """What `pack_items` gave. Raises ValueError."""
+    return _unpack(packed, _item)
+
+
+def pack_keys(keys: Sequence[bytes]) -> bytes:
+    """Keys of rows as MessagePack."""
+    return _pack(keys)
+
+
+def unpack_keys(packed: bytes) -> list[bytes]:
+    """What `pack_keys` gave. Raises ValueError."""
+    return _unpack(packed, _key)
+
+
+def pack_answers(answers: Sequence[Answer]) -> bytes:
+    """What there is in ranges, as MessagePack."""
+    return _pack([_packed(answer) for answer in answers])
+
+
+def unpack_answers(packed: bytes) -> list[Answer]:
+    """What `pack_answers` gave. Raises ValueError."""
+    return _unpack(packed, _answer)
+
+
+def _packed(answer: Answer) -> tuple[bool, list[tuple[int | bytes, bytes]]]:
+    if isinstance(answer, Split):
+        return True, [(part.size, to_bytes(part.total)) for part in answer.parts]
+    return False, [(key, to_bytes(value)) for key, value in answer.items]
+
+
+def _pack(values: Sequence[object]) -> bytes:
+    return cast("bytes", msgpack.packb(values))
+
+
+def _unpack(packed: bytes, meaning: Callable[[Any], T]) -> list[T]:
+    try:
+        return [meaning(value) for value in cast("tuple[Any, ...]", msgpack.unpackb(packed, use_list=False))]
+    except (msgpack.UnpackException, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{len(packed)} bytes are not what SYNC moves: {error!r}") from error
+
+
+def _item(values: tuple[Any, ...]) -> Item:
+    match len(values):
+        case 10:
+            return entries.row_from(values)
+        case 7:
+            return entries.checked(FolderState(*values), bytes, str, str, int, bool, int, str)
+        case _:
+            return entries.checked(SubscriptionState(*values), str, str, bool, int, str)
+
+
+def _key(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != ID_BYTES:
+        raise TypeError(f"a key has {ID_BYTES} bytes")
+    return value
+
+
+def _answer(values: tuple[Any, ...]) -> Answer:
+    is_split, pairs = values
+    if is_split is True:
+        return Split(tuple(Fingerprint(_size(size), _total(total)) for size, total in pairs))
+    return Listing(tuple((_key(key), _total(total)) for key, total in pairs))
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError("a size is a number")
+    return value
+
+
+def _total(value: object) -> int:
+    if not isinstance(value, bytes) or len(value) != FINGERPRINT_BYTES:
+        raise TypeError(f"a hash has {FINGERPRINT_BYTES} bytes")
+    return int.from_bytes(value)
