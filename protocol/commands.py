@@ -268,12 +268,15 @@ class Merge:
 class SyncNode:
     """Compare all mailboxes and folder trees. Answered by `Snapshot`, whose context is that of the log."""
 
+    destination: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class SyncMailbox:
     """Compare one mailbox or folder tree, by its number. Answered by `Snapshot`."""
 
     mailbox: int
+    destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,7 @@ class Ranges:
 
     snapshot: int
     prefixes: tuple[str, ...]
+    destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +294,7 @@ class Rows:
 
     snapshot: int
     keys: bytes = field(repr=False)
+    destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +302,7 @@ class SyncEnd:
     """The snapshot is of no more use. Answered by `Done`."""
 
     snapshot: int
+    destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

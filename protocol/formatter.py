@@ -354,28 +354,29 @@ def _(merge: c.Merge) -> list[Field]:
 
 
 @_fields.register
-def _(_sync: c.SyncNode) -> list[Field]:
-    return ["SYNC", "NODE"]
+def _(sync: c.SyncNode) -> list[Field]:
+    return ["SYNC", "NODE", *_option("TO", _sid, sync.destination)]
 
 
 @_fields.register
 def _(sync: c.SyncMailbox) -> list[Field]:
-    return ["SYNC", "MAILBOX", _number_32(sync.mailbox)]
+    return ["SYNC", "MAILBOX", _number_32(sync.mailbox), *_option("TO", _sid, sync.destination)]
 
 
 @_fields.register
 def _(ranges: c.Ranges) -> list[Field]:
-    return ["RANGES", _number_32(ranges.snapshot), _list(_range, ranges.prefixes)]
+    destination = _option("TO", _sid, ranges.destination)
+    return ["RANGES", _number_32(ranges.snapshot), _list(_range, ranges.prefixes), *destination]
 
 
 @_fields.register
 def _(rows: c.Rows) -> list[Field]:
-    return ["ROWS", _number_32(rows.snapshot), rows.keys]
+    return ["ROWS", _number_32(rows.snapshot), *_option("TO", _sid, rows.destination), rows.keys]
 
 
 @_fields.register
 def _(sync: c.SyncEnd) -> list[Field]:
-    return ["SYNC", "END", _number_32(sync.snapshot)]
+    return ["SYNC", "END", _number_32(sync.snapshot), *_option("TO", _sid, sync.destination)]
 
 
 @_fields.register

@@ -268,6 +268,9 @@ class _Meaning(Transformer[Token, object]):
     def master_move(self, mailbox: int, term: int, destination: str, now: Token | None) -> c.MasterMove:
         return c.MasterMove(mailbox, term, destination, now=now is not None)
 
+    def rows(self, snapshot: int, destination: str | None, keys: bytes) -> c.Rows:
+        return c.Rows(snapshot, keys, destination)
+
     def ack(self, dot: Dot, sid: str | None) -> c.Ack:
         return c.Ack(dot.origin, dot.seq, sid)
 
@@ -277,7 +280,7 @@ class _Meaning(Transformer[Token, object]):
     root, dropped, who = c.Root, c.Dropped, c.Who
     mbox, expunge, store, merge = c.Mbox, c.Expunge, c.Store, c.Merge
     create, rename, delete = c.Create, c.Rename, c.Delete
-    sync_node, sync_mailbox, sync_end, ranges, rows = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges, c.Rows
+    sync_node, sync_mailbox, sync_end, ranges = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges
     log, fetch_uid, fetch_guid, fetch_hash = c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused
