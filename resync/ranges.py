@@ -73,6 +73,10 @@ class Fingerprints:
         """Those of a range, in the order of their keys."""
         return (_unpacked(self._at(index)) for index in range(*self._bounds(prefix)))
 
+    def hash_of(self, key: bytes) -> int | None:
+        """The hash that stands with a key, if it is there."""
+        return next((value for _, value in self.items(key.hex())), None)
+
     def answer(self, prefix: str) -> Answer:
         """What the side that asks learns of a range."""
         start, end = self._bounds(prefix)

@@ -30,18 +30,22 @@ from protocol.commands import (
     Log,
     MasterMove,
     Mbox,
+    Ranges,
     RefusalCode,
     Refused,
     Reply,
     Root,
+    Rows,
     Saved,
+    SyncEnd,
+    SyncMailbox,
     Who,
 )
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
-from replicator.replication import comparison, content
+from replicator.replication import comparison, content, syncing
 from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -99,6 +103,7 @@ class Coordinator:
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.healer = Healer(store, self.mastership, self.carry_out, config.conflict.uid)
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link)
+        self._snapshots = syncing.Snapshots(store)
         self._new_id = environment.new_guid
         self._forwarded = Forwarded()
         self._complete = trio.Event()
@@ -296,6 +301,8 @@ class Coordinator:
                 return await self.mover.move(_named(link, command.mailbox), command, link)
             case Mbox():
                 return await comparison.compare(self.store, self.mastership, link, command)
+            case SyncMailbox() | Ranges() | Rows() | SyncEnd():
+                return await syncing.answer(self._snapshots, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid():
                 return await content.answer_fetch(self.store, link, command)
             case _:

@@ -170,17 +170,26 @@ def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
 
 def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
     """A user's folder tree whole, of which `chain` is the head."""
+    folders, subscriptions = tree_rows(connection, user)
+    return TreeState(
+        chain.highestmodseq,
+        dict(chain.context),
+        {folder.mailbox_id: folder for folder in folders},
+        {subscription.name: subscription for subscription in subscriptions},
+    )
+
+
+def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderState], list[SubscriptionState]]:
+    """All that a user's folder tree has, also what was deleted."""
     folders = connection.execute(
         "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
     )
     subscriptions = connection.execute(
         "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
     )
-    return TreeState(
-        chain.highestmodseq,
-        dict(chain.context),
-        {row[0]: FolderState(*row)._replace(deleted=bool(row[4])) for row in folders},
-        {row[1]: SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions},
+    return (
+        [FolderState(*row)._replace(deleted=bool(row[4])) for row in folders],
+        [SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions],
     )
 
 

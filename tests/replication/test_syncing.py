@@ -1,0 +1,129 @@
+"""Learning what another node shows, without the log: exactly that, in bytes that grow with what differs."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Command, Content, Ranges, RefusalCode, Refused, Reply, Rows, Snapshot, SyncMailbox
+from protocol.values import Dot, UidSet
+from replicator.mailstore import INBOX
+from replicator.replication import syncing
+from replicator.replication.healing import Healer
+from replicator.replication.link import PeerLink
+from replicator.store import branches, numbering
+from replicator.store import chain as chains
+from replicator.store.reading import MailboxKey
+from resync.entry import tree_id
+from tests.replication.cluster import USER, Node, cluster
+
+TREE = MailboxKey(USER, tree_id(USER), 0)
+
+
+async def inbox(node: Node) -> MailboxKey:
+    folder = await node.mail.folder(USER, INBOX)
+    return MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+
+
+async def shown(node: Node, key: MailboxKey) -> object:
+    """The head and the state, as `syncing.state_at` gives them."""
+
+    def read(reader: sqlite3.Connection) -> object:
+        return branches._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
+
+    return await node.store.read(read)
+
+
+async def learned(node: Node, sid: str, key: MailboxKey) -> object:
+    found = await syncing.state_at(node.store, node.coordinator.mastership, sid, key)
+    return None if found is None else (found[0].head, found[1])
+
+
+@pytest.fixture
+def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def join_nothing(_self: Healer, _key: MailboxKey) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Healer, "join_branches", join_nothing)
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        one, other = nodes["dc1"], nodes["dc3"]
+        for number in range(60):
+            await one.save(f"common {number}")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await one.save("at dc1")
+        await one.flag(3, 4)
+        await one.mail.create_folder(USER, "Work")
+        await other.expunge(4, 5)
+        await other.save("at dc3")
+        await other.mail.subscribe(USER, "News", subscribed=True)
+        nodes.network.mend(("dc1", "dc2"))  # and not to dc3: it is asked over dc2
+        await nodes.linked()
+        for key in (await inbox(one), TREE):
+            assert await shown(one, key) != await shown(other, key)
+            assert await learned(one, "dc3", key) == await shown(other, key)
+            assert await learned(other, "dc1", key) == await shown(one, key)
+        stranger = MailboxKey(USER, b"m" * 16, 7)
+        assert await learned(one, "dc3", stranger) is None
+        nodes.rejoin("dc1")
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("common")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await one.save("at dc1")
+        for number in range(40):
+            await other.save(f"{number}")
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        key = await inbox(other)
+        ask, changed = PeerLink.request, 0
+
+        async def request(self: PeerLink, command: Command | Callable[[PeerLink], Command]) -> Reply:
+            nonlocal changed
+            if isinstance(command, Rows) and changed < 2:
+                changed += 1
+                await other.store.write(
+                    lambda tx: numbering.store(tx, key, UidSet.of([changed + 1]), added=["a"], removed=[])
+                )
+            return await ask(self, command)
+
+        monkeypatch.setattr(PeerLink, "request", request)
+        found = await learned(one, "dc2", key)
+        assert changed == 2
+        assert found == await shown(other, key)
+
+
+async def test_snapshots_are_bounded(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "MAX_SNAPSHOTS", 2)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc2"].save("text")
+        await nodes.converged()
+        link = nodes["dc1"].coordinator.connections.link("dc2")
+        assert link is not None
+        key = await inbox(nodes["dc2"])
+        taken = [await link.request(lambda link: SyncMailbox(link.number(key))) for _ in range(3)]
+        numbers = [reply.number for reply in taken if isinstance(reply, Snapshot)]
+        replies = [await link.request(Ranges(number, ("",))) for number in numbers]
+        assert isinstance(replies[0], Refused)
+        assert replies[0].code == RefusalCode.TOO_OLD
+        assert all(isinstance(reply, Content) for reply in replies[1:])
