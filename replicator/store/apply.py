@@ -15,7 +15,7 @@ from replicator.store import history
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText
-from replicator.store.rows import ROW_COLUMNS, message_of, row_from
+from replicator.store.rows import ROW_COLUMNS, columns_of, message_of, row_from
 from replicator.store.transaction import Transaction
 from replicator.view import SEEN, Message, ViewChange
 from resync import row as rows
@@ -58,7 +58,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
 def apply_and_release(tx: Transaction, entry: Entry) -> None:
     """Apply, and then all that waited for it."""
     apply(tx, entry)
-    _apply_waiting(tx, entry.mailbox_id)
+    apply_waiting(tx, entry.mailbox_id)
 
 
 def fits(tx: Transaction, entry: Entry) -> bool:
@@ -103,7 +103,7 @@ def _is_deleted(tx: Transaction, mailbox_id: bytes) -> bool:
     return row is not None and bool(row[0])
 
 
-def _apply_waiting(tx: Transaction, chain_id: bytes) -> None:
+def apply_waiting(tx: Transaction, chain_id: bytes) -> None:
     """Apply the entries that waited for the chain's present head, and for those, and so on."""
     while (found := _next_waiting(tx, chain_id)) is not None:
         position, entry = found
@@ -205,14 +205,8 @@ class _Work:
         chain = self._chain
         self._connection.executemany(
             f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
-            (
-                (
-                    chain.id, row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, msgpack.packb(row.flags),
-                    *row[7:],
-                )
-                for row in put
-            ),
-        )  # fmt: skip
+            ((chain.id, *columns_of(row)) for row in put),
+        )
         self._connection.executemany(
             "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
             ((row.guid, chain.id, row.uid, *row.dot, row.change) for row in put),

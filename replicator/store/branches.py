@@ -21,14 +21,13 @@ from replicator.store import reading
 from replicator.store.apply import apply_and_release
 from replicator.store.chain import Chain
 from replicator.store.history import NUMBER_MAX
+from replicator.store.past import State, past_at
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import Entry, Merge, TreeMerge
 from resync.merge import Anew, difference, merge
-from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState, replay
-from resync.tree import TreeState, merge_trees, replay_tree, tree_difference
-
-State = MailboxState | TreeState
+from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState
+from resync.tree import TreeState, merge_trees, tree_difference
 
 
 def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
@@ -111,17 +110,11 @@ def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:
     None if that cannot be told yet: a merge came here before all that it has joined. Raises ContradictionError if there
     is no such node, or one that has numbered apart from itself.
     """
-    path: list[Entry] = []
-    at: Dot | None = head
-    while at is not None:
-        entry = reading.entry_at(connection, at)
-        if entry is None:
-            return None
-        path.append(entry)
-        at = entry.predecessors[0] if entry.predecessors else None
-    path.reverse()
-    branch = replay_tree(path) if path[0].is_tree else replay(path)
-    chain = chains.load(connection, path[0].mailbox_id)
+    past = past_at(connection, head)
+    if past is None:
+        return None
+    branch = past.state
+    chain = chains.load(connection, past.chain_id)
     if chain is not None and chain.head is not None:
         apart = _apart(connection, chain.head, head)
         if apart is None:

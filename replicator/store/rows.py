@@ -15,6 +15,12 @@ ROW_COLUMNS = (
 )
 
 
+def columns_of(row: Row) -> tuple[object, ...]:
+    """What a row is in `ROW_COLUMNS`."""
+    flags = msgpack.packb(row.flags)
+    return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:]
+
+
 def row_from(columns: tuple[object, ...]) -> Row:
     """A row from `ROW_COLUMNS`."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest = columns

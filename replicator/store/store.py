@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import trio
 
 from protocol.values import Dot
-from replicator.environment import Environment
+from replicator.environment import Environment, ThreadRunner
 from replicator.store import reading, schema
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit, Logged, Transaction
@@ -68,19 +68,30 @@ class Tail:
         await self._grown.wait()
 
 
+class Reader:
+    """A reading connection, for one query after the other."""
+
+    def __init__(self, connection: sqlite3.Connection, run_in_thread: ThreadRunner) -> None:
+        self._connection = connection
+        self._run_in_thread = run_in_thread
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query beside the writer. It sees the last commit, or what the transaction sees that it stands in."""
+        return await self._run_in_thread(partial(query, self._connection))
+
+
 class Store:
     """One node's disk. Use `Store.open`; `listeners` are called with each commit, in order, on the event loop."""
 
     def __init__(self, path: Path, origin: str, environment: Environment) -> None:
         self.origin = origin
         self._environment = environment
+        open_file = environment.open_database
+        self._open_reader = partial(schema.open_reader, path, open_file)
         with ExitStack() as opened:
             opened.enter_context(schema.exclusive(path))
-            open_file = environment.open_database
             self._connection = opened.enter_context(closing(schema.open_writer(path, open_file)))
-            self._idle_readers = [
-                opened.enter_context(closing(schema.open_reader(path, open_file))) for _ in range(READERS)
-            ]
+            self._idle_readers = [opened.enter_context(closing(self._open_reader())) for _ in range(READERS)]
             self._writer = Writer(
                 self._connection,
                 origin=origin,
@@ -148,6 +159,15 @@ class Store:
                 return await self._environment.run_in_thread(partial(query, reader))
             finally:
                 self._idle_readers.append(reader)
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[Reader]:
+        """A connection of the caller's own, for work that takes long: it keeps none of the others from clients."""
+        connection = await self._environment.run_in_thread(self._open_reader)
+        try:
+            yield Reader(connection, self._environment.run_in_thread)
+        finally:
+            connection.close()
 
     async def log_after(self, position: int) -> list[Logged]:
         """Entries after a position, at least one if there is one; from memory if they are recent."""

@@ -8,6 +8,7 @@ from protocol.values import UID_MAX, Dot
 from replicator.config import UidConflict
 from replicator.errors import MailboxFullError
 from replicator.store import branches, reading
+from replicator.store.past import State
 from replicator.store.reading import MailboxKey
 from resync.entry import Merge, tree_id
 from resync.state import MERGE_HEADROOM, MailboxState, why_not_merge
@@ -18,7 +19,7 @@ from tests.store.memory_node import MemoryNode
 TREE = MailboxKey(ALICE, tree_id(ALICE), 0)
 
 
-def two_branches() -> tuple[MemoryNode, Dot, branches.State]:
+def two_branches() -> tuple[MemoryNode, Dot, State]:
     """A node that shows UIDs 1 and 2, and another branch that gave both to other messages: its head and state."""
     node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for number in (1, 2):
