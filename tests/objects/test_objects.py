@@ -1,0 +1,152 @@
+"""What directories and S3 have in common, against both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import trio
+
+from benchmarks.wire import Address
+from replicator.environment import Environment
+from replicator.objects import PART_BYTES, ObjectInfo, ObjectMissingError, ObjectStore, ObjectStoreError
+from tests.objects.s3_server import BUCKET, needs_rclone
+
+HARD_NAME = "mail/alice+work@example.org/%41 ü=&~#x/000-1_dc1.0.checkpoint"
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=needs_rclone)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        return ObjectStore((tmp_path / "made at need" / "objects").as_uri(), Environment())
+    server: Address = request.getfixturevalue("server")
+    return ObjectStore(f"s3://{BUCKET}/{uuid4()}", Environment(), f"http://{server.host}:{server.port}")
+
+
+async def read(store: ObjectStore, name: str) -> bytes:
+    return b"".join([part async for part in store.get(name)])
+
+
+async def names(store: ObjectStore, prefix: str = "") -> set[str]:
+    return {info.name async for info in store.list(prefix)}
+
+
+async def test_what_is_put_can_be_read_listed_and_deleted(store: ObjectStore) -> None:
+    await store.put(HARD_NAME, [b"a mailbox", b"", b"'s state"])
+    assert await read(store, HARD_NAME) == b"a mailbox's state"
+    assert [info async for info in store.list()] == [ObjectInfo(HARD_NAME, 17)]
+    await store.delete([HARD_NAME])
+    assert await names(store) == set()
+    with pytest.raises(ObjectMissingError):
+        await read(store, HARD_NAME)
+
+
+async def test_an_object_of_many_parts_is_the_same_again(store: ObjectStore) -> None:
+    pieces = [os.urandom(3_000_000) for _ in range(2 * PART_BYTES // 3_000_000 + 1)]
+    await store.put("large", iter(pieces))
+    parts = [part async for part in store.get("large")]
+    assert b"".join(parts) == b"".join(pieces)
+    assert len(parts) > 2
+
+
+async def test_an_object_that_is_put_again_is_the_new_one(store: ObjectStore) -> None:
+    await store.put("a", [b"old and longer"])
+    await store.put("a", [b"new"])
+    assert await read(store, "a") == b"new"
+
+
+async def test_an_empty_object_is_one(store: ObjectStore) -> None:
+    await store.put("a", [])
+    assert await read(store, "a") == b""
+
+
+async def test_a_prefix_is_of_whole_levels(store: ObjectStore) -> None:
+    await store.put("mail/a", [b"1"])
+    await store.put("mail/b/c", [b"1"])
+    await store.put("mailbox/a", [b"1"])
+    assert await names(store, "mail") == {"mail/a", "mail/b/c"}
+    assert await names(store, "mail/b") == {"mail/b/c"}
+    assert await names(store, "nothing") == set()
+
+
+async def test_more_objects_than_one_answer_lists_are_listed_and_deleted(store: ObjectStore) -> None:
+    many = [f"many/{number:04}" for number in range(1050)]
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(_put_all, store, many[number::10])
+    assert await names(store) == set(many)
+    await store.delete(many)
+    assert await names(store) == set()
+
+
+async def _put_all(store: ObjectStore, some: list[str]) -> None:
+    for name in some:
+        await store.put(name, [b"x"])
+
+
+async def test_what_is_not_there_is_missing_and_can_be_deleted(store: ObjectStore) -> None:
+    await store.put("a", [b"1"])
+    with pytest.raises(ObjectMissingError, match=r"nothing: cannot read it: .*does it exist"):
+        await read(store, "nothing")
+    await store.delete(["nothing", "a"])
+    assert await names(store) == set()
+
+
+@pytest.mark.parametrize("name", ["a//b", "../a", "a/../b"])
+async def test_a_name_that_cannot_be_is_refused(store: ObjectStore, name: str) -> None:
+    with pytest.raises(ObjectStoreError, match="cannot write it"):
+        await store.put(name, [b"x"])
+
+
+def _cut_short(then: Callable[[], object]) -> Iterator[bytes]:
+    for _ in range(3):
+        yield bytes(PART_BYTES)
+    then()
+    yield bytes(PART_BYTES)
+
+
+class OwnError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [OwnError, OSError, ValueError])
+async def test_an_object_whose_data_fail_does_not_appear(store: ObjectStore, error: type[Exception]) -> None:
+    def fail() -> None:
+        raise error("of the database")
+
+    with pytest.raises(error, match=r"^of the database$"):
+        await store.put("a", _cut_short(fail))
+    assert await names(store) == set()
+
+
+async def test_an_object_whose_writing_is_cancelled_does_not_appear(store: ObjectStore) -> None:
+    with trio.CancelScope() as scope:
+        await store.put("a", _cut_short(lambda: trio.from_thread.run_sync(scope.cancel)))
+    assert scope.cancelled_caught
+    assert await names(store) == set()
+
+
+async def test_a_file_and_its_directories_are_on_the_disk_before_put_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def observed(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", observed)
+    await ObjectStore((tmp_path / "objects").as_uri(), Environment()).put("mail/dc1/a", [b"x"])
+    levels = ["objects/mail/dc1/a", "objects/mail/dc1", "objects/mail", "objects"]
+    assert synced == [*(str(tmp_path / level) for level in levels), str(tmp_path)]
+
+
+async def test_a_full_or_forbidden_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "objects").write_bytes(b"a file")
+    store = ObjectStore((tmp_path / "objects").as_uri(), Environment())
+    with pytest.raises(ObjectStoreError, match=r"objects/a: cannot write it: .*may the directory be written to\?"):
+        await store.put("a", [b"x"])
