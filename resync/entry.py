@@ -217,7 +217,7 @@ def unpack_change(packed: bytes) -> Change:
     try:
         kind, *values = msgpack.unpackb(packed, use_list=False)
         return _change(kind, values)
-    except (msgpack.UnpackException, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (msgpack.UnpackException, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{len(packed)} bytes are not a change of an entry: {error!r}") from error
 
 

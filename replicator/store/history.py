@@ -8,8 +8,9 @@ ours; it stays in the log as a branch of its own, so that its origin's other mai
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
-from protocol.values import UID_MAX, Dot, UidSet
+from protocol.values import UID_MAX, Dot, Stamp, UidSet
 from replicator.errors import HistoryError, InvalidNameError
 from replicator.mailstore import check_folder_name
 from replicator.store import reading
@@ -45,35 +46,74 @@ PREDECESSORS_MAX = 2  # a merge joins two branches
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
+class Head(NamedTuple):
+    """Which state of which mailbox or tree: the entry that led to it. `uidvalidity` as in all entries of the chain."""
+
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+    dot: Dot
+    modseq: int
+    time: int
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether that is a folder tree rather than a mailbox."""
+        return self.uidvalidity == 0
+
+    @property
+    def stamp(self) -> Stamp:
+        """When the entry was numbered, and by whom."""
+        return Stamp(self.time, self.dot.sid)
+
+
 def check_form(entry: Entry, own_origin: str) -> None:
     """Raises HistoryError for what no node can have numbered, whatever it showed."""
-    for holds, what in (
+    wrong = next((what for holds, what in _form(entry, own_origin) if not holds), None)
+    wrong = wrong or why_not_head(head_of(entry))
+    if wrong:
+        raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {wrong}; its node needs to be looked at")
+
+
+def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
+    return (
         (entry.dot.origin != own_origin, "names this node's present run as its origin"),
         (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
         (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
-        (0 < entry.time < NUMBER_MAX, "has a time out of range"),
-        (
-            0 < len(entry.user.encode()) <= USER_MAX_BYTES,
-            f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes",
-        ),
-        (0 < entry.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
-        (0 <= entry.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
         (bool(entry.changes), "has no changes"),
-        (len(entry.mailbox_id) == ID_BYTES, f"has a mailbox id of other than {ID_BYTES} bytes"),
-        (not entry.is_tree or entry.mailbox_id == tree_id(entry.user), "changes a tree under another id than its own"),
         (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
-        (all(map(_is_well_formed, entry.changes)), "has a change with a value out of range"),
+        (all(map(is_well_formed, entry.changes)), "has a change with a value out of range"),
         (
             all(isinstance(change, (Merge, TreeMerge)) == entry.is_merge for change in entry.changes),
             "joins branches without a merge, or merges one",
         ),
         (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "joins what has seen it"),
+    )
+
+
+def head_of(entry: Entry) -> Head:
+    """What the entry makes the head of its chain."""
+    return Head(entry.user, entry.mailbox_id, entry.uidvalidity, entry.dot, entry.modseq, entry.time)
+
+
+def why_not_head(head: Head) -> str | None:
+    """What it has that no entry can have; None if there is nothing."""
+    for holds, what in (
+        (0 < head.dot.seq < NUMBER_MAX, "has a number out of range"),
+        (0 < head.time < NUMBER_MAX, "has a time out of range"),
+        (0 < len(head.user.encode()) <= USER_MAX_BYTES, f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes"),
+        (0 < head.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
+        (0 <= head.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
+        (len(head.mailbox_id) == ID_BYTES, f"has a mailbox id of other than {ID_BYTES} bytes"),
+        (not head.is_tree or head.mailbox_id == tree_id(head.user), "changes a tree under another id than its own"),
     ):
         if not holds:
-            raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {what}; its node needs to be looked at")
+            return what
+    return None
 
 
-def _is_well_formed(change: Change) -> bool:
+def is_well_formed(change: Change) -> bool:
+    """Whether all values of a change are in range."""
     match change:
         case MailAdd():
             return (

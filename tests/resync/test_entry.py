@@ -90,6 +90,6 @@ def test_a_merge_is_the_same_after_packing_and_nothing_else_passes_for_one() -> 
     for lie in lies:
         with pytest.raises(ValueError, match="not a change"):
             unpack_change(pack_change(lie))
-    for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", pack_change(merge)[:-1]):
+    for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x91\xa8MAIL_DEL", pack_change(merge)[:-1]):
         with pytest.raises(ValueError, match="not a change"):
             unpack_change(garbage)
