@@ -1,0 +1,142 @@
+"""The form of what lies in the object store for years: MessagePack frames, compressed, under a checksum.
+
+    8 bytes    "MAILREPL"
+    1 byte     what it is: `Kind`
+    2 bytes    version of the form of the frames
+    a zstd frame of
+        frames     4 bytes of length, and so many bytes of MessagePack
+        4 bytes    0: there are no more
+    32 bytes   SHA-256 of all before
+
+Numbers are big-endian. Both ways work piece by piece, in memory for a frame and little more. What a reader gives out
+is believed only when it has come to the end: the checksum stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from hashlib import sha256
+
+import zstandard
+
+from protocol.units import MIB
+
+MAGIC = b"MAILREPL"
+VERSION = 1
+COMPRESSION_LEVEL = 3  # of hashes and ids, most of it: higher levels gain nothing
+WINDOW_LOG = 21  # 2 MiB, several frames of rows
+FRAME_BYTES_MAX = 64 * MIB  # as of a literal between nodes; a frame of a checkpoint is hardly ever over 1 MiB
+HASH_BYTES = 32
+
+_HEAD_BYTES = len(MAGIC) + 3
+_LENGTH_BYTES = 4
+_STEP_BYTES = 256  # are decompressed at once: each can become 8 MiB at most
+
+
+class Kind(Enum):
+    """What it is that is sealed."""
+
+    CHECKPOINT = b"C"
+    MANIFEST = b"M"
+
+
+class UnreadableError(Exception):
+    """An object that is damaged, cut short, or of a form that is not read here. The text says which, and what to do."""
+
+
+def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
+    """The object's bytes, in pieces. Raises ValueError for a frame that is empty or too large to be read again."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    head = MAGIC + kind.value + VERSION.to_bytes(2)
+    checksum = sha256(head)
+    yield head
+    for frame in frames:
+        if not 0 < len(frame) <= FRAME_BYTES_MAX:
+            raise ValueError(f"a frame has 1 to {FRAME_BYTES_MAX} bytes, not {len(frame)}")
+        piece = compressor.compress(len(frame).to_bytes(_LENGTH_BYTES) + frame)
+        if piece:
+            checksum.update(piece)
+            yield piece
+    piece = compressor.compress(bytes(_LENGTH_BYTES)) + compressor.flush()
+    checksum.update(piece)
+    yield piece + checksum.digest()
+
+
+class Unsealer:
+    """Reads one object: `receive` its bytes in order, then `finish`. `name` is for the errors, all UnreadableError."""
+
+    def __init__(self, name: str, kind: Kind) -> None:
+        self._name, self._kind = name, kind
+        self._head = bytearray()
+        self._held = bytearray()  # the last bytes that came: the checksum, if no more come
+        self._checksum = sha256()
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompressobj()
+        self._plain = bytearray()
+        self._is_over = False
+
+    def receive(self, data: bytes) -> Iterator[bytes]:
+        """The frames that are complete; to be exhausted before the next call."""
+        self._held += data
+        taken = bytes(self._held[:-HASH_BYTES])
+        del self._held[: len(taken)]
+        self._checksum.update(taken)
+        lacking = _HEAD_BYTES - len(self._head)
+        if lacking > 0:
+            self._head += taken[:lacking]
+            taken = taken[lacking:]
+            self._check_head()
+        for start in range(0, len(taken), _STEP_BYTES):
+            self._decompress(taken[start : start + _STEP_BYTES])
+            yield from self._frames()
+
+    def finish(self) -> None:
+        """There are no more bytes. Whatever `receive` gave out is as it was sealed."""
+        if not self._is_over or not self._decompressor.eof:
+            raise self.refusal("it ends too early")
+        if bytes(self._held) != self._checksum.digest():
+            raise self.refusal("its checksum is wrong")
+
+    def refusal(self, problem: str) -> UnreadableError:
+        """What to raise for what the frames hold."""
+        return UnreadableError(f"{self._name}: damaged: {problem}; delete it, and use the one before it")
+
+    def _check_head(self) -> None:
+        magic, kind, version = bytes(self._head[:8]), bytes(self._head[8:9]), int.from_bytes(self._head[9:])
+        if not MAGIC.startswith(magic):
+            raise self.refusal("it does not begin as an object of mail-replicator does")
+        if kind not in {b"", self._kind.value}:
+            raise self.refusal(f"it is no {self._kind.name.lower()}")
+        if len(self._head) == _HEAD_BYTES and version != VERSION:
+            raise UnreadableError(
+                f"{self._name}: of form {version}, and this version of mail-replicator reads form {VERSION}; use the"
+                " version that wrote it, or one before it"
+            )
+
+    def _decompress(self, data: bytes) -> None:
+        if self._decompressor.eof:
+            raise self.refusal("something follows its end")
+        try:
+            self._plain += self._decompressor.decompress(data)
+        except zstandard.ZstdError as error:
+            raise self.refusal(str(error)) from None
+        if self._decompressor.unused_data:
+            raise self.refusal("something follows its end")
+
+    def _frames(self) -> Iterator[bytes]:
+        start = 0
+        while not self._is_over and len(self._plain) >= start + _LENGTH_BYTES:
+            length = int.from_bytes(self._plain[start : start + _LENGTH_BYTES])
+            if length > FRAME_BYTES_MAX:
+                raise self.refusal(f"a frame of it has {length} bytes")
+            end = start + _LENGTH_BYTES + length
+            if len(self._plain) < end:
+                break
+            self._is_over = length == 0
+            if length:
+                yield bytes(self._plain[start + _LENGTH_BYTES : end])
+            start = end
+        del self._plain[:start]
+        if self._is_over and self._plain:
+            raise self.refusal("something follows its last frame")
