@@ -14,7 +14,7 @@ r"""The routes and their handlers.
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and
-percent-encoded as everything is.
+percent-encoded as everything is. Checks and scrubs are in `tasks`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from replicator.flags import settable_in
 from replicator.http.message import ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
+from replicator.http.tasks import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage
 from replicator.metrics import exposition
 
@@ -174,4 +175,5 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         query=frozenset({"mailbox", "flags", "received_ms"}),
         body_type=MESSAGE_TYPE,
     ),
+    *TASK_ROUTES,
 )

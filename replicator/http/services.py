@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, MailStore
 from replicator.metrics import HttpMetrics
-from replicator.status import MailboxStatus, NodeStatus
+from replicator.status import CheckStatus, MailboxStatus, NodeStatus, TaskName
 from replicator.users import UserNames
 
 
@@ -43,6 +43,26 @@ class MasterControl(Protocol):
         ...
 
 
+class CheckControl(Protocol):
+    """The node's checks and scrubs, of which one runs at a time."""
+
+    def start(self, name: TaskName, *, repair: bool, rate: int | None) -> CheckStatus | None:
+        """Begin one; None if one runs already. `rate`: rows a second; None: as fast as it goes."""
+        ...
+
+    def status(self, name: TaskName) -> CheckStatus | None:
+        """The present or the last one; None: none since the node's start."""
+        ...
+
+    async def wait(self, name: TaskName) -> None:
+        """Return when none of this kind runs."""
+        ...
+
+    def cancel(self, name: TaskName) -> None:
+        """End it soon."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HttpServices:
     """What handlers may use. `registry` holds the node's own metrics, never the library's global ones."""
@@ -53,5 +73,6 @@ class HttpServices:
     users: UserNames
     registry: CollectorRegistry
     masters: MasterControl
+    checks: CheckControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

@@ -1,0 +1,289 @@
+"""Looking for damage: the projections against the log, and against each other (design section 6).
+
+Everything here reads, in slices of a few thousand rows. A mailbox or tree is compared within one read transaction, in
+which log and projections belong together whatever the writer does meanwhile; each slice of a sweep is one statement.
+What is found carries the statements that mend it, for `mending` to run in the writer's turn.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from replicator.store import chain as chains
+from replicator.store.chain import Chain
+from replicator.store.past import Past
+from replicator.store.proof import proven_past
+from replicator.store.rows import ROW_COLUMNS, columns_of, row_from
+from replicator.view import SEEN
+from resync import row as rows
+from resync.entry import FolderState, SubscriptionState
+from resync.row import Row
+from resync.state import ContradictionError, MailboxState
+from resync.tree import TreeState
+
+SLICE_ROWS = 1000  # some 20 ms of a reader's thread
+
+Statement: TypeAlias = tuple[str, tuple[object, ...]]
+Columns: TypeAlias = tuple[object, ...]
+
+_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants
+_TAKE_ROW = "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?"
+_PUT_POINTER = "REPLACE INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)"
+_TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
+
+_COUNTED = (
+    "user", "head", "context", "uidnext", "highestmodseq", "risen", "messages", "unseen", "size_bytes", "fingerprint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong. `kind`: the table. `mends` put it right, but for a chain's row: see `mending`."""
+
+    kind: str
+    what: str
+    mailbox_id: bytes | None
+    user: str | None = None
+    uid: int | None = None
+    guid: bytes | None = None
+    content_hash: bytes | None = None
+    mends: tuple[Statement, ...] = ()
+
+    @property
+    def can_be_mended(self) -> bool:
+        """Whether this node's log says how it should be."""
+        return bool(self.mends) or self.kind == "chain"
+
+
+def stored_chain(connection: sqlite3.Connection, chain_id: bytes) -> Columns | None:
+    """A chain's row as it lies in the database."""
+    row: Columns | None = connection.execute(f"{chains.SELECT} WHERE id = ?", (chain_id,)).fetchone()
+    return row
+
+
+def chain_ids(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
+    """A slice of all mailboxes and trees, by id."""
+    cursor = connection.execute("SELECT id FROM chain WHERE id > ? ORDER BY id LIMIT ?", (after, SLICE_ROWS))
+    return [chain_id for (chain_id,) in cursor]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One mailbox or tree: what the database shows beside what the log says. Exhaust `steps`, then look.
+
+    `doubted`: the chain's row is not to be believed where it names the head, because the log has gone further.
+    """
+
+    connection: sqlite3.Connection
+    chain_id: bytes
+    doubted: bool = False
+    stored: Columns | None = None
+    past: Past | None = None
+    chain: Chain | None = None  # as it should be
+    damages: list[Damage] = field(default_factory=list)
+
+    def steps(self) -> Generator[int, None, None]:
+        """Compare; gives the number of rows after each slice."""
+        own = not self.connection.in_transaction
+        if own:
+            self.connection.execute("BEGIN")
+        try:
+            yield from self._compare()
+        finally:
+            if own:
+                self.connection.execute("COMMIT")
+
+    def _compare(self) -> Iterator[int]:
+        self.stored = stored_chain(self.connection, self.chain_id)
+        shown = _readable(self.stored)
+        try:
+            self.past = proven_past(self.connection, self.chain_id, None if self.doubted else shown)
+        except ContradictionError as error:
+            self._found("log", f"what the mailbox should be does not follow from the log: {error}", shown)
+            return
+        if self.past is None:
+            forget: Statement = ("DELETE FROM chain WHERE id = ?", (self.chain_id,))
+            self._found("chain", "the log knows no such mailbox", shown, mends=(forget,))
+            return
+        self.chain = self.past.chain()
+        yield 1
+        if isinstance(self.past.state, TreeState):
+            yield self._compare_tree(self.past.user, self.past.state)
+        else:
+            yield from self._compare_mailbox(self.past.state, self.chain)
+        self._compare_chain(shown, self.chain)
+
+    # ---- mailboxes
+
+    def _compare_mailbox(self, state: MailboxState, chain: Chain) -> Iterator[int]:
+        uids, at = sorted(state.rows), 0
+        cursor = self.connection.execute(
+            f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid",  # noqa: S608 - constants
+            (self.chain_id,),
+        )
+        while True:
+            present = cursor.fetchmany(SLICE_ROWS)
+            last = present[-1][0] if len(present) == SLICE_ROWS else None
+            until = bisect_right(uids, last) if isinstance(last, int) else len(uids)
+            self._compare_rows(state, uids[at:until], present)
+            _count(chain, (state.rows[uid] for uid in uids[at:until]))
+            at = until
+            yield len(present)
+            if len(present) < SLICE_ROWS:
+                return
+
+    def _compare_rows(self, state: MailboxState, uids: Sequence[int], present: Iterable[Columns]) -> None:
+        found = {columns[0]: columns for columns in present}
+        for uid in uids:
+            row = state.rows[uid]
+            self._compare_row(row, found.pop(uid, None))
+            self._compare_pointer(row)
+        if found:
+            guids = {row.guid for row in state.rows.values()}
+            for columns in found.values():
+                self._surplus_row(columns, guids)
+
+    def _compare_row(self, row: Row, columns: Columns | None) -> None:
+        expected = columns_of(row)
+        if columns == expected or (columns is not None and _means(columns, row)):
+            return
+        what = "is missing"
+        if columns is not None:
+            names = ROW_COLUMNS.split(", ")
+            wrong = [name for name, is_, should in zip(names, columns, expected, strict=True) if is_ != should]
+            what = f"has another {', '.join(wrong)} than the log"
+        self._found("by_uid", what, self.chain, row, mends=((_PUT_ROW, (self.chain_id, *expected)),))
+
+    def _compare_pointer(self, row: Row) -> None:
+        expected = (row.uid, *row.dot, row.change)
+        query = "SELECT uid, origin, seq, change FROM by_guid WHERE guid = ? AND mailbox = ?"
+        pointer = self.connection.execute(query, (row.guid, self.chain_id)).fetchone()
+        if pointer == expected:
+            return
+        what = "is missing"
+        if pointer is not None:
+            what = f"points to UID {pointer[0]}" if pointer[0] != row.uid else "has another placement than the log"
+        self._found("by_guid", what, self.chain, row, mends=((_PUT_POINTER, (row.guid, self.chain_id, *expected)),))
+
+    def _surplus_row(self, columns: Columns, guids: set[bytes]) -> None:
+        uid, guid = columns[0], columns[4]
+        take: Statement = (_TAKE_ROW, (self.chain_id, uid))
+        self._note("by_uid", "is not in the log", uid, guid, take)
+        query = "SELECT 1 FROM by_guid WHERE guid = ? AND mailbox = ?"
+        if guid not in guids and self.connection.execute(query, (guid, self.chain_id)).fetchone():
+            self._note("by_guid", "is not in the log", uid, guid, (_TAKE_POINTER, (guid, self.chain_id)))
+
+    # ---- trees
+
+    def _compare_tree(self, user: str, state: TreeState) -> int:
+        folders = "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?"
+        subscriptions = "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?"
+        shown_folders = {row[0]: row for row in self.connection.execute(folders, (user,))}
+        for mailbox_id, expected in ((key, _folder_columns(folder)) for key, folder in state.folders.items()):
+            if (row := shown_folders.pop(mailbox_id, None)) != expected:
+                mend: Statement = ("REPLACE INTO folder VALUES (?,?,?,?,?,?,?)", expected)
+                self._folder(mailbox_id, f"{_changed(row)}; should be {expected[2]!r}", user, mend)
+        for mailbox_id, row in shown_folders.items():
+            mend = ("DELETE FROM folder WHERE mailbox_id = ?", (mailbox_id,))
+            self._folder(mailbox_id, f"{row[2]!r} is not in the log", user, mend)
+        shown_names = {row[1]: row for row in self.connection.execute(subscriptions, (user,))}
+        for name, expected in ((key, _subscription_columns(one)) for key, one in state.subscriptions.items()):
+            if (row := shown_names.pop(name, None)) != expected:
+                mend = ("REPLACE INTO subscription VALUES (?,?,?,?,?)", expected)
+                self._subscription(f"of {name!r} {_changed(row)}", user, mend)
+        for name in shown_names:
+            mend = ("DELETE FROM subscription WHERE user = ? AND name = ?", (user, name))
+            self._subscription(f"of {name!r} is not in the log", user, mend)
+        return len(state.folders) + len(state.subscriptions)
+
+    def _folder(self, mailbox_id: bytes, what: str, user: str, mend: Statement) -> None:
+        self.damages.append(Damage("folder", what, mailbox_id, user, mends=(mend,)))
+
+    def _subscription(self, what: str, user: str, mend: Statement) -> None:
+        self.damages.append(Damage("subscription", what, None, user, mends=(mend,)))
+
+    # ---- heads
+
+    def _compare_chain(self, shown: Chain | None, chain: Chain) -> None:
+        """What mends the row is written by `mending`, for the writer keeps it in memory too."""
+        if shown is None:
+            what = "is missing" if self.stored is None else "cannot be read"
+            self._found("chain", what, chain)
+            return
+        wrong = [name for name in _COUNTED if getattr(shown, name) != getattr(chain, name)]
+        if (shown.uidvalidity == 0) != (chain.uidvalidity == 0):
+            wrong.append("uidvalidity")
+        if wrong:
+            said = (f"{name} is {_short(getattr(shown, name))}, not {_short(getattr(chain, name))}" for name in wrong)
+            self._found("chain", "; ".join(said), chain)
+
+    def _found(
+        self, kind: str, what: str, chain: Chain | None, row: Row | None = None, mends: tuple[Statement, ...] = ()
+    ) -> None:
+        user = chain.user if chain else None
+        uid, guid = (row.uid, row.guid) if row else (None, None)
+        self.damages.append(Damage(kind, what, self.chain_id, user, uid, guid, mends=mends))
+
+    def _note(self, kind: str, what: str, uid: object, guid: object, mend: Statement) -> None:
+        """Of a row that nobody vouches for: its values may be anything."""
+        known_uid, known_guid = uid if isinstance(uid, int) else None, guid if isinstance(guid, bytes) else None
+        user = self.chain.user if self.chain else None
+        self.damages.append(Damage(kind, what, self.chain_id, user, known_uid, known_guid, mends=(mend,)))
+
+
+def _readable(stored: Columns | None) -> Chain | None:
+    """The chain of a row, unless it makes no sense."""
+    if stored is not None:
+        with suppress(ValueError, TypeError):
+            chain = chains.from_row(stored)
+            if isinstance(chain.context, dict):
+                return chain
+    return None
+
+
+def _means(columns: Columns, row: Row) -> bool:
+    """Whether the columns say the same in other bytes: a map of flags has no order."""
+    try:
+        return row_from(columns) == row
+    except (ValueError, TypeError):
+        return False
+
+
+def _count(chain: Chain, counted: Iterable[Row]) -> None:
+    fingerprints = []
+    for row in counted:
+        _, _, is_seen = row.flags.get(SEEN, (0, "", False))
+        chain.messages += 1
+        chain.unseen += not is_seen
+        chain.size_bytes += row.size_bytes
+        fingerprints.append(row.fingerprint())
+    chain.fingerprint = rows.add(chain.fingerprint, *fingerprints)
+
+
+def _folder_columns(folder: FolderState) -> Columns:
+    return (*folder[:4], int(folder.deleted), *folder[5:])
+
+
+def _subscription_columns(one: SubscriptionState) -> Columns:
+    return (*one[:2], int(one.subscribed), *one[3:])
+
+
+def _changed(row: Columns | None) -> str:
+    return "is missing" if row is None else f"is not as in the log ({', '.join(map(_short, row))})"
+
+
+def _short(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def exhausted(comparison: Comparison) -> Comparison:
+    """The comparison, done at once."""
+    for _ in comparison.steps():
+        pass
+    return comparison

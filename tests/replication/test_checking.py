@@ -1,0 +1,298 @@
+"""Damage behind a node's back: a check finds what was planted and nothing else, and mends it."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.replication.checking import Checks
+from replicator.status import CheckStatus, TaskName
+from replicator.store.content import StoredText
+from tests.replication.cluster import USER, Cluster, Node, cluster
+
+INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
+WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
+TREE = "(SELECT id FROM chain WHERE uidvalidity = 0 AND user = 'alice')"
+ROW = "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash"
+A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Statements that do damage, and how much of each kind is to be found."""
+
+    name: str
+    statements: Sequence[str]
+    found: dict[str, int]
+
+
+DAMAGES = [
+    Planted("row deleted", [f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
+    Planted("all rows deleted", [f"DELETE FROM by_uid WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("flags altered", [f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
+    Planted("flags garbled", [f"UPDATE by_uid SET flags = x'c1' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
+    Planted("UID altered", [f"UPDATE by_uid SET uid = 9 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
+    Planted("UID no number", [f"UPDATE by_uid SET uid = 'x' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
+    Planted(
+        "row added",
+        [f"INSERT INTO by_uid SELECT {WORK}, {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        {"by_uid": 1},
+    ),
+    Planted(
+        "message added",
+        [
+            "INSERT INTO by_uid SELECT "
+            + WORK
+            + ", 7, origin, seq, change, x'"
+            + "99" * 16
+            + "', claim_origin, claim_seq,"
+            f" modseq, flags, 1, 1, content_hash FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
+            f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
+        ],
+        {"by_uid": 1, "by_guid": 1},
+    ),
+    Planted(
+        "mailbox added",
+        [f"INSERT INTO by_uid SELECT randomblob(16), {ROW} FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}"],
+        {"by_uid": 1},
+    ),
+    Planted(
+        "text named wrongly", [f"UPDATE by_uid SET content_hash = randomblob(32) WHERE mailbox = {WORK}"], {"by_uid": 1}
+    ),
+    Planted("pointer deleted", [f"DELETE FROM by_guid WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
+    Planted("pointer bent", [f"UPDATE by_guid SET uid = 3 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_guid": 1}),
+    Planted("placement bent", [f"UPDATE by_guid SET seq = seq + 1 WHERE mailbox = {WORK}"], {"by_guid": 1}),
+    Planted(
+        "pointer added", [f"INSERT INTO by_guid VALUES (randomblob(16), {WORK}, 1, 'dc1.x', 1, 0)"], {"by_guid": 1}
+    ),
+    Planted("pointers gone", ["DELETE FROM by_guid"], {"by_guid": 4}),
+    Planted("messages counted wrongly", [f"UPDATE chain SET messages = 7 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("unseen counted wrongly", [f"UPDATE chain SET unseen = unseen + 1 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("size counted wrongly", [f"UPDATE chain SET size_bytes = 0 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("fingerprint wrong", [f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("UIDNEXT low", [f"UPDATE chain SET uidnext = 2 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("UIDNEXT high", [f"UPDATE chain SET uidnext = 200 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("MODSEQ wrong", [f"UPDATE chain SET highestmodseq = 1 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context wrong", [f"UPDATE chain SET context = x'80' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context garbled", [f"UPDATE chain SET context = x'c1' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("context no map", [f"UPDATE chain SET context = x'01' WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("head wrong", [f"UPDATE chain SET head_seq = 2 WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("head gone", [f"UPDATE chain SET head_seq = NULL, head_origin = NULL WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("user wrong", [f"UPDATE chain SET user = 'eve' WHERE id = {WORK}"], {"chain": 1}),
+    Planted("chain deleted", [f"DELETE FROM chain WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("tree's chain deleted", [f"DELETE FROM chain WHERE id = {TREE}"], {"chain": 1}),
+    Planted("fingerprint of a tree wrong", [f"UPDATE chain SET fingerprint = x'00' WHERE id = {TREE}"], {"chain": 1}),
+    Planted(
+        "chain added",
+        ["INSERT INTO chain VALUES (randomblob(16), 'alice', 7, 1, 0, NULL, NULL, x'80', 0, 0, 0, zeroblob(16), 0)"],
+        {"chain": 1},
+    ),
+    Planted("folder deleted", ["DELETE FROM folder WHERE name = 'Work'"], {"folder": 1}),
+    Planted("folder renamed", ["UPDATE folder SET name = 'Play' WHERE name = 'Work'"], {"folder": 1}),
+    Planted("folder gone", ["UPDATE folder SET deleted = 1 WHERE name = 'Work'"], {"folder": 1}),
+    Planted("UIDVALIDITY wrong", ["UPDATE folder SET uidvalidity = 5 WHERE name = 'Work'"], {"folder": 1}),
+    Planted(
+        "folder added", ["INSERT INTO folder VALUES (randomblob(16), 'alice', 'New', 5, 0, 1, 'a')"], {"folder": 1}
+    ),
+    Planted("user added", ["INSERT INTO folder VALUES (randomblob(16), 'eve', 'New', 5, 0, 1, 'a')"], {"folder": 1}),
+    Planted("subscription deleted", ["DELETE FROM subscription"], {"subscription": 1}),
+    Planted("subscription cleared", ["UPDATE subscription SET subscribed = 0"], {"subscription": 1}),
+    Planted("subscription added", ["INSERT INTO subscription VALUES ('alice', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
+    Planted("subscriber added", ["INSERT INTO subscription VALUES ('eve', 'x', 1, 1, 'dc1')"], {"subscription": 1}),
+    Planted("text deleted", [f"DELETE FROM content WHERE hash = {A_TEXT}"], {"content": 1}),
+    Planted(
+        "much at once",
+        [
+            f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+            f"UPDATE chain SET messages = 7 WHERE id = {INBOX}",
+            f"DELETE FROM by_guid WHERE mailbox = {WORK}",
+            "UPDATE folder SET name = 'Play' WHERE name = 'Work'",
+        ],
+        {"by_uid": 1, "chain": 1, "by_guid": 1, "folder": 1},
+    ),
+]
+
+
+@asynccontextmanager
+async def checks_of(node: Node) -> AsyncIterator[Checks]:
+    async with trio.open_nursery() as nursery:
+        checks = Checks(node.store, node.store._environment, node.coordinator.fetch_content)
+        nursery.start_soon(checks.run)
+        yield checks
+        nursery.cancel_scope.cancel()
+
+
+async def run(node: Node, name: TaskName = "check", *, repair: bool = False, rate: int | None = None) -> CheckStatus:
+    async with checks_of(node) as checks:
+        assert checks.start(name, repair=repair or name == "scrub", rate=rate)
+        await checks.wait(name)
+        status = checks.status(name)
+    assert status is not None
+    assert (status.state, status.error) == ("done", None)
+    assert Counter(finding.kind for finding in status.findings) == status.damage
+    assert sum(finding.done is not None for finding in status.findings) == status.repaired
+    return status
+
+
+def damage(node: Node, *statements: str) -> None:
+    """By a connection of its own."""
+    with closing(sqlite3.connect(node.config.node.data / "node.db", isolation_level=None)) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount
+
+
+async def fill(nodes: Cluster) -> None:
+    """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
+    one, other = nodes["dc1"], nodes["dc2"]
+    for number in range(3):
+        await one.save(f"text {number}")
+    await one.mail.create_folder(USER, "Work")
+    await one.mail.subscribe(USER, "Work", subscribed=True)
+    await other.flag(2, 3, added=["\\Seen", "$Forwarded"])
+    await other.expunge(1)
+    nodes.isolate("dc2")
+    await nodes.linked(["dc1"], ["dc2"])
+    await one.save("one side")
+    await other.flag(3, added=["\\Flagged"])
+    await other.save("at work", "Work")
+    nodes.rejoin("dc2")
+    await nodes.linked()
+    await nodes.converged()
+
+
+@pytest.mark.parametrize("planted", DAMAGES, ids=lambda planted: planted.name)
+async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock: MockClock, planted: Planted) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        assert (await run(nodes["dc2"])).damage == {}
+        damage(nodes["dc2"], *planted.statements)
+        found = await run(nodes["dc2"])
+        assert (found.damage, found.repaired) == (planted.found, 0)
+        mended = await run(nodes["dc2"], repair=True)
+        assert (mended.damage, mended.unrepaired) == (planted.found, 0)
+        assert (await run(nodes["dc2"])).damage == {}
+        await nodes.converged()
+        await nodes["dc2"].save("afterwards")
+        await nodes.converged()
+        assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
+        assert await nodes["dc2"].texts("Work") == {1: "at work"}
+
+
+async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await nodes["dc1"].save("text")
+        (message,) = await nodes["dc1"].messages()
+        damage(nodes["dc1"], "DELETE FROM by_uid")
+        (finding,) = (await run(nodes["dc1"], repair=True)).findings
+        assert (finding.user, finding.folder, finding.uid, finding.guid) == (USER, "INBOX", 1, message.guid.hex())
+        assert (finding.what, finding.done) == ("is missing", "rebuilt from the log")
+
+
+@pytest.mark.parametrize("body", ["x'28b52ffd00'", "substr(body, 1, length(body) - 1)", "zeroblob(length(body))", "7"])
+async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: MockClock, body: str) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        damage(nodes["dc2"], f"UPDATE content SET body = {body} WHERE hash = {A_TEXT}")
+        assert (await run(nodes["dc2"])).damage == {}, "a check does not read texts"
+        healed = await run(nodes["dc2"], "scrub")
+        assert (healed.damage, healed.repaired, healed.contents) == ({"content": 1}, 1, 5)
+        assert (await run(nodes["dc2"], "scrub")).damage == {}
+
+
+async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        view = await nodes["dc1"].view()
+        await nodes["dc1"].mail.copy(view, UidSet.of([2]), await nodes["dc1"].mail.folder(USER, "Work"))
+        await nodes.converged()
+        for node in nodes.all():
+            damage(node, f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
+        lost = await run(nodes["dc1"], "scrub")
+        assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
+        assert "no node that can be reached has it" in lost.findings[0].what
+        for node in nodes.all():  # so that the databases are whole when the nodes stop
+            body = StoredText.of(b"text 1").body
+            damage(node, f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")
+
+
+async def test_a_log_that_has_lost_entries_is_not_believed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        path = nodes["dc2"].config.node.data / "node.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            lost = connection.execute("SELECT * FROM log ORDER BY position DESC LIMIT 1").fetchall()
+            before = connection.execute("SELECT * FROM by_uid").fetchall()
+            connection.execute("DELETE FROM log WHERE position = (SELECT MAX(position) FROM log)")
+            report = await run(nodes["dc2"], repair=True)
+            assert set(report.damage) == {"log"}
+            assert report.repaired == 0
+            assert connection.execute("SELECT * FROM by_uid").fetchall() == before
+            connection.executemany("INSERT INTO log VALUES (?,?,?,?,?,?,?,?)", lost)
+
+
+async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        view, other = await nodes["dc2"].view(), await nodes["dc2"].view("Work")
+        damage(nodes["dc2"], f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
+        await run(nodes["dc2"])
+        assert not view.deleted
+        await run(nodes["dc2"], repair=True)
+        assert (view.deleted, other.deleted) == (True, False)
+        assert 2 in (await nodes["dc2"].view()).messages
+
+
+async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await nodes["dc1"].save("text")
+        async with checks_of(nodes["dc1"]) as checks:
+            assert checks.start("check", repair=False, rate=1)
+            assert checks.start("scrub", repair=True, rate=None) is None
+            await trio.sleep(1)
+            checks.cancel("check")
+            await checks.wait("check")
+            status = checks.status("check")
+            assert status is not None
+            assert status.state == "cancelled"
+            assert checks.start("scrub", repair=True, rate=None)
+            await checks.wait("scrub")
+
+
+async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for number in range(10):
+            await nodes["dc1"].save(f"text {number}")
+        before = trio.current_time()
+        status = await run(nodes["dc1"], rate=10)
+        assert trio.current_time() - before == pytest.approx(status.done / 10, abs=0.5)
+
+
+async def test_concurrent_writes_look_like_no_damage_and_lose_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
+        await fill(nodes)
+        done = trio.Event()
+
+        async def keep_writing(node: Node) -> None:
+            for number in range(40):
+                uid = await node.save(f"{node.sid} {number}")
+                await node.flag(uid)
+                if number % 4 == 0:
+                    await node.expunge(uid)
+            done.set()
+
+        for node in nodes.all():
+            nursery.start_soon(keep_writing, node)
+        while not done.is_set():
+            reports = [await run(node, repair=True) for node in nodes.all()]
+            assert [report.damage for report in reports] == [{}, {}]
+            damage(nodes["dc2"], f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
+            assert (await run(nodes["dc2"], repair=True)).damage == {"by_uid": 1}
+    # what was lost would make the databases fail their own check as the nodes stop
