@@ -10,10 +10,12 @@ import click
 from replicator.cli.group import LazyGroup
 
 COMMANDS = {
+    "check": "replicator.cli.check:check",
     "cluster": "replicator.cli.cluster:cluster",
     "import": "replicator.cli.import_mail:import_mail",
     "master": "replicator.cli.master:master",
     "node": "replicator.cli.node:node",
+    "scrub": "replicator.cli.check:scrub",
     "status": "replicator.cli.status:status",
     "user": "replicator.cli.user:user",
 }

@@ -16,9 +16,10 @@ from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
-from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckStatus, Finding, LinkStatus, MailboxStatus, NodeStatus, TaskName
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
+JSON = "application/json"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 
 _Object = dict[str, Any]  # of JSON, before it is a value
@@ -102,9 +103,29 @@ class NodeClient:
             query["received_ms"] = str(received_ms)
         self._ask("POST", f"/api/v1/users/{_segment(user)}/messages", query, text)
 
-    def _ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> object:
+    def start(self, task: TaskName, *, repair: bool, rate: int | None) -> CheckStatus:
+        """Begin a check or scrub."""
+        body = json.dumps({"repair": repair, "rate": rate}).encode()
+        return self._parsed(_check_status, self._ask("POST", f"/api/v1/{task}", body=body, content_type=JSON))
+
+    def follow(self, task: TaskName) -> CheckStatus:
+        """How it stands with a check or scrub, once it has ended or gone on a little."""
+        return self._parsed(_check_status, self._ask("GET", f"/api/v1/{task}", {"wait": "true"}))
+
+    def cancel(self, task: TaskName) -> CheckStatus:
+        """End a check or scrub; what it has found."""
+        return self._parsed(_check_status, self._ask("DELETE", f"/api/v1/{task}"))
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "message/rfc822",
+    ) -> object:
         target = f"{path}?{urlencode(query)}" if query else path
-        headers = {} if body is None else {"Content-Type": "message/rfc822"}
+        headers = {} if body is None else {"Content-Type": content_type}
         try:
             self._connection.request(method, target, body, headers)
             response = self._connection.getresponse()
@@ -140,6 +161,11 @@ def _node_status(document: object) -> NodeStatus:
 
 def _mailboxes(document: object) -> list[MailboxStatus]:
     return [MailboxStatus(**row) for row in cast("list[_Object]", document)]
+
+
+def _check_status(document: object) -> CheckStatus:
+    fields = cast("_Object", document)
+    return CheckStatus(**{**fields, "findings": tuple(Finding(**finding) for finding in fields["findings"])})
 
 
 def _master(document: object) -> str | None:

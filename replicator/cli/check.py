@@ -1,0 +1,104 @@
+"""`replicator check` and `replicator scrub`: looking for damage in a running node, and mending it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from replicator.cli.client import NodeClient
+from replicator.cli.output import console, echo, echo_json, table
+from replicator.cli.target import NodeUrl, one_node
+from replicator.status import CheckStatus, Finding, TaskName
+
+LEFT_AS_IT_IS = "nothing"
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Mend what is found: from the log, and texts from other nodes.")
+@click.option("--rate", type=click.IntRange(min=1), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def check(config_file: Path | None, url: str | None, rate: int | None, *, repair: bool, as_json: bool) -> None:
+    """Compare what a node shows with its log, while it runs.
+
+    Messages, indexes, counters, folders and subscriptions; and whether the text of each message is there, which `scrub`
+    reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1 otherwise.
+    """
+    _run(one_node(config_file, url), "check", repair=repair, rate=rate, as_json=as_json)
+
+
+@click.command()
+@click.option("--rate", type=click.IntRange(min=1), help="Texts a second at most; by default as fast as it goes.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
+    """Read all message texts of a node, while it runs, and get what is damaged or missing from other nodes.
+
+    An interrupt ends it. Exit code 0 if all texts are whole in the end, 1 if no node that can be reached has some.
+    """
+    _run(one_node(config_file, url), "scrub", repair=True, rate=rate, as_json=as_json)
+
+
+def _run(node: NodeUrl, task: TaskName, *, repair: bool, rate: int | None, as_json: bool) -> None:
+    with NodeClient(node) as client:
+        status = client.start(task, repair=repair, rate=rate)
+        try:
+            status = _followed(client, status)
+        except KeyboardInterrupt:
+            with NodeClient(node) as another:  # the first one may have an answer on its way
+                status = another.cancel(task)
+    if as_json:
+        echo_json(asdict(status))
+    else:
+        _print(status)
+    if status.state != "done" or status.unrepaired:
+        raise click.exceptions.Exit(1)
+
+
+def _followed(client: NodeClient, status: CheckStatus) -> CheckStatus:
+    """As it is in the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        shown = progress.add_task("Checking" if status.task == "check" else "Scrubbing", total=status.total)
+        while status.is_running:
+            status = client.follow(status.task)
+            progress.update(shown, completed=status.done, total=status.total)
+    return status
+
+
+def _print(status: CheckStatus) -> None:
+    if status.findings:
+        echo(console(), _findings_table(status.findings))
+    if status.left_out:
+        click.echo(f"{status.left_out} more, which are not listed")
+    kinds = "".join(f", {count} in {kind}" for kind, count in sorted(status.damage.items()))
+    found = status.repaired + status.unrepaired
+    click.echo(f"{_amount(status)} read: {found} damaged{kinds}; {status.repaired} repaired")
+    if status.state != "done":
+        click.echo(f"Error: {status.task} {status.state}" + (f": {status.error}" if status.error else ""), err=True)
+    elif status.unrepaired and not status.repair:
+        click.echo("`replicator check --repair` mends what the log and other nodes know better", err=True)
+
+
+def _amount(status: CheckStatus) -> str:
+    if status.task == "scrub":
+        return f"{status.contents} texts"
+    return f"{status.mailboxes} mailboxes and trees, {status.rows} rows"
+
+
+def _findings_table(findings: Iterable[Finding]) -> Table:
+    made = table("Damage", "in", "user", "folder…", ">UID", "what…", "done…")
+    for one in findings:
+        uid = "" if one.uid is None else str(one.uid)
+        cells = (one.kind, one.user or "", one.folder or "", uid, one.what, one.done or LEFT_AS_IT_IS)
+        made.add_row(*map(escape, cells))
+    return made

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from replicator.cli.client import NodeClient
+from replicator.cli.target import parse_url
+from replicator.status import CheckStatus, TaskName
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+
+
+@pytest.fixture
+def filled(served: ServedNode) -> ServedNode:
+    """Two messages in alice's INBOX."""
+    with NodeClient(parse_url(served.url)) as client:
+        for text in (b"one", b"two"):
+            client.save("alice", "INBOX", text, frozenset(), None)
+    return served
+
+
+def damage(directory: Path, statement: str) -> None:
+    with closing(sqlite3.connect(directory / "served" / "node.db", isolation_level=None)) as connection:
+        assert connection.execute(statement).rowcount > 0
+
+
+def document(result: Result) -> dict[str, object]:
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_node_that_is_whole(filled: ServedNode, invoke: Invoke) -> None:
+    checked = invoke("check", "--url", filled.url)
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    assert checked.stdout.endswith(" rows read: 0 damaged; 0 repaired\n")
+    scrubbed = invoke("scrub", "--url", filled.url, "--rate", 1_000_000)
+    assert (scrubbed.exit_code, scrubbed.stdout) == (0, "2 texts read: 0 damaged; 0 repaired\n")
+
+
+def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    damage(tmp_path, "DELETE FROM by_uid WHERE uid = 2")
+    found = invoke("check", "--url", filled.url)
+    assert found.exit_code == 1
+    assert "1 damaged, 1 in by_uid; 0 repaired" in found.stdout
+    assert "--repair" in found.stderr
+    row = next(line.split() for line in found.stdout.splitlines() if "missing" in line)
+    assert row == ["by_uid", "alice", "INBOX", "2", "is", "missing", "nothing"]
+    mended = invoke("check", "--repair", "--url", filled.url)
+    assert (mended.exit_code, "rebuilt from the log" in mended.stdout) == (0, True)
+    assert [message.uid for message in filled.messages("alice", "INBOX")] == [1, 2]
+    assert invoke("check", "--url", filled.url).exit_code == 0
+
+
+def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    damage(tmp_path, "UPDATE chain SET messages = 9 WHERE uidvalidity > 0")
+    result = invoke("check", "--repair", "--json", "--url", filled.url)
+    report = document(result)
+    assert (report["state"], report["damage"], report["repaired"], report["unrepaired"]) == ("done", {"chain": 1}, 1, 0)
+    assert report["findings"] == [
+        {
+            "kind": "chain", "user": "alice", "folder": "INBOX", "uid": None, "guid": None,
+            "what": "messages is 9, not 2", "done": "rebuilt from the log",
+        }
+    ]  # fmt: skip
+
+
+def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    damage(tmp_path, "UPDATE content SET body = x'00' WHERE id = 1")
+    result = invoke("scrub", "--json", "--url", filled.url)
+    assert (result.exit_code, document(result)["damage"]) == (1, {"content": 1})
+    shown = invoke("scrub", "--url", filled.url)
+    assert "no node that can be reached has it" in " ".join(shown.stdout.split())
+
+
+def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_client: NodeClient, _task: TaskName) -> CheckStatus:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NodeClient, "follow", interrupted)
+    result = invoke("check", "--rate", 1, "--url", filled.url)
+    assert (result.exit_code, result.stderr) == (1, "Error: check cancelled\n")
+
+
+def test_one_at_a_time(filled: ServedNode, invoke: Invoke) -> None:
+    with NodeClient(parse_url(filled.url)) as client:
+        client.start("check", repair=False, rate=1)
+        result = invoke("scrub", "--url", filled.url)
+        assert (result.exit_code, "runs here already" in result.stderr) == (1, True)
+        assert client.cancel("check").state == "cancelled"
+
+
+def test_wrong_usage(invoke: Invoke) -> None:
+    assert invoke("check").exit_code == 2
+    assert invoke("check", "--url", "http://127.0.0.1:1", "--rate", 0).exit_code == 2
+    assert invoke("scrub", "--url", "http://127.0.0.1:1").exit_code == 1
