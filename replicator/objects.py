@@ -17,7 +17,7 @@ from the machine's own role, as obstore finds them; they are in no file and no t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -101,8 +101,11 @@ class ObjectStore:
         if self._directory is not None:
             await self._run("write", name, lambda _: self._sync(name))
 
-    async def get(self, name: str) -> AsyncIterator[bytes]:
-        """An object's bytes, as of one moment, in parts. Raises ObjectMissingError, ObjectStoreError."""
+    async def get(self, name: str) -> AsyncGenerator[bytes, None]:
+        """An object's bytes, as of one moment, in parts; close it (`contextlib.aclosing`) if that is not at its end.
+
+        Raises ObjectMissingError, ObjectStoreError.
+        """
 
         # One request: of ranges some servers answer with a status that is not that of a range.
         def begin(store: LocalStore | S3Store) -> obstore.BytesStream:
@@ -112,8 +115,8 @@ class ObjectStore:
         while (part := await self._run("read", name, lambda _: next(stream, None))) is not None:
             yield bytes(part)
 
-    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """All objects whose names begin with these levels, in no order. Raises ObjectStoreError."""
+    async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        """All objects whose names begin with these levels, in no order; close it as `get`. Raises ObjectStoreError."""
         begin = partial(obstore.list, prefix=prefix or None, chunk_size=NAMES_AT_ONCE)
         listing = await self._run("list", prefix, begin)
         while found := await self._run("list", prefix, lambda _: next(listing, None)):

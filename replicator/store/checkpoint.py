@@ -75,6 +75,11 @@ def date(ms: int) -> str:
     return f"{_EPOCH + timedelta(milliseconds=ms):%Y%m%dT%H%M%S}.{ms % 1000:03}Z"
 
 
+def ms_of(text: str) -> int:
+    """The time that `date` gave. Raises ValueError for what is none."""
+    return (datetime.strptime(text, "%Y%m%dT%H%M%S.%f%z") - _EPOCH) // timedelta(milliseconds=1)
+
+
 def _label(text: str) -> str:
     encoded = quote(text, safe="@+=")[:LABEL_CHARS]
     return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # neither "." nor ".." nor hidden
@@ -234,14 +239,14 @@ def _add(names: set[T], new: list[T]) -> str | None:
     return f"it has more than {NAMES_MAX} names" if count > NAMES_MAX else None
 
 
-def unpack_fields(packed: bytes, count: int) -> tuple[object, ...]:
-    """So many fields of MessagePack. Raises ValueError if they are not."""
+def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]:
+    """An array of MessagePack, of so many fields or any number. Raises ValueError if it is none."""
     try:
         fields = msgpack.unpackb(packed, use_list=False)
     except (msgpack.UnpackException, ValueError) as error:
         raise ValueError(f"{len(packed)} bytes are not MessagePack: {error!r}") from None
-    if not isinstance(fields, tuple) or len(fields) != count:
-        raise ValueError(f"something in it has other than {count} fields")
+    if not isinstance(fields, tuple) or (count is not None and len(fields) != count):
+        raise ValueError(f"something in it is not an array of {count or 'any'} fields")
     return fields
 
 

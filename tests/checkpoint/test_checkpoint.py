@@ -141,8 +141,8 @@ def test_the_examples_of_what_is_refused_are_sound_otherwise() -> None:
     [
         (b"\xc1", "not MessagePack"),
         (b"\x91\x91", "not MessagePack"),
-        (5, "other than 2 fields"),
-        ((HEAD,), "other than 2 fields"),
+        (5, "not an array of 2 fields"),
+        ((HEAD,), "not an array of 2 fields"),
         ((5, CONTEXT), "types"),
         ((HEAD[:5], CONTEXT), "types"),
         ((HEAD._replace(user=b"alice"), CONTEXT), "types"),  # type: ignore[arg-type]

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from benchmarks.wire import Address
-from tests.objects.s3_server import CREDENTIALS, s3_server
+from replicator.environment import Environment
+from replicator.objects import ObjectStore
+from tests.objects.s3_server import BUCKET, CREDENTIALS, needs_rclone, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,11 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=needs_rclone)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "file":
+        return ObjectStore((tmp_path / "made at need" / "objects").as_uri(), Environment())
+    server: Address = request.getfixturevalue("server")
+    return ObjectStore(f"s3://{BUCKET}/{uuid4()}", Environment(), f"http://{server.host}:{server.port}")

@@ -5,25 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import trio
 
-from benchmarks.wire import Address
 from replicator.environment import Environment
 from replicator.objects import PART_BYTES, ObjectInfo, ObjectMissingError, ObjectStore, ObjectStoreError
-from tests.objects.s3_server import BUCKET, needs_rclone
 
 HARD_NAME = "mail/alice+work@example.org/%41 ü=&~#x/000-1_dc1.0.checkpoint"
-
-
-@pytest.fixture(params=["file", pytest.param("s3", marks=needs_rclone)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "file":
-        return ObjectStore((tmp_path / "made at need" / "objects").as_uri(), Environment())
-    server: Address = request.getfixturevalue("server")
-    return ObjectStore(f"s3://{BUCKET}/{uuid4()}", Environment(), f"http://{server.host}:{server.port}")
 
 
 async def read(store: ObjectStore, name: str) -> bytes:

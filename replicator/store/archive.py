@@ -1,0 +1,105 @@
+"""A cluster's checkpoints and manifests in the object store: written by each node for itself, read by any.
+
+Order is all that keeps them consistent: first checkpoints, then the manifest that lists them; first manifests are
+deleted, then what only they listed. All raises ObjectStoreError where the store does not do its part. Who leaves an
+iteration early closes it (`contextlib.aclosing`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from typing import TypeVar
+
+import trio
+
+from protocol.values import Context, Dot
+from replicator.objects import ObjectMissingError, ObjectStore
+from replicator.store import checkpoint, manifest
+from replicator.store.checkpoint import CheckpointReader, Home, checkpoint_name
+from replicator.store.history import Head
+from replicator.store.manifest import Manifest, ManifestReader
+from replicator.store.sealed import UnreadableError
+from resync.entry import Merge, TreeMerge
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Archive:
+    """What the node `home` keeps, and what others of its cluster keep, in one object store."""
+
+    def __init__(self, objects: ObjectStore, home: Home) -> None:
+        self._objects = objects
+        self._home = home
+
+    async def save(self, head: Head, data: Iterable[bytes]) -> None:
+        """Keep a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
+        await self._objects.put(checkpoint_name(self._home, head), data)
+
+    async def changes(self, home: Home, head: Head) -> AsyncGenerator[Merge | TreeMerge, None]:
+        """A checkpoint: the changes that take an empty chain to the head.
+
+        They are to be believed when the last one has come. Raises UnreadableError, ObjectMissingError.
+        """
+        name = checkpoint_name(home, head)
+        reader = CheckpointReader(name, head)
+        async with aclosing(self._read(name, reader.receive)) as changes:
+            async for change in changes:
+                yield change
+        reader.finish()
+
+    async def saved(self) -> AsyncGenerator[str, None]:
+        """The names of all checkpoints of this node, in no order."""
+        async with aclosing(self._objects.list(checkpoint.checkpoints_of(self._home))) as found:
+            async for info in found:
+                yield info.name
+
+    async def publish(self, context: Context, heads: Iterable[Head], now_ms: int) -> Manifest:
+        """Write a manifest, the newest of this node. All of its checkpoints are saved; `heads` by mailbox id."""
+        earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self._home.sid)]
+        made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been put back
+        dots = tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
+        made = Manifest(self._home, made_ms, dots)
+        await self._objects.put(made.name, manifest.write_manifest(made, heads))
+        return made
+
+    async def newest(self, sid: str | None = None) -> Manifest | None:
+        """The newest manifest that is whole, of any node or of one. Those that are not are in the log."""
+        for name in manifest.newest_first(await self.manifests(sid)):
+            try:
+                return await self._manifest(name)
+            except (UnreadableError, ObjectMissingError) as error:
+                log.warning("a manifest is passed over: %s", error)
+        return None
+
+    async def heads(self, listed: Manifest) -> AsyncGenerator[Head, None]:
+        """What a manifest lists, by mailbox id; to be believed when the last one has come. Raises UnreadableError."""
+        reader = ManifestReader(listed.name)
+        async with aclosing(self._read(listed.name, reader.receive)) as heads:
+            async for head in heads:
+                yield head
+        reader.finish()
+
+    async def manifests(self, sid: str | None = None) -> list[str]:
+        """The names of all manifests, of all nodes or one, in no order."""
+        return [info.name async for info in self._objects.list(manifest.manifests_of(self._home.cluster, sid))]
+
+    async def delete(self, names: list[str]) -> None:
+        """Delete checkpoints or manifests, by their names."""
+        await self._objects.delete(names)
+
+    async def _manifest(self, name: str) -> Manifest:
+        reader = ManifestReader(name)
+        async for _ in self._read(name, reader.receive):
+            pass
+        return reader.finish()
+
+    async def _read(self, name: str, receive: Callable[[bytes], Iterator[T]]) -> AsyncGenerator[T, None]:
+        async with aclosing(self._objects.get(name)) as parts:
+            async for data in parts:
+                for item in receive(data):
+                    yield item
+                    await trio.lowlevel.checkpoint()

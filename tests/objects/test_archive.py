@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.values import Dot
+from replicator.objects import ObjectMissingError, ObjectStore
+from replicator.store.archive import Archive
+from replicator.store.checkpoint import Home, checkpoint_name, newest_of_each, state_of, write_mailbox, write_tree
+from replicator.store.history import Head
+from replicator.store.manifest import Manifest, write_manifest
+from replicator.store.sealed import UnreadableError
+from resync.entry import FolderState, SubscriptionState, tree_id
+from resync.row import Row
+from resync.state import MailboxState
+from resync.tree import TreeState
+from tests.objects.test_objects import read
+
+HOME = Home("mail", "dc1")
+DOT = Dot("dc1.x", 9)
+HEAD = Head("alice@example.org", b"m" * 16, 7, DOT, 5, 100 << 16)
+TREE_HEAD = Head("alice@example.org", tree_id("alice@example.org"), 0, DOT, 5, 100 << 16)
+ROW = Row(1, DOT, 0, b"g" * 16, DOT, 5, {"\\Seen": (5 << 16, "dc1", True)}, 1000, 10, b"h" * 32)
+MAILBOX = MailboxState(uidnext=9000, modseq=5, context={"dc1.x": 9}, rows={1: ROW}, risen=2)
+TREE = TreeState(
+    5,
+    {"dc1.x": 9},
+    {b"f" * 16: FolderState(b"f" * 16, HEAD.user, "Work", 1024, deleted=False, time=5, sid="dc1")},
+    {"Work": SubscriptionState(HEAD.user, "Work", True, 5, "dc1")},  # noqa: FBT003
+)
+
+
+@pytest.fixture
+def archive(store: ObjectStore) -> Archive:
+    return Archive(store, HOME)
+
+
+def large() -> MailboxState:
+    state = MailboxState(uidnext=9000, modseq=5, context={"dc1.x": 9})
+    for uid in range(1, 5000):
+        state.put(ROW._replace(uid=uid, guid=uid.to_bytes(16)))
+    return state
+
+
+@pytest.mark.parametrize("mailbox", [MAILBOX, large()], ids=["small", "large"])
+async def test_another_node_reads_what_one_has_saved(
+    archive: Archive, store: ObjectStore, mailbox: MailboxState
+) -> None:
+    await archive.save(HEAD, write_mailbox(HEAD, mailbox, mailbox.rows.values()))
+    await archive.save(TREE_HEAD, write_tree(TREE_HEAD, TREE))
+    heads = sorted([HEAD, TREE_HEAD], key=lambda head: head.mailbox_id)
+    made = await archive.publish({"dc2.y": 4, "dc1.x": 9}, heads, now_ms=1_000)
+    assert made == Manifest(HOME, 1_000, (Dot("dc1.x", 9), Dot("dc2.y", 4)))
+
+    other = Archive(store, Home("mail", "dc2"))
+    newest = await other.newest()
+    assert newest == made
+    listed = [head async for head in other.heads(newest)]
+    assert listed == heads
+    states = {head: state_of(head, [change async for change in other.changes(newest.home, head)]) for head in listed}
+    assert states == {HEAD: mailbox, TREE_HEAD: TREE}
+
+
+async def test_one_listing_finds_the_newest_of_each(archive: Archive) -> None:
+    heads = [HEAD._replace(modseq=modseq) for modseq in (3, 20, 5)]
+    other = HEAD._replace(mailbox_id=b"n" * 16, modseq=1)
+    for head in (*heads, other):
+        await archive.save(head, [b"x"])
+    names = [name async for name in archive.saved()]
+    assert sorted(newest_of_each(names).values()) == [checkpoint_name(HOME, heads[1]), checkpoint_name(HOME, other)]
+    await archive.delete(names)
+    assert [name async for name in archive.saved()] == []
+
+
+async def test_nobody_elses_are_seen(archive: Archive, store: ObjectStore) -> None:
+    for home in (Home("mail", "dc11"), Home("mail2", "dc1")):
+        other = Archive(store, home)
+        await other.save(HEAD, [b"x"])
+        await other.publish({}, [], now_ms=5)
+    assert [name async for name in archive.saved()] == []
+    assert await archive.newest("dc1") is None
+    newest = await archive.newest()
+    assert newest is not None
+    assert newest.home == Home("mail", "dc11")
+
+
+async def test_the_newest_manifest_that_is_whole_counts(
+    archive: Archive, store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await archive.newest() is None
+    whole = await archive.publish({"dc1.x": 9}, [HEAD], now_ms=1_000)
+    cut_short = await archive.publish({"dc1.x": 10}, [HEAD], now_ms=2_000)
+    data = await read(store, cut_short.name)
+    await store.put(cut_short.name, [data[:-1]])
+    with caplog.at_level(logging.WARNING):
+        assert await archive.newest() == whole
+    assert cut_short.name in caplog.text
+    with pytest.raises(UnreadableError, match=r"ends too early|checksum"):
+        [head async for head in archive.heads(cut_short)]
+
+
+async def test_a_manifest_that_is_not_finished_is_not_there(archive: Archive) -> None:
+    def breaks_off() -> Iterator[Head]:
+        for number in range(1, 5000):
+            yield HEAD._replace(mailbox_id=number.to_bytes(16))
+        raise RuntimeError("of the node")
+
+    with pytest.raises(RuntimeError, match="of the node"):
+        await archive.publish({"dc1.x": 9}, breaks_off(), now_ms=1_000)
+    assert await archive.manifests() == []
+
+
+async def test_a_later_manifest_is_newer_whatever_the_clock_says(archive: Archive) -> None:
+    first = await archive.publish({"dc1.x": 9}, [], now_ms=1_000_000)
+    later = await archive.publish({"dc1.x": 10}, [], now_ms=5)
+    assert later.made_ms == first.made_ms + 1
+    assert await archive.newest() == later
+    assert len(await archive.manifests("dc1")) == 2
+
+
+async def test_a_checkpoint_that_is_not_there_or_another_is_said_so(archive: Archive, store: ObjectStore) -> None:
+    with pytest.raises(ObjectMissingError, match=checkpoint_name(HOME, HEAD).replace("+", r"\+")):
+        [change async for change in archive.changes(HOME, HEAD)]
+    other = HEAD._replace(dot=Dot("dc1.x", 8))
+    await store.put(checkpoint_name(HOME, other), write_mailbox(HEAD, MAILBOX, [ROW]))
+    with pytest.raises(UnreadableError, match="not of what its name says"):
+        [change async for change in archive.changes(HOME, other)]
+
+
+async def test_what_lies_beside_manifests_is_no_matter(archive: Archive, store: ObjectStore) -> None:
+    made = await archive.publish({}, [], now_ms=7)
+    await store.put("mail/manifests/dc1/README", [b"of the operator"])
+    await store.put("mail/manifests/dc9/20991231T000000.000Z.manifest", write_manifest(made, []))
+    assert await archive.newest() == made
