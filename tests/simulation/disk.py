@@ -89,7 +89,8 @@ class Disk:
         target = self._root / f"{self._sid}.copy{self._directories}.db"
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copied:
             source.backup(copied)
-        return target
+            is_set_up = copied.execute("PRAGMA user_version").fetchone() != (0,)
+        return target if is_set_up else None
 
     def restore(self, copy: Path | None) -> dict[str, int]:
         """Hold what the copy holds; None: nothing. The node is down. The context of the log that it has then."""
