@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
+from replicator.replication import checking
 from replicator.replication.checking import Checks
 from replicator.status import CheckStatus, TaskName
 from replicator.store.content import StoredText
@@ -248,6 +249,57 @@ async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, auto
         await run(nodes["dc2"], repair=True)
         assert (view.deleted, other.deleted) == (True, False)
         assert 2 in (await nodes["dc2"].view()).messages
+
+
+async def test_damage_while_a_node_is_stopped(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        node = nodes["dc2"]
+        await nodes.stop("dc2")
+        damage(
+            node, f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}", "UPDATE chain SET uidnext = uidnext + 7"
+        )
+        await nodes.start("dc2")
+        await nodes.linked()
+        mended = await run(nodes["dc2"], repair=True)
+        assert (mended.damage, mended.unrepaired) == ({"by_uid": 1, "chain": 3}, 0)
+        await nodes.converged()
+
+
+async def test_a_database_that_fails_ends_the_check_and_not_the_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await nodes["dc1"].save("text")
+        with closing(sqlite3.connect(nodes["dc1"].config.node.data / "node.db")) as connection:
+            connection.execute("ALTER TABLE content RENAME TO elsewhere")
+            async with checks_of(nodes["dc1"]) as checks:
+                checks.start("check", repair=False, rate=None)
+                await checks.wait("check")
+                status = checks.status("check")
+                assert status is not None
+                assert status.state == "failed"
+                assert "no such table: content" in str(status.error)
+                connection.execute("ALTER TABLE elsewhere RENAME TO content")
+                checks.start("check", repair=False, rate=None)
+                await checks.wait("check")
+                again = checks.status("check")
+                assert again is not None
+                assert again.state == "done"
+
+
+async def test_more_findings_than_are_listed_are_counted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "FINDINGS_MAX", 2)
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for number in range(5):
+            await nodes["dc1"].save(f"text {number}")
+        damage(nodes["dc1"], "DELETE FROM by_uid")
+        async with checks_of(nodes["dc1"]) as checks:
+            checks.start("check", repair=True, rate=None)
+            await checks.wait("check")
+            status = checks.status("check")
+        assert status is not None
+        assert (len(status.findings), status.left_out, status.repaired) == (2, 3, 5)
 
 
 async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:

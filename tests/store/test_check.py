@@ -1,0 +1,205 @@
+"""Comparing with the log: what never was damaged is found whole, whatever its history, and no change is undone."""
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from protocol.values import Dot
+from replicator.store import branches, schema
+from replicator.store.check import Comparison, chain_ids, exhausted
+from replicator.store.mending import compare_and_mend, mend
+from replicator.store.past import past_at
+from replicator.store.proof import log_lacks
+from replicator.store.sweeps import FIRST_POINTER, FIRST_ROW, stray_pointers, stray_rows, strays_of_trees, unseen_chains
+from resync.entry import tree_id
+from tests.store.consistency import check
+from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving, subscribing
+from tests.store.memory_node import MemoryNode
+from tests.store.test_branches import World
+
+
+def damages(node: MemoryNode) -> list[tuple[str, str]]:
+    """All that a check finds."""
+    connection = node.connection
+    compared = [exhausted(Comparison(connection, chain_id)) for chain_id in chain_ids(connection, b"")]
+    found = [damage for comparison in compared for damage in comparison.damages]
+    found += strays_of_trees(connection)
+    found += stray_rows(connection, FIRST_ROW).found
+    found += stray_pointers(connection, FIRST_POINTER).found
+    unseen = [("chain", chain_id.hex()) for chain_id in unseen_chains(connection, 0).found]
+    return unseen + [(damage.kind, damage.what) for damage in found]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_history_looks_like_damage(seed: int) -> None:
+    world = World(random.Random(seed), 3)
+    for step in range(120):
+        world.step()
+        if step % 20 == 19:
+            assert [damages(one.node) for one in world.all] == [[], [], []]
+            assert [log_lacks(one.node.connection) for one in world.all] == [0, 0, 0]
+    for one in world.all:
+        one.node.connection.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_lost_of_the_projections_comes_back(seed: int) -> None:
+    world = World(random.Random(seed), 3)
+    for _ in range(120):
+        world.step()
+    rng = random.Random(seed)
+    for one in world.all:
+        node = one.node
+        before = node.digests()
+        for table in ("by_uid", "by_guid", "folder", "subscription"):
+            node.connection.execute(f"DELETE FROM {table} WHERE abs(random()) % ? = 0", (rng.randint(1, 4),))
+        node.connection.execute("UPDATE chain SET unseen = unseen + 1, fingerprint = zeroblob(16), messages = 0")
+        for chain_id in chain_ids(node.connection, b""):
+            node.write(partial(compare_and_mend, chain_id=chain_id, doubted=False))
+        assert (node.digests(), damages(node)) == (before, [])
+        check(node.connection)
+        node.connection.close()
+
+
+def test_a_mailbox_that_has_gone_on_is_not_mended_by_an_old_comparison() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    node.connection.execute("DELETE FROM by_uid WHERE uid = 1")
+    comparison = exhausted(Comparison(node.connection, INBOX.mailbox_id))
+    node.write(flagging(2, added=["\\Seen"]))
+    assert node.write(partial(mend, comparison=comparison)) is False
+    assert ("by_uid", "is missing") in damages(node)
+    done = node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
+    assert [damage.kind for damage in done.damages] == ["by_uid"]
+    assert damages(node) == []
+    check(node.connection)
+
+
+def test_what_is_mended_with_a_change_in_one_batch_has_seen_it() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    node.connection.execute("DELETE FROM by_uid WHERE uid = 1")
+    comparison = exhausted(Comparison(node.connection, INBOX.mailbox_id))
+    node.write_together([expunging(2), partial(mend, comparison=comparison)])
+    assert ("by_uid", "is missing") in damages(node)
+    node.write_together([saving(b"text", guid(3)), partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False)])
+    assert damages(node) == []
+    check(node.connection)
+
+
+def test_what_the_writer_remembers_is_mended_too() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    node.connection.execute("UPDATE chain SET uidnext = 50, messages = 8")
+    node.write_together([])
+    node._writer._undo()  # it reads again what is on disk
+    node.write(flagging(1, added=["\\Flagged"]))
+    node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
+    assert node.write(saving(b"text", guid(2))).uids == (2,)
+    assert damages(node) == []
+    check(node.connection)
+
+
+def test_a_row_of_the_past_does_not_take_a_mailbox_back() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    old = node.connection.execute("SELECT * FROM chain").fetchone()
+    node.write(saving(b"text", guid(2)))
+    node.connection.execute(f"REPLACE INTO chain VALUES ({','.join('?' * len(old))})", old)
+    assert unseen_chains(node.connection, 0).found == [INBOX.mailbox_id]
+    done = node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=True))
+    assert [damage.kind for damage in done.damages] == ["chain"]
+    assert node.write(saving(b"text", guid(3))).uids == (3,)
+    check(node.connection)
+
+
+def test_what_waited_for_the_right_head_is_applied_with_the_mending() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    node.write(saving(b"text", guid(1)))
+    for item in node.log():
+        other.take(item)
+    old = other.connection.execute("SELECT * FROM chain").fetchone()
+    node.write(saving(b"text", guid(2)))
+    node.write(saving(b"text", guid(3)))
+    other.take(node.log()[1])
+    other.connection.execute(f"REPLACE INTO chain VALUES ({','.join('?' * len(old))})", old)
+    other._writer._undo()
+    other.take(node.log()[2])
+    assert other.digests() != node.digests()
+    other.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=True))
+    assert other.digests() == node.digests()
+    check(other.connection)
+
+
+def test_a_log_without_its_end_does_not_take_a_mailbox_back() -> None:
+    node = MemoryNode("dc1.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    node.connection.execute("DELETE FROM log WHERE seq = 2")
+    assert log_lacks(node.connection) == 1
+    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    assert (damage.kind, damage.can_be_mended) == ("log", False)
+    node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
+    assert node.connection.execute("SELECT COUNT(*) FROM by_uid").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x97\x01\x01\x01\x01\x01\x01\x01"])
+def test_a_log_that_cannot_be_read_is_said_to_be_so(body: bytes) -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    node.connection.execute("UPDATE log SET body = ?", (body,))
+    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    assert (damage.kind, damage.can_be_mended) == ("log", False)
+
+
+def test_rows_whose_entry_the_log_has_lost_are_left_alone() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    for table in ("log", "chain"):
+        node.connection.execute(f"DELETE FROM {table}")
+    (damage,) = stray_rows(node.connection, FIRST_ROW).found
+    assert (damage.kind, damage.can_be_mended) == ("by_uid", False)
+
+
+def test_a_merge_that_came_before_one_side_is_followed_back_over_the_other() -> None:
+    one, other, joins, late = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3, 4))
+    one.write(saving(b"text", guid(1)))
+    other.write(saving(b"text", guid(2)))
+    (first,), (second,) = one.log(), other.log()
+    for item in (first, second):
+        joins.take(item)
+    (head,) = branches.branch_heads(joins.connection, INBOX.mailbox_id)
+    branch = branches.replay_branch(joins.connection, head)
+    assert branch is not None
+    joins.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch))
+    merge = joins.log()[-1]
+    for item in (second, merge):
+        late.take(item)
+    assert past_at(late.connection, merge.entry.dot) is None
+    assert past_at(late.connection, merge.entry.dot, detours=True) is not None
+    assert damages(late) == []
+
+
+def test_comparing_does_not_keep_the_writer_from_writing(tmp_path: Path) -> None:
+    writer, reader = schema.open_writer(tmp_path / "node.db"), schema.open_reader(tmp_path / "node.db")
+    node = MemoryNode("dc1.a")
+    for number in range(3):
+        node.write(saving(b"text", guid(number)))
+    node.write(creating("INBOX", INBOX.mailbox_id))
+    node.write(subscribing("INBOX"))
+    node.connection.backup(writer)
+    comparison = Comparison(reader, tree_id(ALICE))
+    steps = comparison.steps()
+    next(steps)
+    writer.execute("DELETE FROM folder")
+    assert list(steps)
+    assert comparison.damages == [], "it sees what was there when it began"
+    assert exhausted(Comparison(reader, tree_id(ALICE))).damages != []
+    assert comparison.past is not None
+    assert comparison.past.head == Dot("dc1.a", 5)
+    writer.close()
+    reader.close()
