@@ -63,9 +63,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         ),
         log=_log(source.section("log")),
         content=_content(source.section("content")),
-        checkpoint=CheckpointConfig(
-            source.section("checkpoint").take("url", values.object_store_url(directory), defaults.checkpoint.url)
-        ),
+        checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=_tls(source.section("tls"), directory),
     )
     _check_peers(source, config)
@@ -141,6 +139,14 @@ def _content(section: Section) -> ContentConfig:
         inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
         keep_expunged_s=section.take("keep_expunged", values.duration(lowest_s=0.0), defaults.keep_expunged_s),
     )
+
+
+def _checkpoint(section: Section, directory: Path, defaults: CheckpointConfig) -> CheckpointConfig:
+    url = section.take("url", values.object_store_url(directory), defaults.url)
+    endpoint = section.take("endpoint", values.endpoint, None)
+    if endpoint is not None and url.startswith("file:"):
+        section.problem("endpoint", "it is of a server that has s3:// URLs, and `url` is a directory; leave one out")
+    return CheckpointConfig(url, endpoint)
 
 
 def _tls(section: Section, directory: Path) -> TlsConfig | None:

@@ -133,9 +133,10 @@ class ContentConfig:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Where checkpoints go: `file:///absolute/path` or `s3://bucket/prefix`."""
+    """Where checkpoints go: `file:///absolute/path` or `s3://bucket/prefix`, at Amazon's or at `endpoint`."""
 
     url: str
+    endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ def _storage(config: Config, directory: Path) -> str:
         "\n"
         "[checkpoint]    # no effect yet: there are no checkpoints\n"
         f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
+        + (f"endpoint = {_quoted(config.checkpoint.endpoint)}\n" if config.checkpoint.endpoint else "")
     )
 
 

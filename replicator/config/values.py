@@ -15,6 +15,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from protocol.units import GIB, KIB, MIB
+from replicator.addresses import is_loopback
 from replicator.config.model import DAY_S, Address
 
 E = TypeVar("E", bound=StrEnum)
@@ -35,6 +36,9 @@ SIZE_MAX_BYTES = 2**60
 """SQLite's and Python's file offsets are signed 64-bit numbers; this leaves room for sums."""
 
 ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]{2,64})\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})")
+S3_URL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[^/?#\\]{1,255}){0,16}/?")
+"""Without a query or a password: those belong nowhere near a file that is passed around."""
+ENDPOINT = re.compile(rf"(https?)://{ADDRESS.pattern}/?")
 PATH_MAX = 4096
 """PATH_MAX of Linux."""
 
@@ -174,11 +178,23 @@ def object_store_url(directory: Path) -> Callable[[object], str]:
             # file:relative and file:/absolute as they are written; file:///absolute percent-encoded (RFC 8089).
             name = unquote(urlsplit(url).path) if rest.startswith("//") else rest
             return path(directory)(name).as_uri()
-        if scheme == "s3" and urlsplit(url).netloc:
+        if S3_URL.fullmatch(url) and not {".", ".."} & set(url.split("/")):
             return url
         raise ValueError(f"expected 'file:DIRECTORY' or 's3://BUCKET/PREFIX', not {_shown(value)}")
 
     return parse
+
+
+def endpoint(value: object) -> str:
+    """`https://host:port` of a server that has objects; without TLS only where nobody is between."""
+    match = ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 0 < int(match[4]) <= 65_535:
+        raise ValueError(f"expected an endpoint such as 'https://objects.example.org:443', not {_shown(value)}")
+    if match[1] == "http" and not is_loopback(match[2] or match[3]):
+        raise ValueError(
+            "expected https: over http, all could read who has mail from where, and put other things there"
+        )
+    return match[0].rstrip("/")
 
 
 def _matching(value: object, pattern: re.Pattern[str], expected: str) -> str:

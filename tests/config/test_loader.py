@@ -5,6 +5,7 @@ import pytest
 
 from replicator.config import (
     Address,
+    CheckpointConfig,
     Config,
     ListenConfig,
     MastershipConfig,
@@ -138,6 +139,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         keep_expunged = "90m"
         [checkpoint]
         url = "s3://bucket/prefix"
+        endpoint = "https://objects.example:9000/"
         [tls]
         certificate = "c.pem"
         key = "k.pem"
@@ -153,7 +155,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert config.conflict.uid is UidConflict.UIDVALIDITY
     assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
     assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (0, 5400)
-    assert config.checkpoint.url == "s3://bucket/prefix"
+    assert config.checkpoint == CheckpointConfig("s3://bucket/prefix", "https://objects.example:9000")
     assert config.tls is not None
     assert config.tls.ca == tmp_path / "ca.pem"
 
@@ -212,6 +214,16 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n[conflict]\nuid = "x"', "3: uid: expected one of 'renumber', 'uidvalidity'"),
         ('node.id = "a"\n[checkpoint]\nurl = "http://x"', "3: url: expected 'file:DIRECTORY' or"),
         ('node.id = "a"\n[checkpoint]\nurl = "file:///"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "s3://"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "s3://key:secret@b/p"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "s3://b/../p"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "s3://b//p"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\n[checkpoint]\nurl = "s3://b/p?x=1"', "3: url: expected 'file:DIRECTORY' or"),
+        ('node.id = "a"\ncheckpoint.url = "s3://b"\ncheckpoint.endpoint = 1', "3: endpoint: expected an endpoint such"),
+        ('node.id = "a"\ncheckpoint.endpoint = "https://u:p@h:1"', "2: endpoint: expected an endpoint such"),
+        ('node.id = "a"\ncheckpoint.endpoint = "https://h:0"', "2: endpoint: expected an endpoint such"),
+        ('node.id = "a"\ncheckpoint.endpoint = "http://h:1"', "2: endpoint: expected https"),
+        ('node.id = "a"\ncheckpoint.endpoint = "https://h:1"', "2: endpoint: it is of a server that has s3:// URLs"),
         ('node.id = "a"\n[tls]', "2: 'certificate' is missing in [tls]"),
         ('node.id = "a"\n[tls]\ncertificate = "c"\nkey = "k"', "3: certificate: there is no file"),
         ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, and needs"),

@@ -56,7 +56,10 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         conflict=ConflictConfig(draw(st.sampled_from(UidConflict))),
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
         content=ContentConfig(draw(st.integers(0, 2**26)), draw(DURATIONS)),
-        checkpoint=CheckpointConfig(draw(paths.map(Path.as_uri) | st.just("s3://b/p"))),
+        checkpoint=draw(
+            st.builds(CheckpointConfig, paths.map(Path.as_uri))
+            | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))
+        ),
         tls=draw(st.none() | st.just(tls)),
     )
 
