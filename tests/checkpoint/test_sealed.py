@@ -30,9 +30,9 @@ def with_checksum(data: bytes) -> bytes:
     return data + sha256(data).digest()
 
 
-def compressed(plain: bytes) -> bytes:
+def compressed(plain: bytes, how: int = zstandard.COMPRESSOBJ_FLUSH_FINISH) -> bytes:
     compressor = zstandard.ZstdCompressor().compressobj()
-    return compressor.compress(plain) + compressor.flush()
+    return compressor.compress(plain) + compressor.flush(how)
 
 
 @given(FRAMES, st.lists(st.integers(0, 3000), max_size=5))
@@ -92,6 +92,7 @@ def test_the_error_says_which_and_what_to_do() -> None:
         (with_checksum(HEAD + compressed(bytes(4)) + compressed(b"")), "something follows its end"),
         (with_checksum(HEAD + compressed((FRAME_BYTES_MAX + 1).to_bytes(4))), "a frame of it has 67108865 bytes"),
         (with_checksum(HEAD + compressed(b"\xff" * 4)), "a frame of it has 4294967295 bytes"),
+        (with_checksum(HEAD + compressed(bytes(4), zstandard.COMPRESSOBJ_FLUSH_BLOCK)), "ends too early"),
         (with_checksum(HEAD), "ends too early"),
         (with_checksum(HEAD + b"no zstd at all"), "damaged: zstd"),
     ],
