@@ -37,6 +37,7 @@ PART_BYTES = 8 * MIB  # of one request: S3 takes 5 MiB to 5 GiB, and 10,000 of t
 READ_BYTES = MIB  # at least, of a part that is read: going to a thread for less would cost more than reading it
 PARTS_AT_ONCE = 2  # of one upload, so 24 MiB of memory with the one that fills up
 NAMES_AT_ONCE = 1000  # of one answer to a listing, and of one request to delete: S3's own limit
+ROLES_HOST = "169.254.169.254"  # asked for the machine's role where the environment has no keys
 REASON_CHARS = 300  # of what obstore says of an error: answers of servers are in it
 
 
@@ -155,7 +156,8 @@ class ObjectStore:
             return ObjectMissingError(f"{where}; does it exist, and the bucket or directory that it is to be in?")
         if self._directory is not None:
             return ObjectStoreError(f"{where}; is there room, and may the directory be written to?")
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in reason:
+        is_refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in reason
+        if is_refused or ROLES_HOST in reason:
             return ObjectStoreError(
                 f"{where}; look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
             )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from obstore.exceptions import GenericError
 
 from benchmarks.proxy import Proxy
 from benchmarks.wire import Address
@@ -145,6 +146,12 @@ async def test_a_bucket_that_is_not_there_is_said_so(server: Address) -> None:
         await put_small(store)
     with pytest.raises(ObjectMissingError, match="NoSuchBucket"):
         await list_all(store)
+
+
+def test_no_credentials_are_said_so() -> None:
+    asked_for_a_role = GenericError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token")
+    error = open_store("http://127.0.0.1:1")._translated("read", "a", asked_for_a_role)
+    assert "look at AWS_ACCESS_KEY_ID" in str(error)
 
 
 @CALLS
