@@ -8,7 +8,6 @@ he has seen may have been damage.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from replicator.store import chain as chains
 from replicator.store.apply import apply_waiting
@@ -49,7 +48,7 @@ def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
         if damage.mailbox_id is not None and damage.kind in _SHOWN and damage.can_be_mended:
             retired[damage.mailbox_id] = None
         if damage.mailbox_id is not None and damage.kind == "chain":
-            tx.memory.chains.pop(damage.mailbox_id, None)
+            tx.memory.chains.pop(damage.mailbox_id, None)  # it may be one that is deleted
     tx.commit.retired += retired
     tx.memory.tree = None
 
@@ -57,7 +56,6 @@ def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
 def _set_chain(tx: Transaction, right: Chain) -> None:
     """On disk and in the writer's memory. What waited for the right head waits no longer."""
     chains.save(tx.connection, right)
-    chain = tx.chain_to_change(right.id, right.user, right.uidvalidity)
-    for one in fields(Chain):
-        setattr(chain, one.name, getattr(right, one.name))
+    tx.memory.chains.pop(right.id, None)
+    tx.chain_to_change(right.id, right.user, right.uidvalidity)  # as saved, in the place of what this batch had changed
     apply_waiting(tx, right.id)

@@ -15,6 +15,7 @@ from protocol.values import UidSet
 from replicator.replication import checking
 from replicator.replication.checking import Checks
 from replicator.status import CheckStatus, TaskName
+from replicator.store import check, sweeps
 from replicator.store.content import StoredText
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
@@ -185,6 +186,34 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
         await nodes.converged()
         assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
         assert await nodes["dc2"].texts("Work") == {1: "at work"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+async def test_slices_join_without_a_seam(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(check, "SLICE_ROWS", size)
+    monkeypatch.setattr(sweeps, "SLICE_ROWS", size)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        for number in range(5):
+            await nodes["dc1"].save(f"more {number}")
+        await nodes.converged()
+        assert (await run(nodes["dc2"])).damage == {}
+        assert (await run(nodes["dc2"], "scrub")).damage == {}
+        damage(
+            nodes["dc2"],
+            f"DELETE FROM by_uid WHERE uid IN (3, 6, 9) AND mailbox = {INBOX}",
+            f"UPDATE by_uid SET uid = 'x' WHERE uid = 5 AND mailbox = {INBOX}",
+            f"DELETE FROM by_guid WHERE uid = 7 AND mailbox = {INBOX}",
+            f"INSERT INTO by_guid VALUES (randomblob(16), {WORK}, 1, 'a', 1, 0)",
+            f"DELETE FROM content WHERE hash = {A_TEXT}",
+        )
+        found = {"by_uid": 5, "by_guid": 2, "content": 1}
+        assert (await run(nodes["dc2"])).damage == found
+        mended = await run(nodes["dc2"], repair=True)
+        assert (mended.damage, mended.unrepaired) == (found, 0)
+        assert (await run(nodes["dc2"])).damage == {}
 
 
 async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -4,6 +4,7 @@ import random
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from protocol.values import Dot
@@ -15,7 +16,7 @@ from replicator.store.proof import log_lacks
 from replicator.store.sweeps import FIRST_POINTER, FIRST_ROW, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
 from tests.store.consistency import check
-from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving, subscribing
+from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode
 from tests.store.test_branches import World
 
@@ -102,6 +103,53 @@ def test_what_the_writer_remembers_is_mended_too() -> None:
     assert node.write(saving(b"text", guid(2))).uids == (2,)
     assert damages(node) == []
     check(node.connection)
+
+
+def test_a_mailbox_that_the_log_does_not_know_is_forgotten() -> None:
+    node, strange = MemoryNode("dc1.a"), bytes(16)
+    node.write(saving(b"text", guid(1)))
+    columns = "?, user, 9, 1, 0, NULL, NULL, context, 0, 0, 0, fingerprint, 0"
+    node.connection.execute(f"INSERT INTO chain SELECT {columns} FROM chain", (strange,))
+    assert node.write(lambda tx: tx.chain(strange)) is not None
+    node.write(partial(compare_and_mend, chain_id=strange, doubted=False))
+    assert node.write(lambda tx: tx.chain(strange)) is None
+    check(node.connection)
+
+
+def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    jobs = (creating("Work", WORK.mailbox_id), subscribing("Work"), renaming(WORK.mailbox_id, "Play"))
+    for job in jobs:
+        node.write(job)
+    created, subscribed, renamed = node.log()
+    other.take(created)
+    other.connection.execute("DELETE FROM folder")
+    other.take(subscribed)  # the writer reads the tree, without its folder
+    other.write(partial(compare_and_mend, chain_id=tree_id(ALICE), doubted=False))
+    other.take(renamed)
+    assert other.digests() == node.digests()
+    check(other.connection)
+
+
+def test_a_log_in_which_two_branches_count_as_applied_is_not_believed() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    node.write(saving(b"text", guid(1)))
+    other.write(saving(b"text", guid(2)))
+    node.take(other.log()[0])
+    node.connection.execute("UPDATE log SET applied = 1")
+    node.connection.execute("DELETE FROM chain")
+    (damage,) = exhausted(Comparison(node.connection, INBOX.mailbox_id)).damages
+    assert (damage.kind, damage.can_be_mended) == ("log", False)
+
+
+def test_flags_in_another_order_are_the_same_flags() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1), flags=["\\Seen", "\\Flagged"]))
+    (packed,) = node.connection.execute("SELECT flags FROM by_uid").fetchone()
+    turned = msgpack.packb(dict(reversed(msgpack.unpackb(packed).items())))
+    assert turned != packed
+    node.connection.execute("UPDATE by_uid SET flags = ?", (turned,))
+    assert damages(node) == []
 
 
 def test_a_row_of_the_past_does_not_take_a_mailbox_back() -> None:
