@@ -87,8 +87,9 @@ class ObjectStore:
     async def put(self, name: str, data: Iterable[bytes]) -> None:
         """Write an object, in place of one that has the name. `data` is iterated over in threads, one at a time.
 
-        If `data` raises, or the call is cancelled, there is no such object; of an upload in parts S3 then keeps what
-        came, out of sight, until the bucket's lifecycle rule for those ends it. Raises ObjectStoreError.
+        If `data` raises, or the call is cancelled before the end, there is no such object. Of an upload in parts S3
+        then keeps what came, out of sight, until the bucket's lifecycle rule for those ends it. Raises
+        ObjectStoreError.
         """
         pieces = iter(data)
 
@@ -98,9 +99,14 @@ class ObjectStore:
         writer = await self._run("write", name, begin)
         while await self._run("write", name, lambda _: _write_part(writer, pieces)):
             pass
-        await self._run("write", name, lambda _: writer.close())
-        if self._directory is not None:
-            await self._run("write", name, lambda _: self._sync(name))
+
+        def finish(_: LocalStore | S3Store) -> None:
+            writer.close()
+            if self._directory is not None:
+                path = self._directory / name
+                _sync(path, *(level for level in path.parents if level.is_relative_to(self._directory)))
+
+        await self._run("write", name, finish)
 
     async def get(self, name: str) -> AsyncGenerator[bytes, None]:
         """An object's bytes, as of one moment, in parts; close it (`contextlib.aclosing`) if that is not at its end.
@@ -146,7 +152,10 @@ class ObjectStore:
 
     def _open(self) -> LocalStore | S3Store:
         if self._directory is not None:
-            return LocalStore(self._directory, automatic_cleanup=True, mkdir=True)
+            new = [level for level in (self._directory, *self._directory.parents) if not level.exists()]
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _sync(*(level.parent for level in new))
+            return LocalStore(self._directory, automatic_cleanup=True)
         return _s3_store(self._url, self._endpoint, self._patience)
 
     def _translated(self, verb: str, name: str, error: Exception) -> ObjectStoreError:
@@ -163,25 +172,22 @@ class ObjectStore:
             )
         return ObjectStoreError(f"{where}; is the server up, and are `checkpoint.url` and `checkpoint.endpoint` right?")
 
-    def _sync(self, name: str) -> None:
-        """Make a file, and the directories that may be new with it, survive a power cut."""
-        assert self._directory is not None
-        path = self._directory / name
-        for there in (path, *path.parents):
-            descriptor = os.open(there, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if there == self._directory.parent:
-                return
-
 
 class _DataError(Exception):
     """What the data of a `put` raised, on its way past the translation of errors."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
+
+
+def _sync(*paths: Path) -> None:
+    """Make files, or what directories list, survive a power cut."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _write_part(writer: obstore.WritableFile, pieces: Iterator[bytes]) -> bool:

@@ -129,9 +129,10 @@ async def test_a_file_and_its_directories_are_on_the_disk_before_put_returns(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", observed)
-    await ObjectStore((tmp_path / "objects").as_uri(), Environment()).put("mail/dc1/a", [b"x"])
-    levels = ["objects/mail/dc1/a", "objects/mail/dc1", "objects/mail", "objects"]
-    assert synced == [*(str(tmp_path / level) for level in levels), str(tmp_path)]
+    await ObjectStore((tmp_path / "new" / "objects").as_uri(), Environment()).put("mail/dc1/a", [b"x"])
+    made = ["new", ""]
+    written = ["new/objects/mail/dc1/a", "new/objects/mail/dc1", "new/objects/mail", "new/objects"]
+    assert synced == [str(tmp_path / level) for level in (*made, *written)]
 
 
 async def test_a_full_or_forbidden_directory_is_named(tmp_path: Path) -> None:
