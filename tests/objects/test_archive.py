@@ -121,12 +121,22 @@ async def test_a_later_manifest_is_newer_whatever_the_clock_says(archive: Archiv
 
 
 async def test_a_checkpoint_that_is_not_there_or_another_is_said_so(archive: Archive, store: ObjectStore) -> None:
-    with pytest.raises(ObjectMissingError, match=checkpoint_name(HOME, HEAD).replace("+", r"\+")):
+    with pytest.raises(ObjectMissingError, match=checkpoint_name(HOME, HEAD)):
         [change async for change in archive.changes(HOME, HEAD)]
     other = HEAD._replace(dot=Dot("dc1.x", 8))
     await store.put(checkpoint_name(HOME, other), write_mailbox(HEAD, MAILBOX, [ROW]))
     with pytest.raises(UnreadableError, match="not of what its name says"):
         [change async for change in archive.changes(HOME, other)]
+
+
+async def test_a_checkpoint_that_is_cut_short_is_not_taken_for_whole(archive: Archive) -> None:
+    data = b"".join(write_mailbox(HEAD, MAILBOX, [ROW]))
+    for length in (0, 40, len(data) - 1):
+        await archive.save(HEAD, [data[:length]])
+        with pytest.raises(UnreadableError, match=checkpoint_name(HOME, HEAD)):
+            [change async for change in archive.changes(HOME, HEAD)]
+    await archive.save(HEAD, [data])
+    assert len([change async for change in archive.changes(HOME, HEAD)]) == 1
 
 
 async def test_what_lies_beside_manifests_is_no_matter(archive: Archive, store: ObjectStore) -> None:
