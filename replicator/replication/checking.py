@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -23,12 +23,15 @@ from replicator.status import CheckStatus, Finding, TaskName
 from replicator.store import reading, sweeps
 from replicator.store.check import Comparison, Damage, chain_ids
 from replicator.store.content import StoredText, read_text, replace_text
+from replicator.store.history import HASH_BYTES
 from replicator.store.mending import compare_and_mend, mend, mend_strays
 from replicator.store.proof import log_lacks
 from replicator.store.store import Reader, Store
 from replicator.store.sweeps import Slice
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FetchContent: TypeAlias = Callable[[bytes], Awaitable[bytes | None]]
 
@@ -166,7 +169,7 @@ class _Work:
         doubted = await self._unseen_chains()
         for chain_id in sorted(doubted):
             await self._compare(chain_id, doubted=True)
-        after = b""
+        after: bytes | None = None
         while some := await self._reader.read(partial(chain_ids, after=after)):
             after = some[-1]
             for chain_id in some:
@@ -247,10 +250,10 @@ class _Work:
     # ---- pass 2
 
     async def _sweep_pointers(self) -> None:
-        at: sweeps.PointerKey | None = sweeps.FIRST_POINTER
+        at: sweeps.Key | None = sweeps.FIRST
         while at is not None:
             query = partial(sweeps.stray_pointers, after=at)
-            part: Slice[sweeps.PointerKey, Damage] = await self._reader.read(query)
+            part: Slice[sweeps.Key, Damage] = await self._reader.read(query)
             if part.found:
                 part = await self._reader.read(query)
             await self._mend_strays([damage for damage in part.found if not self._is_known(damage)])
@@ -258,10 +261,10 @@ class _Work:
             at = part.after
 
     async def _sweep_rows(self, suspects: set[bytes] | frozenset[bytes]) -> None:
-        at: sweeps.RowKey | None = sweeps.FIRST_ROW
+        at: sweeps.Key | None = sweeps.FIRST
         while at is not None:
             query = partial(sweeps.stray_rows, after=at, suspects=suspects)
-            part: Slice[sweeps.RowKey, Damage] = await self._reader.read(query)
+            part: Slice[sweeps.Key, Damage] = await self._reader.read(query)
             if part.found:
                 part = await self._reader.read(query)
             found = [damage for damage in part.found if not self._is_known(damage)]
@@ -291,7 +294,7 @@ class _Work:
         if await self._reader.read(partial(read_text, content_hash=content_hash)) is not None:
             return
         text: bytes | None = None
-        if self._task.repair:
+        if self._task.repair and _is_hash(content_hash):
             with trio.move_on_after(FETCH_TIMEOUT_S):
                 text = await self._fetch(content_hash)
         self._healed[content_hash] = text is not None
@@ -336,6 +339,19 @@ class _Work:
 
 
 def _finding(damage: Damage, name: str | None, what: str, done: str | None) -> Finding:
-    folder = name or (damage.mailbox_id.hex() if damage.mailbox_id is not None else None)
-    named = damage.content_hash or damage.guid
-    return Finding(damage.kind, damage.user, folder, damage.uid, named.hex() if named else None, what, done)
+    """Columns that were tampered with may hold anything: what is not of its type is left out."""
+    folder = _as(str, name) or _hexadecimal(damage.mailbox_id)
+    guid = _hexadecimal(damage.content_hash) or _hexadecimal(damage.guid)
+    return Finding(damage.kind, _as(str, damage.user), folder, _as(int, damage.uid), guid, what, done)
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == HASH_BYTES
+
+
+def _as(kind: type[T], value: T | None) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _hexadecimal(value: bytes | None) -> str | None:
+    return value.hex() if isinstance(value, bytes) else None

@@ -7,6 +7,7 @@ What is found carries the statements that mend it, for `mending` to run in the w
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -28,6 +29,8 @@ from resync.tree import TreeState
 
 SLICE_ROWS = 1000  # some 20 ms of a reader's thread
 
+LOWEST = -math.inf  # before all else in SQLite's order: keys that were tampered with may be of any type
+
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
 
@@ -38,7 +41,10 @@ _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
 
 _COUNTED = (
     "user", "head", "context", "uidnext", "highestmodseq", "risen", "messages", "unseen", "size_bytes", "fingerprint",
+    "is a tree",
 )  # fmt: skip
+_FOLDER = ("mailbox id", "user", "name", "UIDVALIDITY", "deleted", "time", "node")
+_SUBSCRIPTION = ("user", "name", "subscribed", "time", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,10 @@ def stored_chain(connection: sqlite3.Connection, chain_id: bytes) -> Columns | N
     return row
 
 
-def chain_ids(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
-    """A slice of all mailboxes and trees, by id."""
-    cursor = connection.execute("SELECT id FROM chain WHERE id > ? ORDER BY id LIMIT ?", (after, SLICE_ROWS))
+def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> list[bytes]:
+    """A slice of all mailboxes and trees, by id; None: the first one."""
+    above = LOWEST if after is None else after
+    cursor = connection.execute("SELECT id FROM chain WHERE id > ? ORDER BY id LIMIT ?", (above, SLICE_ROWS))
     return [chain_id for (chain_id,) in cursor]
 
 
@@ -187,7 +194,8 @@ class Comparison:
         for mailbox_id, expected in ((key, _folder_columns(folder)) for key, folder in state.folders.items()):
             if (row := shown_folders.pop(mailbox_id, None)) != expected:
                 mend: Statement = ("REPLACE INTO folder VALUES (?,?,?,?,?,?,?)", expected)
-                self._folder(mailbox_id, f"{_changed(row)}; should be {expected[2]!r}", user, mend)
+                what = f"{expected[2]!r} is missing" if row is None else _difference(_FOLDER, row, expected)
+                self._folder(mailbox_id, what, user, mend)
         for mailbox_id, row in shown_folders.items():
             mend = ("DELETE FROM folder WHERE mailbox_id = ?", (mailbox_id,))
             self._folder(mailbox_id, f"{row[2]!r} is not in the log", user, mend)
@@ -195,10 +203,11 @@ class Comparison:
         for name, expected in ((key, _subscription_columns(one)) for key, one in state.subscriptions.items()):
             if (row := shown_names.pop(name, None)) != expected:
                 mend = ("REPLACE INTO subscription VALUES (?,?,?,?,?)", expected)
-                self._subscription(f"of {name!r} {_changed(row)}", user, mend)
+                what = "is missing" if row is None else _difference(_SUBSCRIPTION, row, expected)
+                self._subscription(f"of {name!r}: {what}", user, mend)
         for name in shown_names:
             mend = ("DELETE FROM subscription WHERE user = ? AND name = ?", (user, name))
-            self._subscription(f"of {name!r} is not in the log", user, mend)
+            self._subscription(f"of {name!r}: is not in the log", user, mend)
         return len(state.folders) + len(state.subscriptions)
 
     def _folder(self, mailbox_id: bytes, what: str, user: str, mend: Statement) -> None:
@@ -215,12 +224,9 @@ class Comparison:
             what = "is missing" if self.stored is None else "cannot be read"
             self._found("chain", what, chain)
             return
-        wrong = [name for name in _COUNTED if getattr(shown, name) != getattr(chain, name)]
-        if (shown.uidvalidity == 0) != (chain.uidvalidity == 0):
-            wrong.append("uidvalidity")
-        if wrong:
-            said = (f"{name} is {_short(getattr(shown, name))}, not {_short(getattr(chain, name))}" for name in wrong)
-            self._found("chain", "; ".join(said), chain)
+        is_, should = ([_shown(one, name) for name in _COUNTED] for one in (shown, chain))
+        if is_ != should:
+            self._found("chain", _difference(_COUNTED, is_, should), chain)
 
     def _found(
         self, kind: str, what: str, chain: Chain | None, row: Row | None = None, mends: tuple[Statement, ...] = ()
@@ -273,8 +279,21 @@ def _subscription_columns(one: SubscriptionState) -> Columns:
     return (*one[:2], int(one.subscribed), *one[3:])
 
 
-def _changed(row: Columns | None) -> str:
-    return "is missing" if row is None else f"is not as in the log ({', '.join(map(_short, row))})"
+def _shown(chain: Chain, name: str) -> object:
+    """One of `_COUNTED`."""
+    match name:
+        case "fingerprint":
+            return f"{chain.fingerprint:x}"
+        case "is a tree":
+            return chain.uidvalidity == 0
+        case _:
+            return getattr(chain, name)
+
+
+def _difference(names: Sequence[str], is_: Sequence[object], should: Sequence[object]) -> str:
+    """In words."""
+    pairs = zip(names, is_, should, strict=True)
+    return "; ".join(f"{name}: {_short(one)}, not {_short(other)}" for name, one, other in pairs if one != other)
 
 
 def _short(value: object) -> str:

@@ -65,6 +65,8 @@ def _last_past(connection: sqlite3.Connection, chain_id: bytes) -> Past | None:
     past = past_at(connection, head[1], detours=True)
     if past is None:
         raise ContradictionError(f"no way leads to {head[1]}")
+    if past.chain_id != chain_id:
+        raise ContradictionError(f"{head[1]} is an entry of another mailbox")
     if any(past.state.context.get(origin, 0) < seq for origin, seq in seen.items()):
         raise ContradictionError("entries of two branches count as applied")
     return past

@@ -14,7 +14,7 @@ import msgpack
 
 from protocol.values import Dot
 from replicator.store import reading
-from replicator.store.check import SLICE_ROWS, Damage
+from replicator.store.check import LOWEST, SLICE_ROWS, Damage
 from replicator.store.content import read_text
 
 SLICE_BYTES = 4 << 20  # of compressed texts
@@ -22,11 +22,9 @@ SLICE_BYTES = 4 << 20  # of compressed texts
 K = TypeVar("K")
 F = TypeVar("F")
 
-PointerKey: TypeAlias = tuple[bytes, bytes]
-RowKey: TypeAlias = tuple[bytes, int]
+Key: TypeAlias = tuple[object, object]
 
-FIRST_POINTER: PointerKey = (b"", b"")
-FIRST_ROW: RowKey = (b"", 0)
+FIRST: Key = (LOWEST, LOWEST)
 
 _TAKE_POINTER = (
     "DELETE FROM by_guid WHERE guid = ? AND mailbox = ? AND NOT EXISTS (SELECT 1 FROM by_uid u"
@@ -66,7 +64,7 @@ def _has_seen(context: bytes | None, origin: str, seq: int) -> bool:
         return False
 
 
-def stray_pointers(connection: sqlite3.Connection, after: PointerKey) -> Slice[PointerKey, Damage]:
+def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Damage]:
     """Rows of by_guid that lead to no row of by_uid, or to another message's."""
     pointers = connection.execute(
         "SELECT g.guid, g.mailbox, g.uid, u.guid, c.user FROM by_guid g"
@@ -84,8 +82,8 @@ def stray_pointers(connection: sqlite3.Connection, after: PointerKey) -> Slice[P
 
 
 def stray_rows(
-    connection: sqlite3.Connection, after: RowKey, suspects: Container[bytes] = frozenset()
-) -> Slice[RowKey, Damage]:
+    connection: sqlite3.Connection, after: Key, suspects: Container[bytes] = frozenset()
+) -> Slice[Key, Damage]:
     """Rows of by_uid in mailboxes that there are not, and such whose text is missing, or is one of the suspects."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.guid, u.content_hash, u.origin, u.seq, c.user, c.id IS NULL, t.hash IS NULL"
@@ -153,6 +151,8 @@ def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, byte
 def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """About how many entries, rows of messages and contents there are."""
     entries = reading.log_end(connection)
-    messages: int = connection.execute("SELECT COALESCE(SUM(messages), 0) FROM chain").fetchone()[0]
+    messages = int(
+        connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
+    )  # no sum of damage is too large
     contents: int = connection.execute("SELECT COALESCE(MAX(id), 0) FROM content").fetchone()[0]
     return entries, messages, contents

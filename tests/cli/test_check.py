@@ -65,7 +65,7 @@ def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) 
     assert report["findings"] == [
         {
             "kind": "chain", "user": "alice", "folder": "INBOX", "uid": None, "guid": None,
-            "what": "messages is 9, not 2", "done": "rebuilt from the log",
+            "what": "messages: 9, not 2", "done": "rebuilt from the log",
         }
     ]  # fmt: skip
 

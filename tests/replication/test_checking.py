@@ -3,8 +3,9 @@
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ DAMAGES = [
     Planted("context no map", [f"UPDATE chain SET context = x'01' WHERE id = {INBOX}"], {"chain": 1}),
     Planted("head wrong", [f"UPDATE chain SET head_seq = 2 WHERE id = {INBOX}"], {"chain": 1}),
     Planted("head gone", [f"UPDATE chain SET head_seq = NULL, head_origin = NULL WHERE id = {INBOX}"], {"chain": 1}),
+    Planted("kind wrong", [f"UPDATE chain SET uidvalidity = 0 WHERE id = {INBOX}"], {"chain": 1}),
     Planted("user wrong", [f"UPDATE chain SET user = 'eve' WHERE id = {WORK}"], {"chain": 1}),
     Planted("chain deleted", [f"DELETE FROM chain WHERE id = {INBOX}"], {"chain": 1}),
     Planted("tree's chain deleted", [f"DELETE FROM chain WHERE id = {TREE}"], {"chain": 1}),
@@ -186,6 +188,57 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
         await nodes.converged()
         assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
         assert await nodes["dc2"].texts("Work") == {1: "at work"}
+
+
+ANYTHING = ["7", "-1", "9223372036854775807", "1.5", "''", "'text'", "x''", "x'ff'", "randomblob(5000)"]
+COLUMNS = {
+    "by_uid": [*ROW.split(", "), "mailbox"],
+    "by_guid": ["guid", "mailbox", "uid", "origin", "seq", "change"],
+    "chain": [
+        "id", "user", "uidnext", "highestmodseq", "head_origin", "head_seq", "context", "messages", "unseen",
+        "size_bytes", "fingerprint", "risen",
+    ],
+    "folder": ["mailbox_id", "user", "name", "uidvalidity", "deleted", "time", "sid"],
+    "subscription": ["user", "name", "subscribed", "time", "sid"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+async def test_whatever_a_column_holds_is_mended(tmp_path: Path, autojump_clock: MockClock, table: str) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        path = nodes["dc2"].config.node.data / "node.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            whole = connection.execute(f"SELECT * FROM {table}").fetchall()
+            places = ",".join("?" * len(whole[0]))
+            for column, value in product(COLUMNS[table], ANYTHING):
+                one = f"(SELECT {column} FROM {table} LIMIT 1)"
+                with suppress(sqlite3.IntegrityError):
+                    connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {column} = {one}")
+                await run(nodes["dc2"])
+                await run(nodes["dc2"], repair=True)
+                await run(nodes["dc2"], "scrub")
+                found = connection.execute(f"SELECT * FROM {table}").fetchall()
+                assert sorted(map(repr, found)) == sorted(map(repr, whole)), (column, value)
+                connection.execute(f"DELETE FROM {table}")
+                connection.executemany(f"INSERT INTO {table} VALUES ({places})", whole)
+
+
+@pytest.mark.parametrize("column", ["hash", "body"])
+async def test_whatever_a_text_is_its_messages_get_theirs(
+    tmp_path: Path, autojump_clock: MockClock, column: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        with closing(sqlite3.connect(nodes["dc2"].config.node.data / "node.db", isolation_level=None)) as connection:
+            for value in ANYTHING:
+                changed = connection.execute(f"UPDATE content SET {column} = {value} WHERE hash = {A_TEXT}").rowcount
+                healed = await run(nodes["dc2"], "scrub")
+                assert changed == 1
+                assert healed.repaired == 1
+                assert healed.unrepaired == (column == "hash"), "a text under a name that is nobody's stays"
+                connection.execute("DELETE FROM content WHERE hash NOT IN (SELECT content_hash FROM by_uid) AND id > 1")
+        assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -13,7 +13,7 @@ from replicator.store.check import Comparison, chain_ids, exhausted
 from replicator.store.mending import compare_and_mend, mend
 from replicator.store.past import past_at
 from replicator.store.proof import log_lacks
-from replicator.store.sweeps import FIRST_POINTER, FIRST_ROW, stray_pointers, stray_rows, strays_of_trees, unseen_chains
+from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
 from tests.store.consistency import check
 from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
@@ -24,11 +24,11 @@ from tests.store.test_branches import World
 def damages(node: MemoryNode) -> list[tuple[str, str]]:
     """All that a check finds."""
     connection = node.connection
-    compared = [exhausted(Comparison(connection, chain_id)) for chain_id in chain_ids(connection, b"")]
+    compared = [exhausted(Comparison(connection, chain_id)) for chain_id in chain_ids(connection)]
     found = [damage for comparison in compared for damage in comparison.damages]
     found += strays_of_trees(connection)
-    found += stray_rows(connection, FIRST_ROW).found
-    found += stray_pointers(connection, FIRST_POINTER).found
+    found += stray_rows(connection, FIRST).found
+    found += stray_pointers(connection, FIRST).found
     unseen = [("chain", chain_id.hex()) for chain_id in unseen_chains(connection, 0).found]
     return unseen + [(damage.kind, damage.what) for damage in found]
 
@@ -57,7 +57,7 @@ def test_whatever_is_lost_of_the_projections_comes_back(seed: int) -> None:
         for table in ("by_uid", "by_guid", "folder", "subscription"):
             node.connection.execute(f"DELETE FROM {table} WHERE abs(random()) % ? = 0", (rng.randint(1, 4),))
         node.connection.execute("UPDATE chain SET unseen = unseen + 1, fingerprint = zeroblob(16), messages = 0")
-        for chain_id in chain_ids(node.connection, b""):
+        for chain_id in chain_ids(node.connection):
             node.write(partial(compare_and_mend, chain_id=chain_id, doubted=False))
         assert (node.digests(), damages(node)) == (before, [])
         check(node.connection)
@@ -204,12 +204,23 @@ def test_a_log_that_cannot_be_read_is_said_to_be_so(body: bytes) -> None:
     assert (damage.kind, damage.can_be_mended) == ("log", False)
 
 
+def test_an_entry_that_the_log_lists_under_another_mailbox_takes_none_back() -> None:
+    node, strange = MemoryNode("dc1.a"), bytes(16)
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    node.connection.execute("UPDATE log SET chain = ? WHERE seq = 1", (strange,))
+    assert unseen_chains(node.connection, 0).found == [strange]
+    done = node.write(partial(compare_and_mend, chain_id=strange, doubted=True))
+    assert [(damage.kind, damage.can_be_mended) for damage in done.damages] == [("log", False)]
+    assert node.write(saving(b"text", guid(3))).uids == (3,)
+
+
 def test_rows_whose_entry_the_log_has_lost_are_left_alone() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1)))
     for table in ("log", "chain"):
         node.connection.execute(f"DELETE FROM {table}")
-    (damage,) = stray_rows(node.connection, FIRST_ROW).found
+    (damage,) = stray_rows(node.connection, FIRST).found
     assert (damage.kind, damage.can_be_mended) == ("by_uid", False)
 
 
