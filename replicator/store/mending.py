@@ -25,7 +25,7 @@ def mend(tx: Transaction, comparison: Comparison) -> bool:
     if stored_chain(tx.connection, comparison.chain_id) != comparison.stored:
         return False
     mend_strays(tx, comparison.damages)
-    if comparison.chain is not None and comparison.damages:
+    if comparison.chain is not None and any(damage.kind == "chain" for damage in comparison.damages):
         _set_chain(tx, comparison.chain)
     return True
 
@@ -48,14 +48,13 @@ def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
         if damage.mailbox_id is not None and damage.kind in _SHOWN and damage.can_be_mended:
             retired[damage.mailbox_id] = None
         if damage.mailbox_id is not None and damage.kind == "chain":
-            tx.memory.chains.pop(damage.mailbox_id, None)  # it may be one that is deleted
+            tx.memory.chains.pop(damage.mailbox_id, None)
     tx.commit.retired += retired
     tx.memory.tree = None
 
 
 def _set_chain(tx: Transaction, right: Chain) -> None:
-    """On disk and in the writer's memory. What waited for the right head waits no longer."""
+    """On disk and, read anew, in the writer's memory. What waited for the right head waits no longer."""
     chains.save(tx.connection, right)
-    tx.memory.chains.pop(right.id, None)
     tx.chain_to_change(right.id, right.user, right.uidvalidity)  # as saved, in the place of what this batch had changed
     apply_waiting(tx, right.id)

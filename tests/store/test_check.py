@@ -105,6 +105,17 @@ def test_what_the_writer_remembers_is_mended_too() -> None:
     check(node.connection)
 
 
+def test_counters_that_a_batch_has_changed_are_mended_with_it() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    node.connection.execute("UPDATE chain SET messages = 8")
+    node._writer._undo()  # it reads again what is on disk
+    mending = partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False)
+    node.write_together([flagging(1, added=["\\Flagged"]), mending])
+    assert damages(node) == []
+    check(node.connection)
+
+
 def test_a_mailbox_that_the_log_does_not_know_is_forgotten() -> None:
     node, strange = MemoryNode("dc1.a"), bytes(16)
     node.write(saving(b"text", guid(1)))
@@ -124,6 +135,7 @@ def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:
     created, subscribed, renamed = node.log()
     other.take(created)
     other.connection.execute("DELETE FROM folder")
+    other._writer._undo()
     other.take(subscribed)  # the writer reads the tree, without its folder
     other.write(partial(compare_and_mend, chain_id=tree_id(ALICE), doubted=False))
     other.take(renamed)
