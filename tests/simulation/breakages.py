@@ -92,10 +92,6 @@ BREAKAGES = (
         'return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"', 'return f"{sid}.1"',
     ),
     Breakage(
-        "uidvalidity", "two folders that become one keep a UIDVALIDITY", "resync/tree.py",
-        "first._replace(uidvalidity=next(uidvalidities))", "first",
-    ),
-    Breakage(
         "copy", "a COPY believes the UID and not the GUID", "replicator/store/numbering.py",
         "if row is None or row.guid != want.guid:", "if row is None:",
         "test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid",
