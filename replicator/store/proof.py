@@ -33,9 +33,9 @@ def proven_past(connection: sqlite3.Connection, chain_id: bytes, shown: Chain | 
 
 def log_lacks(connection: sqlite3.Connection) -> int:
     """How many entries came here that the log has no longer."""
-    came: int = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM origin").fetchone()[0]
-    here: int = connection.execute("SELECT COUNT(*) FROM log").fetchone()[0]
-    return came - here
+    query = "SELECT (SELECT COALESCE(SUM(seq), 0) FROM origin) - (SELECT COUNT(*) FROM log)"  # as of one moment
+    lacking: int = connection.execute(query).fetchone()[0]
+    return lacking
 
 
 def _shown_past(connection: sqlite3.Connection, chain_id: bytes, shown: Chain | None) -> Past | None:
