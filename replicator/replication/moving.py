@@ -117,15 +117,6 @@ class Mover:
             raise UnavailableError(
                 reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
             )
-        await self._wait_for_root(key, node)
-
-    async def _wait_for_root(self, key: MailboxKey, master: str) -> None:
-        """Return when the root has heard of the move; after the timeout in any case, for another may have followed."""
-        with trio.move_on_after(self._timeout_s):
-            named = None
-            while named != master:
-                named = await self._mastership.root_names(key)
-                await trio.sleep(0 if named == master else RETRY_S)
 
     def _unreachable(self, node: str) -> str:
         return f"{node} cannot be reached from {self._mastership.sid}; try again when it can"

@@ -186,6 +186,7 @@ async def test_all_who_knew_the_master_know_it_after_a_move(
         await nodes.converged()
         inbox = await nodes[at].inbox()
         await nodes[at].coordinator.mover.move_to(inbox, to)
+        await trio.sleep(0.1)  # the root hears of it
         assert [await node.coordinator.mover.master_of(inbox) for node in nodes.all()] == [to, to, to]
 
 
