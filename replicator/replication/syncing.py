@@ -34,6 +34,7 @@ from resync.tree import TreeState
 
 MAX_SNAPSHOTS, MAX_ITEMS = 64, 1 << 22  # kept for others: 128 MiB, or one that is larger
 ROWS_AT_ONCE = 1000  # of one question, some 200 KiB
+ANSWER_BYTES = 4 << 20  # of rows, and one more: rows with very many flags are answered in part, and asked for again
 TRIES = 5  # of a mailbox that changes meanwhile
 
 SyncCommand = SyncMailbox | Ranges | Rows | SyncEnd
@@ -108,7 +109,16 @@ class Snapshots:
         if any(snapshot.fingerprints.hash_of(key) != value for key, value in _hashed(keys, found)):
             self._snapshots.pop(number, None)
             return Refused(RefusalCode.TOO_OLD, "rows have changed since the snapshot")
-        return Content(bulk.pack_items(found.values()))
+        return Content(bulk.pack_items(_that_fit(found.values())))
+
+
+def _that_fit(items: Iterable[Item]) -> Iterable[Item]:
+    room = ANSWER_BYTES
+    for item in items:
+        yield item
+        room -= len(bulk.pack_items([item]))
+        if room <= 0:
+            return
 
 
 def _hashed(keys: Iterable[bytes], found: dict[bytes, Item]) -> Iterable[tuple[bytes, int | None]]:
@@ -117,6 +127,8 @@ def _hashed(keys: Iterable[bytes], found: dict[bytes, Item]) -> Iterable[tuple[b
 
 async def state_at(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> tuple[Chain, State] | None:
     """What a node shows of the mailbox: its head's numbers and all rows. None if it shows nothing of it.
+
+    Waits as long as the link lasts.
 
     Raises UnavailableError if it cannot be asked, or tells what cannot be, or if the mailbox does not keep still;
     LinkDownError.
@@ -150,27 +162,32 @@ async def state_at(store: Store, mastership: Mastership, sid: str, key: MailboxK
 
 
 async def _learn(
-    store: Store, link: PeerLink, sid: str, asked: c.Snapshot, items: dict[bytes, Item]
+    store: Store, link: PeerLink, sid: str, asked: c.Snapshot, ours: dict[bytes, Item]
 ) -> tuple[dict[bytes, Item], bool]:
     """The rows, as far as the snapshot lasts, and whether they are all of it. Raises ValueError, LinkDownError."""
-    ours = await store.read(lambda _: Fingerprints((key, bulk.hash_of(item)) for key, item in items.items()))
-    comparison = Comparison(ours, Fingerprint(asked.size, int.from_bytes(asked.total)))
+    compared = await store.read(lambda _: Fingerprints((key, bulk.hash_of(item)) for key, item in ours.items()))
+    comparison = Comparison(compared, Fingerprint(asked.size, int.from_bytes(asked.total)))
     while not comparison.is_done:
         prefixes = comparison.questions()
         reply = await link.request(Ranges(asked.number, prefixes, sid))
         if not isinstance(reply, Content):
-            return items, False
+            return ours, False
         for prefix, answer in zip(prefixes, bulk.unpack_answers(reply.message), strict=True):
             comparison.take(prefix, answer)
     difference = comparison.difference()
     surplus = set(difference.only_ours)
-    known = {key: item for key, item in items.items() if key not in surplus}
+    known = {key: item for key, item in ours.items() if key not in surplus}
     wanted = sorted((*difference.only_theirs, *difference.differing))
-    for start in range(0, len(wanted), ROWS_AT_ONCE):
-        reply = await link.request(Rows(asked.number, bulk.pack_keys(wanted[start : start + ROWS_AT_ONCE]), sid))
+    while wanted:
+        some = wanted[:ROWS_AT_ONCE]
+        reply = await link.request(Rows(asked.number, bulk.pack_keys(some), sid))
         if not isinstance(reply, Content):
             return known, False
-        known |= {bulk.key_of(item): item for item in bulk.unpack_items(reply.message)}
+        items = bulk.unpack_items(reply.message)
+        if not items or [bulk.key_of(item) for item in items] != some[: len(items)]:
+            raise ValueError("other rows came than were asked for")
+        known |= dict(zip(some, items, strict=False))
+        del wanted[: len(items)]
     await link.request(SyncEnd(asked.number, sid))
     total = await store.read(lambda _: Fingerprints((key, bulk.hash_of(item)) for key, item in known.items()).of(""))
     if total != comparison.theirs:

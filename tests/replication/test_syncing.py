@@ -51,9 +51,11 @@ def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.parametrize("answer_bytes", [syncing.ANSWER_BYTES, 1, 1000])
 async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
 ) -> None:
+    monkeypatch.setattr(syncing, "ANSWER_BYTES", answer_bytes)
     async with cluster(tmp_path, autojump_clock) as nodes:
         one, other = nodes["dc1"], nodes["dc3"]
         for number in range(60):
