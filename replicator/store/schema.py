@@ -11,7 +11,7 @@ from pathlib import Path
 from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -44,7 +44,8 @@ CREATE TABLE waiting (                              -- which entries wait for wh
 CREATE TABLE origin (                               -- the context of the log as a whole
     name         TEXT PRIMARY KEY,
     seq          INTEGER NOT NULL,
-    offset_bytes INTEGER NOT NULL
+    offset_bytes INTEGER NOT NULL,
+    collected    INTEGER NOT NULL                   -- entries up to here are not in the log any more
 ) WITHOUT ROWID;
 
 CREATE TABLE chain (                                -- one row a mailbox, one a folder tree
@@ -115,6 +116,17 @@ CREATE TABLE content (
     id   INTEGER PRIMARY KEY,                       -- keeps texts in order of arrival on disk
     hash BLOB NOT NULL UNIQUE,                      -- SHA-256 of the message text
     body BLOB NOT NULL                              -- zstd
+);
+
+CREATE TABLE lacking (                              -- texts of messages that came without theirs, to be fetched
+    received_ms INTEGER NOT NULL,
+    hash        BLOB NOT NULL,
+    PRIMARY KEY (received_ms, hash)
+) WITHOUT ROWID;
+
+CREATE TABLE clock (                                -- one row: the latest stamp of what is in no log of this node
+    id   INTEGER PRIMARY KEY,
+    time INTEGER NOT NULL
 );
 
 CREATE TABLE identity (                             -- one row: whose database this is

@@ -49,10 +49,11 @@ class Commit:
 
 @dataclass(slots=True)
 class Origin:
-    """How much of one origin's log is here."""
+    """How much of one origin's log is here: entries after `collected`, up to `seq`."""
 
     seq: int = 0
     offset_bytes: int = 0
+    collected: int = 0
 
 
 class Memory:
@@ -60,8 +61,8 @@ class Memory:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.chains: dict[bytes, Chain] = {}
-        rows = connection.execute("SELECT name, seq, offset_bytes FROM origin")
-        self.origins = {name: Origin(seq, offset) for name, seq, offset in rows}
+        rows = connection.execute("SELECT name, seq, offset_bytes, collected FROM origin")
+        self.origins = {name: Origin(*numbers) for name, *numbers in rows}
         self.tree: tuple[bytes, Dot, TreeState] | None = None  # as the last entry of another node has left it
 
     def take_tree(self, chain: Chain) -> TreeState | None:
@@ -159,8 +160,8 @@ class Transaction:
         for name in self.commit.context:
             origin = self.memory.origins[name]
             self.connection.execute(
-                "INSERT OR REPLACE INTO origin (name, seq, offset_bytes) VALUES (?,?,?)",
-                (name, origin.seq, origin.offset_bytes),
+                "INSERT OR REPLACE INTO origin (name, seq, offset_bytes, collected) VALUES (?,?,?,?)",
+                (name, origin.seq, origin.offset_bytes, origin.collected),
             )
         return self.commit
 

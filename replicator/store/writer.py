@@ -143,9 +143,10 @@ class Writer:
 
 
 def _last_time(connection: sqlite3.Connection) -> int:
-    """The latest stamp in the log that a clock can have given: each origin's last entry has its latest."""
+    """The latest stamp here that a clock can have given: each origin's last entry in the log has its latest."""
     last: int | None = connection.execute(
-        "SELECT MAX(l.time) FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq WHERE l.time <= ?",
+        "SELECT MAX(time) FROM (SELECT l.time FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq"
+        " UNION ALL SELECT time FROM clock) WHERE time <= ?",
         (FOLLOWED_MAX_MS << COUNTER_BITS,),
     ).fetchone()[0]
     return last or 0
