@@ -26,10 +26,11 @@ from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
-from replicator.replication.checking import Checks
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.jobs import tasks_of
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.replication.tasks import Tasks
 from replicator.store import schema
 from replicator.store.store import Store
 from replicator.users import UserDirectory
@@ -61,15 +62,15 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
         users = UserDirectory(config.users.passwd_file)
         users.refresh()  # a file that is not there is warned of now, not when the first mail comes
         report = Report(coordinator, store, environment, registry, problems=users.unreadable)
-        checks = Checks(store, environment, coordinator.fetch_content)
+        tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
-            config, tls, coordinator, mail=mail, users=users, report=report, checks=checks, registry=registry
+            config, tls, coordinator, mail=mail, users=users, report=report, tasks=tasks, registry=registry
         )
         async with trio.open_nursery() as nursery:
             listeners = [(await _listen(address), handler) for address, handler in handlers]
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
-            nursery.start_soon(checks.run)
+            nursery.start_soon(tasks.run)
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, _guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
@@ -84,7 +85,7 @@ def _doors(
     mail: ClusterMail,
     users: UserDirectory,
     report: Report,
-    checks: Checks,
+    tasks: Tasks,
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
     """What listens where."""
@@ -99,7 +100,7 @@ def _doors(
             mail=mail,
             status=report,
             masters=coordinator.mover,
-            checks=checks,
+            tasks=tasks,
             users=users,
             registry=registry,
             metrics=http_metrics,

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
-
-TaskName: TypeAlias = Literal["check", "scrub"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,48 +63,3 @@ class NodeStatus:
     when_short: str  # `durability.when_short`: "proceed" or "refuse"
     copies_reachable: int  # nodes that can have a change on disk now, this one included
     links: tuple[LinkStatus, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is wrong in a node's database, and what was done about it.
-
-    `kind` is the table in which it is: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription,
-    content or log.
-    """
-
-    kind: str
-    user: str | None
-    folder: str | None  # its name, or the mailbox id where no name is known
-    uid: int | None
-    guid: str | None  # hexadecimal; of a content its SHA-256
-    what: str
-    done: str | None  # how it was mended; None: it was not
-
-
-@dataclass(frozen=True, slots=True)
-class CheckStatus:
-    """A check or scrub of a node, the last or the present one of its kind."""
-
-    task: TaskName
-    state: str  # running, done, cancelled or failed
-    repair: bool
-    rate: int | None  # rows a second
-    started_ms: int
-    ended_ms: int | None
-    done: int  # rows and contents that were read
-    total: int  # of `done`, as far as that could be told when it began
-    mailboxes: int  # and folder trees
-    rows: int
-    contents: int
-    damage: dict[str, int]  # findings of each kind
-    repaired: int
-    unrepaired: int
-    findings: tuple[Finding, ...]  # none while it is running
-    left_out: int  # findings beyond those that are listed
-    error: str | None  # why it failed
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it goes on."""
-        return self.state == "running"

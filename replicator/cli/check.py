@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from replicator.cli.client import NodeClient
+from replicator.cli.client import CHECK, SCRUB, TaskKind
+from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import NodeUrl, one_node
-from replicator.status import CheckStatus, Finding, TaskName
+from replicator.tasks import CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
 
 LEFT_AS_IT_IS = "nothing"
 
@@ -32,7 +31,7 @@ def check(config_file: Path | None, url: str | None, rate: int | None, *, repair
     Messages, indexes, counters, folders and subscriptions; and whether the text of each message is there, which `scrub`
     reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1 otherwise.
     """
-    _run(one_node(config_file, url), "check", repair=repair, rate=rate, as_json=as_json)
+    _run(one_node(config_file, url), CHECK, CheckOptions(repair, rate), "Checking", as_json=as_json)
 
 
 @click.command()
@@ -45,34 +44,17 @@ def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_jso
 
     An interrupt ends it. Exit code 0 if all texts are whole in the end, 1 if no node that can be reached has some.
     """
-    _run(one_node(config_file, url), "scrub", repair=True, rate=rate, as_json=as_json)
+    _run(one_node(config_file, url), SCRUB, ScrubOptions(rate), "Scrubbing", as_json=as_json)
 
 
-def _run(node: NodeUrl, task: TaskName, *, repair: bool, rate: int | None, as_json: bool) -> None:
-    with NodeClient(node) as client:
-        status = client.start(task, repair=repair, rate=rate)
-        try:
-            status = _followed(client, status)
-        except KeyboardInterrupt:
-            with NodeClient(node) as another:  # the first one may have an answer on its way
-                status = another.cancel(task)
+def _run(node: NodeUrl, task: TaskKind[CheckStatus], options: TaskOptions, shown: str, *, as_json: bool) -> None:
+    status = followed(node, task, options, shown)
     if as_json:
         echo_json(asdict(status))
     else:
         _print(status)
     if status.state != "done" or status.unrepaired:
         raise click.exceptions.Exit(1)
-
-
-def _followed(client: NodeClient, status: CheckStatus) -> CheckStatus:
-    """As it is in the end."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        shown = progress.add_task("Checking" if status.task == "check" else "Scrubbing", total=status.total)
-        while status.is_running:
-            status = client.follow(status.task)
-            progress.update(shown, completed=status.done, total=status.total)
-    return status
 
 
 def _print(status: CheckStatus) -> None:
@@ -84,7 +66,7 @@ def _print(status: CheckStatus) -> None:
     found = status.repaired + status.unrepaired
     click.echo(f"{_amount(status)} read: {found} damaged{kinds}; {status.repaired} repaired")
     if status.state != "done":
-        click.echo(f"Error: {status.task} {status.state}" + (f": {status.error}" if status.error else ""), err=True)
+        echo_end(status)
     elif status.unrepaired and not status.repair:
         click.echo("`replicator check --repair` mends what the log and other nodes know better", err=True)
 

@@ -9,14 +9,16 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
-from replicator.status import CheckStatus, Finding, LinkStatus, MailboxStatus, NodeStatus, TaskName
+from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.tasks import CheckStatus, Finding, TaskName, TaskStatus
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
 JSON = "application/json"
@@ -24,8 +26,17 @@ ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 
 _Object = dict[str, Any]  # of JSON, before it is a value
 
-S = TypeVar("S")
+D = TypeVar("D")
+S = TypeVar("S", bound=TaskStatus)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind(Generic[S]):
+    """A task, and how its status is read."""
+
+    name: TaskName
+    parse: Callable[[object], S]
 
 
 class NodeError(CommandError):
@@ -103,18 +114,18 @@ class NodeClient:
             query["received_ms"] = str(received_ms)
         self._ask("POST", f"/api/v1/users/{_segment(user)}/messages", query, text)
 
-    def start(self, task: TaskName, *, repair: bool, rate: int | None) -> CheckStatus:
-        """Begin a check or scrub."""
-        body = json.dumps({"repair": repair, "rate": rate}).encode()
-        return self._parsed(_check_status, self._ask("POST", f"/api/v1/{task}", body=body, content_type=JSON))
+    def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
+        """Begin a task."""
+        body = json.dumps(options).encode()
+        return self._parsed(task.parse, self._ask("POST", f"/api/v1/{task.name}", body=body, content_type=JSON))
 
-    def follow(self, task: TaskName) -> CheckStatus:
-        """How it stands with a check or scrub, once it has ended or gone on a little."""
-        return self._parsed(_check_status, self._ask("GET", f"/api/v1/{task}", {"wait": "true"}))
+    def follow(self, task: TaskKind[S]) -> S:
+        """How it is with a task, once it has ended or gone on a little."""
+        return self._parsed(task.parse, self._ask("GET", f"/api/v1/{task.name}", {"wait": "true"}))
 
-    def cancel(self, task: TaskName) -> CheckStatus:
-        """End a check or scrub; what it has found."""
-        return self._parsed(_check_status, self._ask("DELETE", f"/api/v1/{task}"))
+    def cancel(self, task: TaskKind[S]) -> S:
+        """End a task; what came of it."""
+        return self._parsed(task.parse, self._ask("DELETE", f"/api/v1/{task.name}"))
 
     def _ask(
         self,
@@ -141,7 +152,7 @@ class NodeClient:
             raise RefusedError(self._url, str(detail or response.reason), response.status)
         return document
 
-    def _parsed(self, parse: Callable[[S], T], document: S) -> T:
+    def _parsed(self, parse: Callable[[D], T], document: D) -> T:
         try:
             return parse(document)
         except (KeyError, TypeError, ValueError) as error:
@@ -165,7 +176,10 @@ def _mailboxes(document: object) -> list[MailboxStatus]:
 
 def _check_status(document: object) -> CheckStatus:
     fields = cast("_Object", document)
-    return CheckStatus(**{**fields, "findings": tuple(Finding(**finding) for finding in fields["findings"])})
+    return CheckStatus(**{**fields, "findings": [Finding(**finding) for finding in fields["findings"]]})
+
+
+CHECK, SCRUB = TaskKind("check", _check_status), TaskKind("scrub", _check_status)
 
 
 def _master(document: object) -> str | None:

@@ -14,7 +14,7 @@ r"""The routes and their handlers.
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and
-percent-encoded as everything is. Checks and scrubs are in `tasks`.
+percent-encoded as everything is. What takes long is in `tasks`.
 """
 
 from __future__ import annotations

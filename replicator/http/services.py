@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, MailStore
 from replicator.metrics import HttpMetrics
-from replicator.status import CheckStatus, MailboxStatus, NodeStatus, TaskName
+from replicator.status import MailboxStatus, NodeStatus
+from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames
 
 
@@ -43,14 +44,18 @@ class MasterControl(Protocol):
         ...
 
 
-class CheckControl(Protocol):
-    """The node's checks and scrubs, of which one runs at a time."""
+class TaskControl(Protocol):
+    """What the node does that takes long; one thing at a time."""
 
-    def start(self, name: TaskName, *, repair: bool, rate: int | None) -> CheckStatus | None:
-        """Begin one; None if one runs already. `rate`: rows a second; None: as fast as it goes."""
+    def start(self, options: TaskOptions) -> TaskStatus | None:
+        """Begin it; None if a task of any kind runs already."""
         ...
 
-    def status(self, name: TaskName) -> CheckStatus | None:
+    def running(self) -> TaskName | None:
+        """What runs."""
+        ...
+
+    def status(self, name: TaskName) -> TaskStatus | None:
         """The present or the last one; None: none since the node's start."""
         ...
 
@@ -73,6 +78,6 @@ class HttpServices:
     users: UserNames
     registry: CollectorRegistry
     masters: MasterControl
-    checks: CheckControl
+    tasks: TaskControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

@@ -1,28 +1,33 @@
-"""The routes of tasks that run for long: start one, look after it, end it. TASK is `check` or `scrub`.
+"""The routes of tasks: start one, look after it, end it. TASK is `check` or `scrub`.
 
 | route | answers |
 |---|---|
-| `POST /api/v1/TASK` | 202 and `CheckStatus`; 409 while a check or scrub runs |
-| `GET /api/v1/TASK?wait=` | `CheckStatus` of the present or the last one; 404 if there was none |
-| `DELETE /api/v1/TASK` | `CheckStatus` once it has ended |
+| `POST /api/v1/TASK` | 202 and the task's status; 409 while a task of any kind runs |
+| `GET /api/v1/TASK?wait=` | the status of the present or the last one; 404 if there was none |
+| `DELETE /api/v1/TASK` | its status once it has ended |
 
-POST takes a JSON object: `repair`, whether a check mends what it finds (a scrub always does), and `rate`, rows a second
-at most. With `wait=true` GET answers when the task has ended, or after a second.
+POST takes a JSON object with the task's options, of which each may be left out: `repair`, whether a check mends what it
+finds (a scrub always does), and `rate`, rows a second at most. With `wait=true` GET answers when the task has ended, or
+after a second. The shapes are in `replicator.tasks`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
+from typing import TypeVar
 
 import trio
 
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.status import TaskName
+from replicator.tasks import CheckOptions, ScrubOptions, TaskName, TaskOptions
+
+T = TypeVar("T")
 
 WAIT_S = 1.0  # between two looks at how far it is
 CANCEL_S = 30.0  # what a task does at once takes a few seconds, in a mailbox of a million messages
@@ -30,51 +35,89 @@ RATE_MAX = 10**9  # rows a second; more than any machine reads
 
 
 async def start(services: HttpServices, request: Request, name: TaskName) -> Response:
-    """Begin a check or scrub."""
-    repair, rate = _options(request.body)
-    status = services.checks.start(name, repair=repair or name == "scrub", rate=rate)
+    """Begin a task."""
+    options = Options(request.body)
+    status = services.tasks.start(_ORDERS[name](services, options))
     if status is None:
-        raise ProblemError(HTTPStatus.CONFLICT, "a check or scrub runs here already; wait for its end, or cancel it")
+        running = services.tasks.running()
+        raise ProblemError(HTTPStatus.CONFLICT, f"a {running} runs here already; wait for its end, or cancel it")
     return json_response(asdict(status), HTTPStatus.ACCEPTED)
 
 
 async def show(services: HttpServices, request: Request, name: TaskName) -> Response:
-    """How far it is, or what it has found."""
+    """How far it is, or what came of it."""
     if request.query.get("wait") == "true":
         with trio.move_on_after(WAIT_S):
-            await services.checks.wait(name)
+            await services.tasks.wait(name)
     return _status(services, name)
 
 
 async def cancel(services: HttpServices, _request: Request, name: TaskName) -> Response:
     """End it. To be repeated at will."""
-    services.checks.cancel(name)
+    services.tasks.cancel(name)
     with trio.move_on_after(CANCEL_S):
-        await services.checks.wait(name)
+        await services.tasks.wait(name)
     return _status(services, name)
 
 
 def _status(services: HttpServices, name: TaskName) -> Response:
-    status = services.checks.status(name)
+    status = services.tasks.status(name)
     if status is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, f"no {name} has run here since the node's start")
     return json_response(asdict(status))
 
 
-def _options(body: bytes) -> tuple[bool, int | None]:
-    """`repair` and `rate`. Raises ProblemError."""
-    try:
-        options = json.loads(body or b"{}")
-    except ValueError as error:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
-    if not isinstance(options, dict) or options.keys() - {"repair", "rate"}:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, 'the body must be a JSON object with "repair" and "rate", or less')
-    repair, rate = options.get("repair", False), options.get("rate")
-    if not isinstance(repair, bool):
-        raise ProblemError(HTTPStatus.BAD_REQUEST, "repair must be true or false")
-    if rate is not None and (type(rate) is not int or not 0 < rate <= RATE_MAX):
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of rows a second from 1 to {RATE_MAX}")
-    return repair, rate
+class Options:
+    """What stands in a body. Every method raises ProblemError."""
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            fields = json.loads(body or b"{}")
+        except ValueError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object with the task's options")
+        self._fields: Mapping[str, object] = fields
+
+    def allow(self, *names: str) -> None:
+        """No others are there."""
+        if unknown := self._fields.keys() - set(names):
+            known = ", ".join(names)
+            raise ProblemError(
+                HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is no option of this task; these are: {known}"
+            )
+
+    def flag(self, name: str) -> bool:
+        """True or false, which is the default."""
+        return self._value(name, bool, "true or false") or False
+
+    def rate(self) -> int | None:
+        """Rows a second."""
+        rate = self._value("rate", int, "a number")
+        if rate is not None and not 0 < rate <= RATE_MAX:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of rows a second from 1 to {RATE_MAX}")
+        return rate
+
+    def _value(self, name: str, kind: type[T], words: str) -> T | None:
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if type(value) is not kind:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be {words}")
+        return value
+
+
+def _check(_services: HttpServices, options: Options) -> CheckOptions:
+    options.allow("repair", "rate")
+    return CheckOptions(options.flag("repair"), options.rate())
+
+
+def _scrub(_services: HttpServices, options: Options) -> ScrubOptions:
+    options.allow("rate")
+    return ScrubOptions(options.rate())
+
+
+_ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {"check": _check, "scrub": _scrub}
 
 
 def _routes(name: TaskName) -> tuple[Route[HttpServices], ...]:
@@ -86,4 +129,4 @@ def _routes(name: TaskName) -> tuple[Route[HttpServices], ...]:
     )
 
 
-TASK_ROUTES = (*_routes("check"), *_routes("scrub"))
+TASK_ROUTES = tuple(route for name in _ORDERS for route in _routes(name))

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.replication.checking import Checks
+from replicator.replication.jobs import tasks_of
 from replicator.view import Message
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node
@@ -52,10 +52,10 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
     async def serve() -> None:
         async with one_node(directory) as mail, trio.open_nursery() as nursery:
             report = FixedReport()
-            checks = Checks(mail._store, mail._environment, mail._coordinator.fetch_content)
-            nursery.start_soon(checks.run)
+            tasks = tasks_of(mail._store, mail._coordinator, mail._environment)
+            nursery.start_soon(tasks.run)
             users = Names("alice", "bob", "ann@example.org")
-            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, checks)
+            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, tasks)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])

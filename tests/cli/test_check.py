@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from replicator.cli.client import NodeClient
+from replicator.cli.client import CHECK, NodeClient, TaskKind
 from replicator.cli.target import parse_url
-from replicator.status import CheckStatus, TaskName
+from replicator.tasks import CheckStatus
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 
@@ -79,7 +79,7 @@ def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: P
 
 
 def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_client: NodeClient, _task: TaskName) -> CheckStatus:
+    def interrupted(_client: NodeClient, _task: TaskKind[CheckStatus]) -> CheckStatus:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(NodeClient, "follow", interrupted)
@@ -89,10 +89,10 @@ def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: p
 
 def test_one_at_a_time(filled: ServedNode, invoke: Invoke) -> None:
     with NodeClient(parse_url(filled.url)) as client:
-        client.start("check", repair=False, rate=1)
+        client.start(CHECK, {"rate": 1})
         result = invoke("scrub", "--url", filled.url)
         assert (result.exit_code, "runs here already" in result.stderr) == (1, True)
-        assert client.cancel("check").state == "cancelled"
+        assert client.cancel(CHECK).state == "cancelled"
 
 
 def test_wrong_usage(invoke: Invoke) -> None:

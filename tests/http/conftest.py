@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from replicator.http.services import HttpServices
 from replicator.metrics import HttpMetrics
-from tests.http.fixed_checks import FixedChecks
+from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node
 
@@ -36,7 +36,7 @@ def services(mail: HookedMail, report: FixedReport) -> HttpServices:
         users=users,
         registry=registry,
         masters=report,
-        checks=FixedChecks(),
+        tasks=FixedJobs().tasks(),
         metrics=HttpMetrics(registry),
         clock_ms=lambda: 784_111_777_000,
     )

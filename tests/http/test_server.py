@@ -17,7 +17,7 @@ from replicator.http import server as server_module
 from replicator.http.server import BODY_S, CONNECTIONS_MAX, HANDLER_S, HEAD_BYTES_MAX, HEAD_S, HttpServer
 from replicator.http.services import HttpServices
 from tests.http.conversation import conversation
-from tests.http.fixed_checks import FixedChecks
+from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node
 
@@ -78,8 +78,8 @@ async def test_hostile_requests_end_the_connection_with_one_problem(
 def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
         async with one_node(Path(directory)) as mail:
-            report = FixedReport()
-            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report, FixedChecks())
+            report, tasks = FixedReport(), FixedJobs().tasks()
+            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report, tasks)
             await survive(services)
 
     async def survive(services: HttpServices) -> None:

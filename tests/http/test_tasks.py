@@ -10,17 +10,17 @@ from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
 from tests.http.conversation import Answer, Conversation, conversation
-from tests.http.fixed_checks import FOUND, FixedChecks
+from tests.http.fixed_jobs import FOUND, FixedJobs, running
 
 
 @pytest.fixture
-def checks() -> FixedChecks:
-    return FixedChecks()
+def jobs() -> FixedJobs:
+    return FixedJobs()
 
 
 @pytest.fixture
-async def client(services: HttpServices, checks: FixedChecks) -> AsyncIterator[Conversation]:
-    async with conversation(HttpServer(replace(services, checks=checks))) as talk:
+async def client(services: HttpServices, jobs: FixedJobs) -> AsyncIterator[Conversation]:
+    async with running(jobs.tasks()) as tasks, conversation(HttpServer(replace(services, tasks=tasks))) as talk:
         yield talk
 
 
@@ -29,13 +29,14 @@ async def ask(client: Conversation, method: str, target: str, body: str = "", ki
     return await client.ask(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{about}\r\n{body}".encode())
 
 
-async def test_a_check_is_started_followed_and_told(client: Conversation, checks: FixedChecks) -> None:
+async def test_a_check_is_started_followed_and_told(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "GET", "/api/v1/check")).status == 404
     begun = await ask(client, "POST", "/api/v1/check", '{"repair": true, "rate": 500}')
     assert (begun.status, begun.json["state"], begun.json["repair"], begun.json["rate"]) == (202, "running", True, 500)
-    checks.end("check", "done", FOUND)
+    jobs.end(FOUND)
     told = await ask(client, "GET", "/api/v1/check?wait=true")
     assert (told.status, told.json["state"], told.json["damage"]) == (200, "done", {"by_uid": 1})
+    assert (told.json["started_ms"], told.json["ended_ms"]) == (1_000, 1_000)
     assert told.json["findings"] == [
         {
             "kind": "by_uid", "user": "alice", "folder": "INBOX", "uid": 3, "guid": "ab" * 16, "what": "is missing",
@@ -44,24 +45,42 @@ async def test_a_check_is_started_followed_and_told(client: Conversation, checks
     ]  # fmt: skip
 
 
-async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conversation, checks: FixedChecks) -> None:
+async def test_findings_are_listed_in_the_end_only(client: Conversation, jobs: FixedJobs) -> None:
+    await ask(client, "POST", "/api/v1/check")
+    jobs.last.status.findings.append(FOUND)
+    assert (await ask(client, "GET", "/api/v1/check")).json["findings"] == []
+    jobs.end()
+    assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["findings"] != []
+
+
+async def test_what_cannot_be_done_says_why(client: Conversation, jobs: FixedJobs) -> None:
+    await ask(client, "POST", "/api/v1/scrub")
+    jobs.end(error="the disk is gone")
+    told = await ask(client, "GET", "/api/v1/scrub?wait=true")
+    assert (told.json["state"], told.json["error"]) == ("failed", "the disk is gone")
+    assert (await ask(client, "POST", "/api/v1/scrub")).status == 202
+
+
+async def test_without_options_a_check_only_looks_and_a_scrub_mends(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).json["repair"] is False
-    checks.end("check", "done")
+    jobs.end()
+    await ask(client, "GET", "/api/v1/check?wait=true")
     assert (await ask(client, "POST", "/api/v1/scrub", "{}")).json["repair"] is True
 
 
 @pytest.mark.parametrize("second", ["check", "scrub"])
 async def test_one_runs_at_a_time(client: Conversation, second: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check")).status == 202
-    assert (await ask(client, "POST", f"/api/v1/{second}")).status == 409
+    refused = await ask(client, "POST", f"/api/v1/{second}")
+    assert (refused.status, "a check runs here already" in str(refused.json["detail"])) == (409, True)
 
 
-async def test_waiting_ends_after_a_while(client: Conversation, checks: FixedChecks, autojump_clock: MockClock) -> None:
+async def test_waiting_ends_after_a_while(client: Conversation, jobs: FixedJobs, autojump_clock: MockClock) -> None:
     await ask(client, "POST", "/api/v1/check")
     before = autojump_clock.current_time()
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["state"] == "running"
     assert autojump_clock.current_time() - before == WAIT_S
-    assert not checks.ended.is_set()
+    assert not jobs.last.ended.is_set()
 
 
 async def test_what_is_cancelled_says_so(client: Conversation) -> None:
@@ -74,11 +93,17 @@ async def test_what_is_cancelled_says_so(client: Conversation) -> None:
 @pytest.mark.parametrize(
     "body", ["{", "[]", '{"repare": true}', '{"repair": 1}', '{"rate": 0}', '{"rate": true}', '{"rate": 1.5}', "\xff"]
 )
-async def test_options_that_make_no_sense_are_refused(client: Conversation, checks: FixedChecks, body: str) -> None:
+async def test_options_that_make_no_sense_are_refused(client: Conversation, jobs: FixedJobs, body: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check", body)).status == 400
-    assert not checks.tasks
+    assert not jobs.begun
 
 
-async def test_no_web_page_can_start_one(client: Conversation, checks: FixedChecks) -> None:
+async def test_an_option_of_another_task_is_refused(client: Conversation, jobs: FixedJobs) -> None:
+    refused = await ask(client, "POST", "/api/v1/scrub", '{"repair": false}')
+    assert (refused.status, "these are: rate" in str(refused.json["detail"])) == (400, True)
+    assert not jobs.begun
+
+
+async def test_no_web_page_can_start_one(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "POST", "/api/v1/check", "", "text/plain")).status == 415
-    assert not checks.tasks
+    assert not jobs.begun

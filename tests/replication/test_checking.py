@@ -13,11 +13,12 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.replication import checking
-from replicator.replication.checking import Checks
-from replicator.status import CheckStatus, TaskName
+from replicator.replication import inspection
+from replicator.replication.jobs import tasks_of
+from replicator.replication.tasks import Tasks
 from replicator.store import check, sweeps
 from replicator.store.content import StoredText
+from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, TaskName, TaskOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
@@ -126,20 +127,27 @@ DAMAGES = [
 
 
 @asynccontextmanager
-async def checks_of(node: Node) -> AsyncIterator[Checks]:
+async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
     async with trio.open_nursery() as nursery:
-        checks = Checks(node.store, node.store._environment, node.coordinator.fetch_content)
-        nursery.start_soon(checks.run)
-        yield checks
+        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+        nursery.start_soon(tasks.run)
+        yield tasks
         nursery.cancel_scope.cancel()
 
 
+async def ended(tasks: Tasks, options: TaskOptions) -> CheckStatus:
+    """Begin it, and wait."""
+    assert tasks.start(options)
+    await tasks.wait(options.name)
+    status = tasks.status(options.name)
+    assert isinstance(status, CheckStatus)
+    return status
+
+
 async def run(node: Node, name: TaskName = "check", *, repair: bool = False, rate: int | None = None) -> CheckStatus:
-    async with checks_of(node) as checks:
-        assert checks.start(name, repair=repair or name == "scrub", rate=rate)
-        await checks.wait(name)
-        status = checks.status(name)
-    assert status is not None
+    options: TaskOptions = ScrubOptions(rate) if name == "scrub" else CheckOptions(repair, rate)
+    async with tasks_at(node) as tasks:
+        status = await ended(tasks, options)
     assert (status.state, status.error) == ("done", None)
     assert Counter(finding.kind for finding in status.findings) == status.damage
     assert sum(finding.done is not None for finding in status.findings) == status.repaired
@@ -353,51 +361,40 @@ async def test_a_database_that_fails_ends_the_check_and_not_the_node(tmp_path: P
         await nodes["dc1"].save("text")
         with closing(sqlite3.connect(nodes["dc1"].config.node.data / "node.db")) as connection:
             connection.execute("ALTER TABLE content RENAME TO elsewhere")
-            async with checks_of(nodes["dc1"]) as checks:
-                checks.start("check", repair=False, rate=None)
-                await checks.wait("check")
-                status = checks.status("check")
-                assert status is not None
+            async with tasks_at(nodes["dc1"]) as tasks:
+                status = await ended(tasks, CheckOptions())
                 assert status.state == "failed"
                 assert "no such table: content" in str(status.error)
                 connection.execute("ALTER TABLE elsewhere RENAME TO content")
-                checks.start("check", repair=False, rate=None)
-                await checks.wait("check")
-                again = checks.status("check")
-                assert again is not None
-                assert again.state == "done"
+                assert (await ended(tasks, CheckOptions())).state == "done"
 
 
 async def test_more_findings_than_are_listed_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "FINDINGS_MAX", 2)
+    monkeypatch.setattr(inspection, "FINDINGS_MAX", 2)
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         for number in range(5):
             await nodes["dc1"].save(f"text {number}")
         damage(nodes["dc1"], "DELETE FROM by_uid")
-        async with checks_of(nodes["dc1"]) as checks:
-            checks.start("check", repair=True, rate=None)
-            await checks.wait("check")
-            status = checks.status("check")
-        assert status is not None
+        async with tasks_at(nodes["dc1"]) as tasks:
+            status = await ended(tasks, CheckOptions(repair=True))
         assert (len(status.findings), status.left_out, status.repaired) == (2, 3, 5)
 
 
 async def test_one_runs_at_a_time_and_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")
-        async with checks_of(nodes["dc1"]) as checks:
-            assert checks.start("check", repair=False, rate=1)
-            assert checks.start("scrub", repair=True, rate=None) is None
+        async with tasks_at(nodes["dc1"]) as tasks:
+            assert tasks.start(CheckOptions(rate=1))
+            assert (tasks.start(ScrubOptions()), tasks.running()) == (None, "check")
             await trio.sleep(1)
-            checks.cancel("check")
-            await checks.wait("check")
-            status = checks.status("check")
+            tasks.cancel("check")
+            await tasks.wait("check")
+            status = tasks.status("check")
             assert status is not None
-            assert status.state == "cancelled"
-            assert checks.start("scrub", repair=True, rate=None)
-            await checks.wait("scrub")
+            assert (status.state, tasks.running()) == ("cancelled", None)
+            assert (await ended(tasks, ScrubOptions())).state == "done"
 
 
 async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:

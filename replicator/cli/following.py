@@ -1,0 +1,43 @@
+"""Running a task at a node: a bar while it goes on; an interrupt ends the task, too."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TypeVar
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from replicator.cli.client import NodeClient, TaskKind
+from replicator.cli.output import console
+from replicator.cli.target import NodeUrl
+from replicator.tasks import TaskOptions, TaskStatus
+
+S = TypeVar("S", bound=TaskStatus)
+
+
+def followed(node: NodeUrl, task: TaskKind[S], options: TaskOptions, shown: str) -> S:
+    """Begin a task and wait; what came of it. `shown` is what the bar is named. Raises as `NodeClient`."""
+    with NodeClient(node) as client:
+        status = client.start(task, asdict(options))
+        try:
+            return _awaited(client, task, status, shown)
+        except KeyboardInterrupt:
+            with NodeClient(node) as another:  # the first one may have an answer on its way
+                return another.cancel(task)
+
+
+def _awaited(client: NodeClient, task: TaskKind[S], status: S, shown: str) -> S:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task(shown, total=status.total)
+        while status.is_running:
+            status = client.follow(task)
+            progress.update(bar, completed=status.done, total=status.total)
+    return status
+
+
+def echo_end(status: TaskStatus) -> None:
+    """Say that a task did not come to its end, and why."""
+    click.echo(f"Error: {status.task} {status.state}" + (f": {status.error}" if status.error else ""), err=True)

@@ -1,0 +1,29 @@
+"""Which job does what a task is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replicator.environment import Environment
+from replicator.replication.checking import Check
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.scrubbing import Scrub
+from replicator.replication.tasks import Job, Tasks
+from replicator.store.store import Store
+from replicator.tasks import CheckOptions, ScrubOptions, TaskOptions
+
+
+def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> Tasks:
+    """The tasks of a node."""
+    return Tasks(_jobs(store, coordinator, environment), environment.clock_ms)
+
+
+def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> Callable[[TaskOptions], Job]:
+    def job_for(options: TaskOptions) -> Job:
+        match options:
+            case CheckOptions():
+                return Check(options, store, environment, coordinator.fetch_content)
+            case ScrubOptions():
+                return Scrub(options, store, environment, coordinator.fetch_content)
+
+    return job_for

@@ -1,0 +1,107 @@
+"""Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
+
+These are the shapes behind `replicator check` and `scrub`, and of the JSON API; `replication/tasks` runs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self, TypeAlias
+
+TaskName: TypeAlias = Literal["check", "scrub"]
+TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Compare what the node shows with its log. `rate`: rows a second at most; None: as fast as it goes."""
+
+    name: ClassVar[TaskName] = "check"
+    repair: bool = False
+    rate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubOptions:
+    """Read all texts, and get what is damaged from other nodes. `rate`: texts and rows a second at most."""
+
+    name: ClassVar[TaskName] = "scrub"
+    rate: int | None = None
+
+
+TaskOptions: TypeAlias = CheckOptions | ScrubOptions
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskStatus:
+    """How it is with a task, the present or the last one of its kind. Who does it changes it; others get copies.
+
+    `done` counts towards `total`, as far as that can be told, in what the task is about.
+    """
+
+    task: TaskName
+    rate: int | None
+    state: TaskState = "running"
+    started_ms: int = 0
+    ended_ms: int | None = None
+    done: int = 0
+    total: int = 0
+    error: str | None = None  # why it failed
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it goes on."""
+        return self.state == "running"
+
+    def count(self, amount: int) -> None:
+        """So much more is done."""
+        self.done += amount
+        self.total = max(self.total, self.done)
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        return f"{self.done} of {self.total}"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        return replace(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong in a node's database, and what was done about it.
+
+    `kind` is the table in which it is: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription,
+    content or log.
+    """
+
+    kind: str
+    user: str | None
+    folder: str | None  # its name, or the mailbox id where no name is known
+    uid: int | None
+    guid: str | None  # hexadecimal; of a content its SHA-256
+    what: str
+    done: str | None  # how it was mended; None: it was not
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckStatus(TaskStatus):
+    """A check or a scrub. `done` counts rows and contents that were read."""
+
+    repair: bool
+    mailboxes: int = 0  # and folder trees
+    rows: int = 0
+    contents: int = 0
+    damage: dict[str, int] = field(default_factory=dict)  # findings of each kind
+    repaired: int = 0
+    unrepaired: int = 0
+    findings: list[Finding] = field(default_factory=list)  # in copies none while it is running
+    left_out: int = 0  # findings beyond those that are listed
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        return f"{self.repaired + self.unrepaired} damages, {self.repaired} mended"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        return replace(self, damage=dict(self.damage), findings=[] if self.is_running else list(self.findings))

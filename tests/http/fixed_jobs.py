@@ -1,0 +1,58 @@
+"""Tasks whose jobs find what the test says, and end when it says so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from replicator.replication.tasks import TaskError, Tasks
+from replicator.tasks import CheckOptions, CheckStatus, Finding, TaskOptions
+
+FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
+
+
+@dataclass
+class FixedJob:
+    options: TaskOptions
+    status: CheckStatus
+    ended: trio.Event = field(default_factory=trio.Event)
+    error: str | None = None
+
+    async def run(self) -> None:
+        await self.ended.wait()
+        if self.error:
+            raise TaskError(self.error)
+
+
+@dataclass
+class FixedJobs:
+    begun: list[FixedJob] = field(default_factory=list)
+
+    def job_for(self, options: TaskOptions) -> FixedJob:
+        repair = not isinstance(options, CheckOptions) or options.repair
+        self.begun.append(FixedJob(options, CheckStatus(task=options.name, rate=options.rate, repair=repair)))
+        return self.begun[-1]
+
+    @property
+    def last(self) -> FixedJob:
+        return self.begun[-1]
+
+    def end(self, *findings: Finding, error: str | None = None) -> None:
+        self.last.status.findings += findings
+        self.last.status.damage = {"by_uid": len(findings)} if findings else {}
+        self.last.error = error
+        self.last.ended.set()
+
+    def tasks(self) -> Tasks:
+        return Tasks(self.job_for, lambda: 1_000)
+
+
+@asynccontextmanager
+async def running(tasks: Tasks) -> AsyncIterator[Tasks]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        yield tasks
+        nursery.cancel_scope.cancel()
