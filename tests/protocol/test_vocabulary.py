@@ -1,4 +1,4 @@
-"""The grammar, the formatter and the strategies know the same commands: those of `commands.py`."""
+"""The grammar, the formatter and the strategies know the same commands: those of `protocol.commands`."""
 
 import re
 from dataclasses import fields

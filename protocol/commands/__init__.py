@@ -1,0 +1,109 @@
+r"""Every command and reply that nodes exchange, as typed values (design section 4).
+
+A request travels with a tag and is answered by one reply with the same tag. A log entry travels as one command
+for each of its changes, every one with the `EntryHeader` that places it in its mailbox's history; such commands
+carry no tag and get no reply but, later, an `Ack`.
+
+Shapes: a mailbox id and a GUID are 16 bytes, a content hash is 32 (SHA-256), times are milliseconds since the
+epoch, sizes are bytes, flags are IMAP flags as text (`\Seen`, `$Forwarded`).
+"""
+
+from __future__ import annotations
+
+from protocol.commands.catching_up import (
+    Ack,
+    FetchGuid,
+    FetchHash,
+    FetchUid,
+    Log,
+    Ranges,
+    Rows,
+    SyncEnd,
+    SyncMailbox,
+    SyncNode,
+)
+from protocol.commands.links import Hello, LinkAdvert, Links, Ping
+from protocol.commands.mailboxes import (
+    Copy,
+    Create,
+    Delete,
+    EntryHeader,
+    Expunge,
+    Mbox,
+    Merge,
+    Rename,
+    Save,
+    Store,
+    Subscribe,
+)
+from protocol.commands.masters import Dropped, MasterMove, Root, Who
+from protocol.commands.replies import (
+    Content,
+    Done,
+    Master,
+    Mismatch,
+    Moved,
+    RefusalCode,
+    Refused,
+    Saved,
+    Snapshot,
+    Stored,
+)
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Ack",
+    "Command",
+    "Content",
+    "Copy",
+    "Create",
+    "Delete",
+    "Done",
+    "Dropped",
+    "EntryCommand",
+    "EntryHeader",
+    "Expunge",
+    "FetchGuid",
+    "FetchHash",
+    "FetchUid",
+    "Hello",
+    "LinkAdvert",
+    "Links",
+    "Log",
+    "Master",
+    "MasterMove",
+    "Mbox",
+    "Merge",
+    "Mismatch",
+    "Moved",
+    "Ping",
+    "Ranges",
+    "RefusalCode",
+    "Refused",
+    "Rename",
+    "Reply",
+    "Root",
+    "Rows",
+    "Save",
+    "Saved",
+    "Snapshot",
+    "Store",
+    "Stored",
+    "Subscribe",
+    "SyncEnd",
+    "SyncMailbox",
+    "SyncNode",
+    "Who",
+]
+
+PROTOCOL_VERSION = 1
+
+EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge
+"""Commands that may carry an entry header."""
+
+Command = (
+    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | Log | Ack
+)  # fmt: skip
+
+Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Refused

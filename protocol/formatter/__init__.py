@@ -1,0 +1,51 @@
+"""Commands and replies to bytes, as `protocol.lark` has them: one module for each of the grammar's sections.
+
+Every value is checked against the grammar's own terminals and the parser's limits before it goes out: what cannot
+be said is our own misuse, raises ValueError here and never reaches a peer.
+"""
+
+from __future__ import annotations
+
+from protocol.commands import Refused
+from protocol.formatter import (  # noqa: F401 - each tells `form` of its classes
+    catching_up,
+    links,
+    mailboxes,
+    masters,
+    replies,
+)
+from protocol.formatter.values import form, match
+from protocol.framing import FrameLimits
+from protocol.parser import WIRE_LIMITS, Request, Response
+
+__all__ = ["format_item"]
+
+
+def format_item(item: Request | Response, limits: FrameLimits = WIRE_LIMITS) -> bytes:
+    """The item as one frame with its CRLF. Raises ValueError if a value cannot be said or the frame is too large."""
+    if isinstance(item, Request):
+        fields = form(item.command)
+        line = "*" if item.tag is None else match("TAG", item.tag)
+    else:
+        fields = ["NO"] if isinstance(item.reply, Refused) else ["OK"]
+        fields += form(item.reply)
+        line = match("TAG", item.tag)
+    pieces: list[bytes] = []
+    for field in fields:
+        if isinstance(field, str):
+            line += " " + field
+        else:
+            pieces += (f"{line} {{{len(field)}+}}\r\n".encode("ascii"), field)
+            line = ""
+    pieces.append(f"{line}\r\n".encode("ascii"))
+    _check_limits(pieces, limits)
+    return b"".join(pieces)
+
+
+def _check_limits(pieces: list[bytes], limits: FrameLimits) -> None:
+    """Refuse what a reader with these limits would refuse: texts and literals alternate."""
+    literals = [len(literal) for literal in pieces[1::2]]
+    if sum(map(len, pieces[::2])) - len(b"\r\n") > limits.text:
+        raise ValueError(f"the text of {pieces[0][:32]!r} is longer than {limits.text} bytes")
+    if literals and (max(literals) > limits.literal or sum(literals) > limits.literals_total):
+        raise ValueError(f"{pieces[0][:32]!r} has literals of {literals} bytes: at most {limits.literal} are taken")

@@ -1,0 +1,58 @@
+"""The form of `protocol.commands.catching_up`, as the grammar has it."""
+
+from __future__ import annotations
+
+from protocol import commands as c
+from protocol.formatter import values as v
+from protocol.values import Dot
+
+
+@v.form.register
+def _(sync: c.SyncNode) -> list[v.Field]:
+    return ["SYNC", "NODE", *v.option("TO", v.sid, sync.destination)]
+
+
+@v.form.register
+def _(sync: c.SyncMailbox) -> list[v.Field]:
+    return ["SYNC", "MAILBOX", v.number_32(sync.mailbox), *v.option("TO", v.sid, sync.destination)]
+
+
+@v.form.register
+def _(ranges: c.Ranges) -> list[v.Field]:
+    destination = v.option("TO", v.sid, ranges.destination)
+    return ["RANGES", v.number_32(ranges.snapshot), v.list_of(v.prefix, ranges.prefixes), *destination]
+
+
+@v.form.register
+def _(rows: c.Rows) -> list[v.Field]:
+    return ["ROWS", v.number_32(rows.snapshot), *v.option("TO", v.sid, rows.destination), rows.keys]
+
+
+@v.form.register
+def _(sync: c.SyncEnd) -> list[v.Field]:
+    return ["SYNC", "END", v.number_32(sync.snapshot), *v.option("TO", v.sid, sync.destination)]
+
+
+@v.form.register
+def _(fetch: c.FetchUid) -> list[v.Field]:
+    return ["FETCH", "UID", v.number_32(fetch.mailbox), v.uid(fetch.uid)]
+
+
+@v.form.register
+def _(fetch: c.FetchGuid) -> list[v.Field]:
+    return ["FETCH", "GUID", v.hex_id(fetch.guid)]
+
+
+@v.form.register
+def _(fetch: c.FetchHash) -> list[v.Field]:
+    return ["FETCH", "HASH", v.content_hash(fetch.content_hash)]
+
+
+@v.form.register
+def _(log: c.Log) -> list[v.Field]:
+    return ["LOG", v.list_of(v.dot, log.context)]
+
+
+@v.form.register
+def _(ack: c.Ack) -> list[v.Field]:
+    return ["ACK", v.dot(Dot(ack.origin, ack.seq)), *v.option("BY", v.sid, ack.sid)]

@@ -1,0 +1,128 @@
+"""The form of `protocol.commands.mailboxes`, as the grammar has it."""
+
+from __future__ import annotations
+
+from protocol import commands as c
+from protocol.formatter import values as v
+
+
+def _header(entry: c.EntryHeader) -> str:
+    return (
+        f"({v.dot(entry.dot)} {v.list_of(v.dot, entry.predecessors)} {v.number(entry.time)} {v.number(entry.modseq)}"
+        f" {v.number_32(entry.change)} {v.number_32(entry.changes)})"
+    )
+
+
+def _entry(entry: c.EntryHeader | None) -> list[v.Field]:
+    return v.option("ENTRY", _header, entry)
+
+
+@v.form.register
+def _(mbox: c.Mbox) -> list[v.Field]:
+    return [
+        "MBOX",
+        v.number_32(mbox.number),
+        v.string(mbox.user),
+        v.string(mbox.name),
+        v.hex_id(mbox.mailbox_id),
+        v.number_32(mbox.uidvalidity),
+        v.number_32(mbox.uidnext),
+        v.number(mbox.messages),
+        v.number(mbox.highestmodseq),
+        v.maybe_dot(mbox.head),
+        v.digest(mbox.digest),
+        *v.option("TO", v.sid, mbox.destination),
+    ]
+
+
+@v.form.register
+def _(save: c.Save) -> list[v.Field]:
+    return [
+        "SAVE",
+        v.list_of(v.number_32, save.mailboxes),
+        v.date_ms(save.received_ms),
+        v.hex_id(save.guid),
+        v.list_of(v.flag, save.flags),
+        *v.option("UID", v.uid, save.uid),
+        *_entry(save.entry),
+        save.message,
+    ]
+
+
+@v.form.register
+def _(copy: c.Copy) -> list[v.Field]:
+    return [
+        "COPY",
+        v.number_32(copy.source),
+        v.number_32(copy.destination),
+        v.uid_set(copy.source_uids),
+        v.list_of(v.hex_id, copy.guids),
+        v.date_ms(copy.received_ms),
+        v.list_of(v.flag, copy.flags),
+        *v.option("UID", v.uid, copy.uid),
+        *v.option("HASH", v.content_hash, copy.content_hash),
+        *v.option("SIZE", v.number, copy.size),
+        *_entry(copy.entry),
+        *(["ONCE"] if copy.once else []),
+    ]
+
+
+@v.form.register
+def _(expunge: c.Expunge) -> list[v.Field]:
+    return [
+        "EXPUNGE",
+        v.number_32(expunge.mailbox),
+        v.uid_set(expunge.uids),
+        *v.option("HEAD", v.dot, expunge.head),
+        *_entry(expunge.entry),
+    ]
+
+
+@v.form.register
+def _(store: c.Store) -> list[v.Field]:
+    return [
+        "STORE",
+        v.number_32(store.mailbox),
+        v.uid_set(store.uids),
+        "ADD",
+        v.list_of(v.flag, store.added),
+        "REMOVE",
+        v.list_of(v.flag, store.removed),
+        *v.option("SEEN", v.number, store.seen_modseq),
+        *v.option("UNCHANGEDSINCE", v.number, store.unchanged_since),
+        *v.option("HEAD", v.dot, store.head),
+        *_entry(store.entry),
+    ]
+
+
+@v.form.register
+def _(create: c.Create) -> list[v.Field]:
+    return [
+        "CREATE",
+        v.string(create.user),
+        v.string(create.name),
+        v.hex_id(create.mailbox_id),
+        v.number_32(create.uidvalidity),
+        *_entry(create.entry),
+    ]
+
+
+@v.form.register
+def _(rename: c.Rename) -> list[v.Field]:
+    return ["RENAME", v.string(rename.user), v.hex_id(rename.mailbox_id), v.string(rename.name), *_entry(rename.entry)]
+
+
+@v.form.register
+def _(delete: c.Delete) -> list[v.Field]:
+    return ["DELETE", v.string(delete.user), v.hex_id(delete.mailbox_id), *_entry(delete.entry)]
+
+
+@v.form.register
+def _(subscribe: c.Subscribe) -> list[v.Field]:
+    verb = "SUBSCRIBE" if subscribe.subscribed else "UNSUBSCRIBE"
+    return [verb, v.string(subscribe.user), v.string(subscribe.name), *_entry(subscribe.entry)]
+
+
+@v.form.register
+def _(merge: c.Merge) -> list[v.Field]:
+    return ["MERGE", v.number_32(merge.mailbox), *_entry(merge.entry), merge.rows]
