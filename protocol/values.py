@@ -32,6 +32,16 @@ class Dot(NamedTuple):
         return sid_of(self.origin)
 
 
+def context_dots(context: Context) -> tuple[Dot, ...]:
+    """A context as it travels, in the order of its origins."""
+    return tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
+
+
+def covers(context: Context, other: Context) -> bool:
+    """Whether what has seen the one has seen all of the other."""
+    return all(context.get(origin, 0) >= seq for origin, seq in other.items())
+
+
 def sid_of(origin: str) -> str:
     """The SID of an origin `SID.boot`."""
     return origin.rpartition(".")[0]

@@ -1,7 +1,8 @@
 """Rows in bulk: what SYNC compares and moves of a mailbox or a folder tree, and how (design section 7).
 
 The rows of a mailbox are its messages, by GUID; those of a tree its folders, by mailbox id, and its subscriptions, by
-a hash of their names. Their hashes are those that digests are made of. What comes from the wire raises ValueError if
+a hash of their names; those of a node its mailboxes and trees, by their ids. Their hashes are those that digests are
+made of, and of a node the digests. What comes from the wire raises ValueError if
 it is not what it should be; what its numbers mean is for others to check.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgpack
 
@@ -21,7 +22,16 @@ from resync.row import FINGERPRINT_BYTES, Row, to_bytes
 
 T = TypeVar("T")
 
-Item: TypeAlias = Row | FolderState | SubscriptionState
+
+class ChainName(NamedTuple):
+    """A row of a node: a mailbox or, where its UIDVALIDITY is 0, a tree. Its hash is the digest, and is not in it."""
+
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+
+
+Item: TypeAlias = Row | FolderState | SubscriptionState | ChainName
 
 
 def key_of(item: Item) -> bytes:
@@ -29,7 +39,7 @@ def key_of(item: Item) -> bytes:
     match item:
         case Row():
             return item.guid
-        case FolderState():
+        case FolderState() | ChainName():
             return item.mailbox_id
         case SubscriptionState():
             return blake2b(f"subscription:{item.name}".encode(), digest_size=ID_BYTES).digest()
@@ -44,6 +54,8 @@ def hash_of(item: Item) -> int:
             return rows.fingerprint((*item[:4], int(item.deleted), *item[5:]))
         case SubscriptionState():
             return rows.fingerprint((*item[:2], int(item.subscribed), *item[3:]))
+        case ChainName():
+            raise AssertionError("a node's rows have digests for hashes")
 
 
 def pack_items(items: Iterable[Item]) -> bytes:
@@ -97,6 +109,8 @@ def _item(values: tuple[Any, ...]) -> Item:
     match len(values):
         case 10:
             return entries.row_from(values)
+        case 3:
+            return entries.checked(ChainName(*values), str, bytes, int)
         case 7:
             return entries.checked(FolderState(*values), bytes, str, str, int, bool, int, str)
         case _:

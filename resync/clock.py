@@ -27,6 +27,11 @@ class HybridClock:
         self._last = max(self._last + 1, min(self._clock_ms(), WALL_MAX_MS) << COUNTER_BITS)
         return self._last
 
+    @property
+    def last(self) -> int:
+        """The latest that was given out or observed."""
+        return self._last
+
     def wall_ms(self) -> int:
         """What the wall clock says."""
         return self._clock_ms()

@@ -171,8 +171,8 @@ class Entry:
 
     @property
     def is_merge(self) -> bool:
-        """Whether the entry joins two branches."""
-        return len(self.predecessors) > 1
+        """Whether the entry holds absolute rows: it joins two branches, or is an adoption, which is in no log."""
+        return isinstance(self.changes[0], Merge | TreeMerge)
 
     @property
     def joined_context(self) -> dict[str, int]:

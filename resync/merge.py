@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
-from protocol.values import UID_MAX, Dot
+from protocol.values import UID_MAX, Dot, context_dots
 from resync.entry import Merge
 from resync.row import FlagStates, Row
 from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
@@ -66,7 +66,7 @@ def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Mer
     for side in sides:
         changed |= {uid: row for uid, row in merged.rows.items() if side.rows.get(uid) != row}
         removed |= {row.guid for row in side.rows.values()} - kept
-    context = tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items()))
+    context = context_dots(merged.context)
     present = _in_parts([changed[uid] for uid in sorted(changed)], _weight)
     gone = _in_parts(sorted(removed), len)
     return tuple(

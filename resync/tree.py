@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
-from protocol.values import UID_MAX, Dot
+from protocol.values import UID_MAX, Dot, context_dots
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -176,7 +176,7 @@ def tree_difference(merged: TreeState, sides: Sequence[TreeState]) -> tuple[Tree
         for name, subscription in merged.subscriptions.items()
         if any(side.subscriptions.get(name) != subscription for side in sides)
     }
-    context = tuple(Dot(origin, seq) for origin, seq in sorted(merged.context.items()))
+    context = context_dots(merged.context)
     changed = [folders[mailbox_id] for mailbox_id in sorted(folders)]
     subscribed = [subscriptions[name] for name in sorted(subscriptions)]
     return tuple(

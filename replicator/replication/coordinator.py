@@ -39,18 +39,20 @@ from protocol.commands import (
     Saved,
     SyncEnd,
     SyncMailbox,
+    SyncNode,
     Who,
 )
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
-from replicator.replication import comparison, content, syncing
+from replicator.replication import comparison, content, snapshots
 from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.feeds import Feeds
 from replicator.replication.healing import Healer
+from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
@@ -101,9 +103,10 @@ class Coordinator:
             routes_changed=self._routes_changed,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.healer = Healer(store, self.mastership, self.carry_out, config.conflict.uid)
+        self.joiner = Joiner(store, self.mastership, config.conflict.uid)
+        self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link)
-        self._snapshots = syncing.Snapshots(store)
+        self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
         self._forwarded = Forwarded()
         self._complete = trio.Event()
@@ -300,9 +303,9 @@ class Coordinator:
             case MasterMove():
                 return await self.mover.move(_named(link, command.mailbox), command, link)
             case Mbox():
-                return await comparison.compare(self.store, self.mastership, link, command)
-            case SyncMailbox() | Ranges() | Rows() | SyncEnd():
-                return await syncing.answer(self._snapshots, self.mastership, link, command)
+                return await comparison.compare(self.store, self.mastership, link, command, self.healer.lacks)
+            case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
+                return await snapshots.answer(self._snapshots, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid():
                 return await content.answer_fetch(self.store, link, command)
             case _:
@@ -314,7 +317,7 @@ class Coordinator:
                 return replies[0] if len(replies) == 1 else _joined(replies)
 
     async def _catch_up(self, key: MailboxKey) -> None:
-        await comparison.catch_up(self.store, self.mastership, self.healer, key)
+        await self.joiner.catch_up(key)
 
     # ---- upkeep
 

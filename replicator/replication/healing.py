@@ -11,7 +11,6 @@ import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,17 +18,16 @@ from typing import TypeVar
 import trio
 
 from protocol.commands import Reply
-from protocol.values import Dot, UidSet
-from replicator.config import UidConflict
-from replicator.errors import MailboxFullError, MailError
+from protocol.values import UidSet
+from replicator.errors import MailError
+from replicator.replication.joining import Joiner
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
-from replicator.store import branches, reading
+from replicator.store import branches
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
+from replicator.store.transaction import Commit
 from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge
-from resync.state import ContradictionError
 
 log = logging.getLogger(__name__)
 
@@ -67,16 +65,14 @@ class Healer:
         self,
         store: Store,
         mastership: Mastership,
+        joiner: Joiner,
         submit: Submit,
-        uid: UidConflict = UidConflict.RENUMBER,
     ) -> None:
         self._store = store
         self._mastership = mastership
+        self._joiner = joiner
         self._submit = submit
-        self._uid = uid
-        self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than entries that wait
-        self._joining: dict[bytes, trio.Event] = {}
-        self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
+        self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
         self._growing: dict[bytes, _Growth] = {}
         self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
@@ -144,70 +140,9 @@ class Healer:
                 if not await work():
                     undone.append(item)
             except (MailError, sqlite3.Error) as error:
-                what = f"the folders of {item}" if isinstance(item, str) else await self._name(item)
+                what = f"the folders of {item}" if isinstance(item, str) else await self._joiner.name(item)
                 log.warning("branches of %s could not be joined yet: %s", what, error)
                 undone.append(item)
-
-    async def join_branches(self, key: MailboxKey) -> None:
-        """Join all branches of a mailbox that are here whole. For its master only."""
-        while (joining := self._joining.get(key.mailbox_id)) is not None:
-            await joining.wait()
-        joined = self._joining[key.mailbox_id] = trio.Event()
-        try:
-            for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
-                if head not in self._hopeless:
-                    await self._join_branch(key, head)
-        finally:
-            del self._joining[key.mailbox_id]
-            joined.set()
-
-    async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
-        try:
-            joined = await self._merge(key, head)
-        except (ContradictionError, MailboxFullError) as error:
-            log.warning("a branch of %s is not joined and stays apart: %s", await self._name(key), error)
-            self._hopeless.add(head)
-            return
-        if joined:
-            log.info("joined two branches of %s", await self._name(key))
-
-    async def _merge(self, key: MailboxKey, head: Dot) -> bool:
-        """Whether the branch was joined here and now. Raises ContradictionError, MailboxFullError."""
-        term = self._mastership.masters.term
-        async with self._reading:
-            branch = await self._store.read(partial(branches.replay_branch, head=head))
-        if branch is None:
-            return False
-        for _ in range(PLANS_MAX):
-            async with self._reading:
-                plan = await self._store.read(
-                    partial(branches.plan_merge, key=key, head=head, branch=branch, uid=self._uid)
-                )
-            if plan is None or not self._is_still_ours(key, term):
-                return False
-            if await self._write(key, term, partial(branches.carry_out, plan=plan)):
-                return True
-        return await self._write(
-            key, term, partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
-        )
-
-    async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:
-        """Whether the branches were joined: not if, in the writer's turn, the mailbox is another node's to number."""
-        return await self._store.write(lambda tx: self._is_still_ours(key, term) and join(tx) is not None)
-
-    def _is_still_ours(self, key: MailboxKey, term: int) -> bool:
-        """Any thread may ask."""
-        return self._mastership.masters.term == term and self._mastership.is_ours(key)
-
-    async def _name(self, key: MailboxKey) -> str:
-        """As operators know it."""
-        if key.uidvalidity == 0:
-            return f"the folder tree of {key.user}"
-        with suppress(sqlite3.Error):
-            name = await self._store.read(partial(reading.folder_name, mailbox_id=key.mailbox_id))
-            if name is not None:
-                return f"folder {name!r} of {key.user}"
-        return f"mailbox {key.mailbox_id.hex()} of {key.user}"
 
     async def _gather(self, user: str) -> bool:
         """Move mail to the folders that bear its folders' names now, as far as it is this node's to do.
@@ -233,8 +168,18 @@ class Healer:
             some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
             await self._submit(ExpungeOperation(stray.source, some, stray.head))
 
+    def lacks(self, key: MailboxKey) -> None:
+        """Another node shows what this one, the mailbox's master, has not seen."""
+        self._shown_elsewhere.add(key)
+        self._suspect(key)
+
     async def _look_after(self, key: MailboxKey) -> bool:
         """Whether nothing of the mailbox waits any more."""
+        if key in self._shown_elsewhere:
+            self._shown_elsewhere.discard(key)
+            if await self._is_ours(key):
+                with trio.move_on_after(FIND_TIMEOUT_S):
+                    await self._joiner.catch_up(key)
         growth = self._growing.get(key.mailbox_id)
         if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
             return False
@@ -244,7 +189,7 @@ class Healer:
         if not await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
             return False
         if await self._is_ours(key):
-            await self.join_branches(key)
+            await self._joiner.join_branches(key)
         return not self._store.has_waiting(key.mailbox_id)
 
     async def _is_ours(self, key: MailboxKey) -> bool:

@@ -30,7 +30,7 @@ from master_election.masters import Masters, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
-from protocol.values import Dot
+from protocol.values import context_dots
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
@@ -257,7 +257,7 @@ class Mastership:
     async def _drop(self, term: int) -> None:
         """What was numbered before must be on disk, and so in the context, before anyone else numbers."""
         await self._store.flush()
-        context = tuple(Dot(origin, seq) for origin, seq in sorted(self._store.context.items()))
+        context = context_dots(self._store.context)
         self._do(self.election.masters_dropped(term, context))
 
     async def _beat(self, heartbeat_s: float) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from protocol.commands import Ack, EntryCommand, Log, Refused
-from protocol.values import Dot
+from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication.link import PeerLink
 from replicator.replication.wire import Arrived, EntryAssembler, error_of
@@ -90,7 +90,7 @@ class Receiver:
         """In a task of its own: the reply may stand behind entries that wait to be written."""
         self._asking = True
         try:
-            context = tuple(Dot(origin, seq) for origin, seq in sorted(self._store.context.items()))
+            context = context_dots(self._store.context)
             self._told = dict(self._store.context)
             reply = await self._link.request(Log(context))
             if isinstance(reply, Refused):

@@ -213,7 +213,7 @@ class _Metrics:
         self._commits.inc()
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
-        self._joined.inc(sum(len(entry.predecessors) > 1 for entry in commit.applied))
+        self._joined.inc(sum(entry.is_merge for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 
     def refresh(

@@ -143,7 +143,7 @@ class Resolver:
         return self._store.context.get(dot.origin, 0) >= dot.seq and not self._store.is_waiting(dot)
 
     def _note_commit(self, commit: Commit) -> None:
-        self._merges += sum(len(entry.predecessors) > 1 for entry in commit.applied)
+        self._merges += sum(entry.is_merge for entry in commit.applied)
 
 
 def _of_placements(found: Iterable[Target], by_guid: Mapping[bytes, Message | Target]) -> list[Target]:

@@ -14,7 +14,7 @@ from protocol.values import Dot, UidSet
 from replicator.store import history
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
-from replicator.store.content import StoredText
+from replicator.store.content import StoredText, note_lacking
 from replicator.store.rows import ROW_COLUMNS, columns_of, message_of, row_from
 from replicator.store.transaction import Transaction
 from replicator.view import SEEN, Message, ViewChange
@@ -69,8 +69,8 @@ def fits(tx: Transaction, entry: Entry) -> bool:
     return follows and history.contradiction(tx, chain, entry) is None
 
 
-def apply(tx: Transaction, entry: Entry) -> None:
-    """Change the projections. The entry is in the log and fits."""
+def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
+    """Change the projections. The entry fits, and is in the log or an adoption."""
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
     risen = chain.risen
     work = _Work(tx, chain, entry)
@@ -90,6 +90,8 @@ def apply(tx: Transaction, entry: Entry) -> None:
                 apply_to_tree(tx, chain, entry, change)
     chain.advance(entry.dot, entry.modseq)
     tx.commit.applied.append(entry)
+    if not in_log:
+        tx.commit.adopted.add(entry.dot)
     if entry.is_merge:
         _absorb(tx, chain)
     if not entry.is_tree:
@@ -175,7 +177,9 @@ class _Work:
         present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
         differing = [guid for guid in (*wanted, *merge.removed) if present.get(guid) != wanted.get(guid)]
         self._take([present[guid] for guid in differing if guid in present])
-        self._put([wanted[guid] for guid in differing if guid in wanted])
+        put = [wanted[guid] for guid in differing if guid in wanted]
+        self._put(put)
+        note_lacking(self._connection, put)
         chain.uidnext, chain.risen = max(chain.uidnext, merge.uidnext), merge.risen
         chain.context = {dot.origin: dot.seq for dot in merge.context}
 

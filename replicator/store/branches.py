@@ -111,17 +111,25 @@ def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:
     is no such node, or one that has numbered apart from itself.
     """
     past = past_at(connection, head)
-    if past is None:
+    if past is None or not check_apart(connection, past.chain_id, head, past.state.context):
         return None
-    branch = past.state
-    chain = chains.load(connection, past.chain_id)
-    if chain is not None and chain.head is not None:
-        apart = _apart(connection, chain.head, head)
-        if apart is None:
-            return None
-        _check_seen(apart[0], branch.context)
-        _check_seen(apart[1], chain.context)
-    return branch
+    return past.state
+
+
+def check_apart(connection: sqlite3.Connection, chain_id: bytes, head: Dot, context: Context) -> bool:
+    """Whether the log tells that a branch, by its head and context, and what this node shows can be joined.
+
+    Raises ContradictionError if they cannot: a node has numbered apart from itself.
+    """
+    chain = chains.load(connection, chain_id)
+    if chain is None or chain.head is None:
+        return True
+    apart = _apart(connection, chain.head, head)
+    if apart is None:
+        return False
+    _check_seen(apart[0], context)
+    _check_seen(apart[1], chain.context)
+    return True
 
 
 def _apart(connection: sqlite3.Connection, ours: Dot, theirs: Dot) -> tuple[list[Dot], list[Dot]] | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import zstandard
+
+from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
 MAX_TEXT_BYTES = 1 << 28  # of a text when unpacked; what the doors let in is far smaller
@@ -47,3 +50,34 @@ def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | No
     except zstandard.ZstdError:
         return None
     return text if hashlib.sha256(text).digest() == content_hash else None
+
+
+def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Messages came without entries, which bring texts: those that are not here are to be fetched."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO lacking (received_ms, hash)"
+        " SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM content WHERE hash = ?2)",
+        ((row.received_ms, row.content_hash) for row in rows),
+    )
+
+
+def lacking(connection: sqlite3.Connection, count: int) -> list[tuple[int, bytes]]:
+    """The newest messages, by their dates and texts' hashes, of those whose texts are to be fetched."""
+    query = "SELECT received_ms, hash FROM lacking ORDER BY received_ms DESC, hash LIMIT ?"
+    return connection.execute(query, (count,)).fetchall()
+
+
+def lacking_count(connection: sqlite3.Connection) -> int:
+    """How many texts are to be fetched; one of several messages may count more than once."""
+    count: int = connection.execute("SELECT COUNT(*) FROM lacking").fetchone()[0]
+    return count
+
+
+def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+    """Whether there is a text of that hash, whole or not."""
+    return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None
+
+
+def forget_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
+    """These texts are here by now, or no message has them any more."""
+    connection.executemany("DELETE FROM lacking WHERE received_ms = ? AND hash = ?", found)

@@ -84,7 +84,7 @@ def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
         (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
         (all(map(is_well_formed, entry.changes)), "has a change with a value out of range"),
         (
-            all(isinstance(change, (Merge, TreeMerge)) == entry.is_merge for change in entry.changes),
+            all(isinstance(change, (Merge, TreeMerge)) == (len(entry.predecessors) > 1) for change in entry.changes),
             "joins branches without a merge, or merges one",
         ),
         (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "joins what has seen it"),
@@ -178,6 +178,23 @@ def _is_name(name: str) -> bool:
     except InvalidNameError:
         return False
     return True
+
+
+def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
+    """What another node cannot show: rows and context are told as a merge. None if there is nothing.
+
+    `own` is the last entry that this node has numbered.
+    """
+    if not is_well_formed(change):
+        return "a value out of range"
+    seen = {dot.origin: dot.seq for dot in change.context}
+    if seen.get(own.origin, 0) > own.seq:
+        return "an entry of this node's present run that it has not numbered"
+    if isinstance(change, Merge):
+        dots = (dot for row in change.rows for dot in (row.dot, row.claim))
+        if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
+            return "a message that it has not seen"
+    return None
 
 
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:

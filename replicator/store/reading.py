@@ -204,6 +204,11 @@ def log_context(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT name, seq FROM origin"))
 
 
+def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
+    """Up to where entries are not in the log any more."""
+    return dict(connection.execute("SELECT name, collected FROM origin WHERE collected > 0"))
+
+
 def log_start(connection: sqlite3.Connection, context: Context) -> int:
     """The position before the first entry that a node with this context lacks."""
     first = None

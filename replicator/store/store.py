@@ -51,8 +51,7 @@ class Tail:
         while self._size_bytes > TAIL_BYTES and len(self._entries) > 1:
             self._size_bytes -= self._entries.popleft().size_bytes + TAIL_ENTRY_OVERHEAD
         self.end = logged[-1].position
-        self._grown.set()
-        self._grown = trio.Event()
+        self.wake()
 
     def after(self, position: int) -> list[Logged] | None:
         """Entries after a position, or None if they are not all in memory."""
@@ -62,6 +61,11 @@ class Tail:
             return None
         skip = position + 1 - self._entries[0].position
         return [self._entries[index] for index in range(skip, min(len(self._entries), skip + SLICE_ENTRIES))]
+
+    def wake(self) -> None:
+        """Let those look who wait for entries."""
+        self._grown.set()
+        self._grown = trio.Event()
 
     async def grown(self) -> None:
         """Return when the log has grown."""
@@ -217,10 +221,13 @@ class Store:
         for item in commit.logged:
             self._waiting[item.entry.dot] = item.entry.mailbox_id
             self._waiting_in[item.entry.mailbox_id] += 1
-        for dot in (*(entry.dot for entry in commit.applied), *commit.absorbed):
+        from_log = (entry.dot for entry in commit.applied if entry.dot not in commit.adopted)
+        for dot in (*from_log, *commit.absorbed):
             self._waiting_in[self._waiting.pop(dot)] -= 1
             for event in self._awaited.pop(dot, ()):
                 event.set()
         self.tail.extend(commit.logged)
+        if commit.context and not commit.logged:
+            self.tail.wake()  # the log was said to begin later
         for listener in self.listeners:
             listener(commit)

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.values import Dot
+from protocol.values import Context, Dot
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, write_text
@@ -41,6 +41,7 @@ class Commit:
 
     logged: list[Logged] = field(default_factory=list)
     applied: list[Entry] = field(default_factory=list)
+    adopted: set[Dot] = field(default_factory=set)  # those of them that are steps to another node's head, and in no log
     absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that a merge has taken in
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
@@ -111,6 +112,21 @@ class Transaction:
             uidvalidity=uidvalidity,
             changes=tuple(changes),
         )
+
+    def observe(self, time: int) -> None:
+        """A stamp came that no entry in the log has: later ones are above it, also after a restart."""
+        self._clock.observe(time)
+        self.connection.execute("INSERT OR REPLACE INTO clock (id, time) VALUES (1, ?)", (self._clock.last,))
+
+    def begin_log_after(self, context: Context) -> None:
+        """The log goes on after these entries: what they did is shown here already, and they do not come any more."""
+        for name, seq in context.items():
+            if self.seen(name) >= seq:
+                continue
+            origin = self.memory.origins.setdefault(name, Origin())
+            origin.seq = origin.collected = seq
+            self.connection.execute("DELETE FROM log WHERE origin = ? AND applied = 1", (name,))
+            self.commit.context[name] = seq
 
     def wall_ms(self) -> int:
         """The time of this machine's clock."""

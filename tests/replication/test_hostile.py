@@ -40,7 +40,6 @@ from protocol.commands import (
     Save,
     Saved,
     Store,
-    SyncNode,
 )
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.link import MAX_NUMBERS
@@ -207,7 +206,6 @@ async def test_a_request_that_cannot_be_ends_the_link(
     ("request_", "code"),
     [
         (MasterMove(1, 1, "dc1"), RefusalCode.UNAVAILABLE),
-        (SyncNode(), RefusalCode.UNSUPPORTED),
         (FetchHash(b"h" * 32), RefusalCode.NO_CONTENT),
         (FetchGuid(GUID), RefusalCode.NO_CONTENT),
         (FetchUid(1, 1), RefusalCode.NO_CONTENT),

@@ -15,6 +15,7 @@ from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DiskFullError, MailError
 from replicator.mailstore import INBOX
+from replicator.replication import syncing
 from replicator.replication.shipping import Shipper
 from replicator.store import branches
 from replicator.store.reading import MailboxKey
@@ -166,9 +167,33 @@ async def behind(nodes: Cluster) -> None:
     await nodes.linked()
 
 
+async def _for_ever(*_arguments: object, **_named: object) -> None:
+    await trio.sleep_forever()
+
+
+async def test_a_new_master_takes_over_what_its_log_has_not_brought_yet_before_it_numbers(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        lagging = Lagging(monkeypatch, "dc3")
+        lagging.released.set()
+        await nodes["dc3"].inbox()
+        await nodes.converged()
+        lagging.released = trio.Event()
+        await behind(nodes)
+        began = trio.current_time()
+        assert await nodes["dc3"].save("fourth") == 4
+        assert trio.current_time() - began < TIMEOUT_S
+        assert len(await nodes["dc3"].messages()) == 4
+        assert nodes["dc3"].store.context != nodes["dc1"].store.context
+        lagging.released.set()
+        await nodes.converged()
+
+
 async def test_a_new_master_catches_up_before_it_numbers(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(syncing, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock) as nodes:
         lagging = Lagging(monkeypatch, "dc3")
         lagging.released.set()
@@ -194,6 +219,7 @@ async def test_a_new_master_catches_up_before_it_numbers(
 async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(syncing, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         lagging = Lagging(monkeypatch, "dc3")
         lagging.released.set()

@@ -16,8 +16,8 @@ from trio.testing import MockClock
 from protocol.commands import Rename, Save
 from protocol.values import UID_MAX, Dot
 from replicator.mailstore import INBOX
-from replicator.replication import healing
-from replicator.replication.healing import PLANS_MAX
+from replicator.replication import joining
+from replicator.replication.joining import PLANS_MAX
 from replicator.store import branches, reading
 from replicator.store.apply import receive
 from replicator.store.content import StoredText
@@ -278,7 +278,7 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         await node.save("mine")
         view = await node.view()
         await hear_of(node, rival(view))
-        nursery.start_soon(node.coordinator.healer.join_branches, key_of(view))
+        nursery.start_soon(node.coordinator.joiner.join_branches, key_of(view))
         await trio.to_thread.run_sync(planning.wait)
         with trio.fail_after(30):
             assert await node.save("meanwhile") == 2
@@ -350,7 +350,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
             node, one, other, replace(one, dot=dot, predecessors=(one.dot, other.dot), modseq=2, changes=(used_up,))
         )
         await trio.sleep(60)
-        (warning,) = (record for record in caplog.records if record.name == healing.__name__)
+        (warning,) = (record for record in caplog.records if record.name == joining.__name__)
         assert "a branch of folder 'Work' of alice is not joined and stays apart" in warning.getMessage()
         assert "UIDs" in warning.getMessage()
         assert await node.waiting() == 3
@@ -360,7 +360,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
 async def test_what_was_joined_is_named_as_operators_know_it(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, healing.__name__)
+    caplog.set_level(logging.INFO, joining.__name__)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].mail.create_folder("alice", "Work")
         await nodes.converged()
@@ -369,7 +369,7 @@ async def test_what_was_joined_is_named_as_operators_know_it(
             await nodes[sid].save(f"at {sid}", "Work")
             await nodes[sid].mail.create_folder("alice", sid)
         await heal(nodes)
-    assert {record.getMessage() for record in caplog.records if record.name == healing.__name__} == {
+    assert {record.getMessage() for record in caplog.records if record.name == joining.__name__} == {
         "joined two branches of folder 'Work' of alice",
         "joined two branches of the folder tree of alice",
     }

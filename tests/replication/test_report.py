@@ -164,7 +164,7 @@ async def answer_to_mbox(node: Node, other: Node, link: PeerLink) -> Reply:
         1, USER, INBOX, theirs.id, view.uidvalidity, theirs.uidnext, theirs.messages, theirs.highestmodseq,
         theirs.head, theirs.digest(),
     )  # fmt: skip
-    return await compare(node.store, node.coordinator.mastership, link, mbox)
+    return await compare(node.store, node.coordinator.mastership, link, mbox, lambda _: None)
 
 
 def link_between(node: Node, other: Node) -> PeerLink:

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from protocol.commands import Command, Content, Ranges, RefusalCode, Refused, Reply, Rows, Snapshot, SyncMailbox
 from protocol.values import Dot, UidSet
 from replicator.mailstore import INBOX
-from replicator.replication import syncing
-from replicator.replication.healing import Healer
+from replicator.replication import snapshots, syncing
+from replicator.replication.joining import Joiner
 from replicator.replication.link import PeerLink
 from replicator.store import branches, numbering
 from replicator.store import chain as chains
@@ -29,7 +29,7 @@ async def inbox(node: Node) -> MailboxKey:
 
 
 async def shown(node: Node, key: MailboxKey) -> object:
-    """The head and the state, as `syncing.state_at` gives them."""
+    """The head and the state."""
 
     def read(reader: sqlite3.Connection) -> object:
         return branches._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
@@ -38,24 +38,25 @@ async def shown(node: Node, key: MailboxKey) -> object:
 
 
 async def learned(node: Node, sid: str, key: MailboxKey) -> object:
-    found = await syncing.state_at(node.store, node.coordinator.mastership, sid, key)
-    return None if found is None else (found[0].head, found[1])
+    found = await syncing.learn(node.store, node.coordinator.mastership, sid, key, with_rows=True)
+    return None if found is None else (found.theirs.head, found.state())
 
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def join_nothing(_self: Healer, _key: MailboxKey) -> None:
+    async def join_nothing(_self: Joiner, _key: MailboxKey) -> None:
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(Healer, "join_branches", join_nothing)
+    monkeypatch.setattr(Joiner, "join_branches", join_nothing)
+    monkeypatch.setattr(Joiner, "catch_up", join_nothing)
 
 
 @pytest.mark.usefixtures("nobody_heals")
-@pytest.mark.parametrize("answer_bytes", [syncing.ANSWER_BYTES, 1, 1000])
+@pytest.mark.parametrize("answer_bytes", [snapshots.ANSWER_BYTES, 1, 1000])
 async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
 ) -> None:
-    monkeypatch.setattr(syncing, "ANSWER_BYTES", answer_bytes)
+    monkeypatch.setattr(snapshots, "ANSWER_BYTES", answer_bytes)
     async with cluster(tmp_path, autojump_clock) as nodes:
         one, other = nodes["dc1"], nodes["dc3"]
         for number in range(60):
@@ -116,7 +117,7 @@ async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
 async def test_snapshots_are_bounded(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "MAX_SNAPSHOTS", 2)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc2"].save("text")
         await nodes.converged()

@@ -75,7 +75,7 @@ BREAKAGES = (
         "return {**one, **other}",
     ),
     Breakage(
-        "branches", "one in three branches is never joined", "replicator/replication/healing.py",
+        "branches", "one in three branches is never joined", "replicator/replication/joining.py",
         "if head not in self._hopeless:", "if head not in self._hopeless and head.seq % 3:",
     ),
     Breakage(

@@ -1,14 +1,15 @@
 """What must hold of a `node.db` at any time. Every test that opens a store checks it on closing.
 
 Everything is computed anew from the log and the rows, the slow and obvious way; the last check replays the log
-into an empty database.
+into an empty database. Where the log does not lead to what is shown, because it begins later or because a state was
+taken over from another node, that is compared no further than it goes.
 """
 
 import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from protocol.values import Dot
+from protocol.values import Dot, covers
 from replicator.store import reading, schema
 from replicator.store.content import read_text
 from replicator.store.rows import message_of
@@ -26,6 +27,10 @@ class LogRow:
         self.position, origin, seq, self.time, self.chain, self.applied, self.offset_bytes, body = columns
         self.entry = Entry.unpack(Dot(origin, seq), body)
         self.body_bytes = len(body)
+
+    @property
+    def own_bytes(self) -> int:
+        return self.body_bytes + sum(self.brought().values())
 
     def brought(self) -> dict[bytes, int]:
         """Hash -> size of the texts that came with the entry."""
@@ -49,12 +54,20 @@ def check(connection: sqlite3.Connection) -> None:
     log = _read_log(connection)
     _check_origins(connection, log)
     _check_waiting(connection, log)
-    _check_projections(connection, log)
-    _check_heads(connection, log)
     _check_mailboxes(connection)
     _check_trees(connection)
-    _check_content(connection, log)
-    _check_replay(connection, log)
+    _check_guids(connection)
+    if _leads_everywhere(connection):
+        _check_projections(connection, log)
+        _check_heads(connection, log)
+        _check_content(connection, log)
+        _check_replay(connection, log)
+
+
+def _leads_everywhere(connection: sqlite3.Connection) -> bool:
+    context = reading.log_context(connection)
+    shown = reading.chains_of(connection, None)
+    return not reading.log_collected(connection) and all(covers(context, chain.context) for chain in shown)
 
 
 def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
@@ -64,7 +77,8 @@ def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
             "SELECT position, origin, seq, time, chain, applied, offset_bytes, body FROM log ORDER BY position"
         )
     ]
-    assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions without gaps"
+    if not reading.log_collected(connection):
+        assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions without gaps"
     for item in log:
         assert (item.time, item.chain) == (item.entry.time, item.entry.mailbox_id)
     return log
@@ -76,22 +90,29 @@ def _check_waiting(connection: sqlite3.Connection, log: list[LogRow]) -> None:
 
 
 def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    seqs: Counter[str] = Counter()
-    offsets: Counter[str] = Counter()
+    seqs: Counter[str] = Counter(reading.log_collected(connection))
+    offsets: dict[str, int] = {}
     for item in log:
         origin, seq = item.entry.dot
+        if not item.applied and seq <= reading.log_collected(connection).get(origin, 0):
+            continue  # a branch that cannot be joined
         seqs[origin] += 1
         assert seq == seqs[origin], "each origin's entries arrive in order"
-        offsets[origin] += item.body_bytes + sum(item.brought().values())
+        before = offsets.get(origin, 0 if seq == 1 else item.offset_bytes - item.own_bytes)
+        offsets[origin] = before + item.own_bytes
         assert item.offset_bytes == offsets[origin]
     assert reading.log_context(connection) == dict(seqs)
-    assert dict(connection.execute("SELECT name, offset_bytes FROM origin")) == dict(offsets)
+    shipped = dict(connection.execute("SELECT name, offset_bytes FROM origin"))
+    assert all(shipped[origin] == offset for origin, offset in offsets.items())
+
+
+def _check_guids(connection: sqlite3.Connection) -> None:
+    by_uid = set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_uid"))
+    assert by_uid == set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid"))
 
 
 def _check_projections(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    by_uid = set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_uid"))
-    by_guid = set(connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid"))
-    assert by_uid == by_guid
+    by_uid = connection.execute("SELECT guid, mailbox, uid, origin, seq, change FROM by_uid")
     entries = {item.entry.dot: item for item in log}
     for guid, mailbox, _, origin, seq, change in by_uid:
         item = entries[Dot(origin, seq)]

@@ -1,0 +1,208 @@
+"""One mailbox, compared with one other node: taken over, joined, or left as it is."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Dot
+from replicator.config import UidConflict
+from replicator.errors import UnavailableError
+from replicator.replication import joining
+from replicator.replication.joining import Outcome
+from replicator.store import branches, reading
+from replicator.store.apply import receive
+from replicator.store.content import StoredText
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from resync.entry import tree_id
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.meeting import key_of
+
+TREE = MailboxKey(USER, tree_id(USER), 0)
+
+
+@pytest.fixture
+def log_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node ships entries."""
+    monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+
+
+@pytest.fixture
+def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.replication.healing.Healer._work", _never)
+
+
+async def _never(*_arguments: object) -> None:
+    await trio.sleep_forever()
+
+
+async def reconcile(node: Node, sid: str, key: MailboxKey | None = None) -> Outcome:
+    key = key or key_of(await node.view())
+    return await node.coordinator.joiner.reconcile(key, sid)
+
+
+async def part(nodes: Cluster) -> None:
+    nodes.isolate("dc1")
+    await nodes.linked(["dc1"], ["dc2", "dc3"])
+
+
+async def meet(nodes: Cluster) -> None:
+    nodes.rejoin("dc1")
+    await nodes.linked()
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_what_another_node_has_more_is_taken_over_without_the_log(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        one, other = nodes["dc1"], nodes["dc3"]
+        for number in range(40):
+            await one.save(f"{number}")
+        await nodes.converged()
+        view = await one.view()
+        await part(nodes)
+        await other.expunge(3, 7)
+        await other.flag(1, 2, added=["$a"])
+        await other.save("new")
+        await other.mail.create_folder(USER, "Work")
+        await other.mail.subscribe(USER, "Work", subscribed=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            await meet(nodes)
+            logged = dict(one.store.context)
+            assert await reconcile(one, "dc3", TREE) is Outcome.ADOPTED
+            assert await reconcile(one, "dc3") is Outcome.ADOPTED
+            assert await reconcile(one, "dc3") is Outcome.SAME
+            assert await reconcile(other, "dc1", TREE) is Outcome.SAME
+            assert one.store.context == logged
+            assert await one.digests() == await other.digests()
+            assert sorted(view.messages) == [1, 2, *range(4, 7), *range(8, 42)]
+            assert view.messages[2].flags == {"$a"}
+            assert {folder.name for folder in await one.mail.folders(USER)} == {"INBOX", "Work"}
+            assert "Work" in await one.mail.subscriptions(USER)
+        nodes.isolate("dc1")
+        await meet(nodes)
+        await until(lambda: one.store.context == other.store.context)  # entries that come later change nothing
+        await nodes.converged()
+        assert (await one.texts())[41] == "new"
+
+
+@pytest.mark.usefixtures("nobody_heals", "log_stands_still")
+async def test_who_is_ahead_takes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("mine")
+        before = await nodes["dc1"].digests()
+        assert await reconcile(nodes["dc1"], "dc2") is Outcome.AHEAD
+        assert await nodes["dc1"].digests() == before
+        assert await nodes["dc2"].digests() == {}
+
+
+@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.parametrize("uid", UidConflict)
+async def test_a_fork_is_joined_as_the_other_node_shows_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict
+) -> None:
+    """By the master, whichever node finds it, and without the entries of the other branch."""
+    async with cluster(tmp_path, autojump_clock, copies=1, uid=uid) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        for number in range(30):
+            await one.save(f"{number}")
+        await nodes.converged()
+        await part(nodes)
+        await one.save("one")
+        await other.save("other")
+        await other.flag(4)
+        with monkeypatch.context() as patch:
+            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            patch.setattr(branches, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
+            await meet(nodes)
+            key = key_of(await one.view())
+            assert await one.coordinator.mastership.find(key) == "dc1"
+            assert await reconcile(one, "dc2") is Outcome.MERGED
+            assert await reconcile(one, "dc2") is Outcome.AHEAD
+            assert len(await one.messages()) == 32
+            assert await reconcile(other, "dc1") is Outcome.ADOPTED
+            assert await one.digests() == await other.digests()
+        nodes.isolate("dc1")
+        await meet(nodes)
+        await nodes.converged()
+        assert sorted((await nodes["dc3"].texts()).values()) == sorted([*map(str, range(30)), "one", "other"])
+
+
+async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("both")
+        await nodes.converged()
+        await part(nodes)
+        await one.save("one")
+        await other.save("other")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            await meet(nodes)
+            key = key_of(await other.view())
+            assert await other.coordinator.mastership.find(key) == "dc2"
+            assert await reconcile(one, "dc2") is Outcome.NOT_OURS
+            view = await other.view()
+            await until(lambda: len(view.messages) == 3)
+        nodes.isolate("dc1")
+        await meet(nodes)
+        await nodes.converged()
+        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_nodes_that_have_seen_the_same_and_show_it_otherwise_are_damaged_and_not_joined(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        await one.save("text")
+        await one.save("more")
+        await nodes.converged()
+        key = key_of(await one.view())
+
+        def add_to_count(tx: Transaction, count: int) -> None:
+            tx.connection.execute("UPDATE chain SET messages = messages + ? WHERE id = ?", (count, key.mailbox_id))
+            tx.memory.chains.clear()
+
+        await one.store.write(partial(add_to_count, count=-1))
+        assert await reconcile(one, "dc2") is Outcome.DAMAGED
+        assert await reconcile(nodes["dc2"], "dc1") is Outcome.DAMAGED
+        assert any("check --repair" in record.getMessage() for record in caplog.records)
+        assert len((await nodes["dc2"].view()).messages) == 2
+
+        await one.store.write(partial(add_to_count, count=1))
+
+
+async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("text")
+        with pytest.raises(UnavailableError, match="dc9"):
+            await reconcile(nodes["dc1"], "dc9")
+
+
+@pytest.mark.parametrize("length", [0, 1 << 30])
+async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """However long it is."""
+    monkeypatch.setattr(joining, "SHORT_MODSEQ", length)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("both")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await one.save("one")
+        await other.save("other")
+        entry = await other.store.read(partial(reading.entry_at, dot=Dot(other.store.origin, 1)))
+        assert entry is not None
+        await nodes.stop("dc2")
+        await one.store.write(partial(receive, entry=entry, texts=[StoredText.of(b"other")]))
+        await nodes.converged()
+        assert sorted((await one.texts()).values()) == ["both", "one", "other"]
