@@ -278,9 +278,10 @@ class _Meaning(Transformer[Token, object]):
     entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
-    mbox, expunge, store, merge = c.Mbox, c.Expunge, c.Store, c.Merge
+    mbox, expunge, store, merge, remote = c.Mbox, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_mailbox, sync_end, ranges = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges
-    log, fetch_uid, fetch_guid, fetch_hash = c.Log, c.FetchUid, c.FetchGuid, c.FetchHash
+    fetch_uid, fetch_guid, fetch_hash, fetch_entry = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchEntry
+    log, settled = c.Log, c.Settled
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

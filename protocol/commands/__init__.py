@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from protocol.commands.catching_up import (
     Ack,
+    FetchEntry,
     FetchGuid,
     FetchHash,
     FetchUid,
     Log,
     Ranges,
     Rows,
+    Settled,
     SyncEnd,
     SyncMailbox,
     SyncNode,
@@ -31,6 +33,7 @@ from protocol.commands.mailboxes import (
     Expunge,
     Mbox,
     Merge,
+    Remote,
     Rename,
     Save,
     Store,
@@ -63,6 +66,7 @@ __all__ = [
     "EntryCommand",
     "EntryHeader",
     "Expunge",
+    "FetchEntry",
     "FetchGuid",
     "FetchHash",
     "FetchUid",
@@ -80,12 +84,14 @@ __all__ = [
     "Ranges",
     "RefusalCode",
     "Refused",
+    "Remote",
     "Rename",
     "Reply",
     "Root",
     "Rows",
     "Save",
     "Saved",
+    "Settled",
     "Snapshot",
     "Store",
     "Stored",
@@ -102,8 +108,9 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 """Commands that may carry an entry header."""
 
 Command = (
-    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand
-    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | Log | Ack
+    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand | Remote
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchEntry
+    | Log | Ack | Settled
 )  # fmt: skip
 
 Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Refused

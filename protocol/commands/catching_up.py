@@ -71,6 +71,13 @@ class FetchHash:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchEntry:
+    """An entry of the log that `Remote` has named. Answered by `Content`: the entry, packed."""
+
+    dot: Dot
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Send what `context` lacks from here on. Answered by `Done`, then entries; or by `Refused` TOO-OLD."""
 
@@ -84,3 +91,15 @@ class Ack:
     origin: str
     seq: int
     sid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """All entries within `context` are in the log of `sid`, and its chains show them; flooded (design section 7).
+
+    The highest `sequence` of a SID is the valid one. No reply.
+    """
+
+    sid: str
+    sequence: int
+    context: tuple[Dot, ...]

@@ -163,3 +163,16 @@ class Merge:
     mailbox: int
     entry: EntryHeader
     rows: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An entry of many changes, in an object of the store that both nodes share (design section 6).
+
+    `entry` is the header, of change 0. `content_hash` is that of the packed entry.
+    """
+
+    mailbox: int
+    entry: EntryHeader
+    name: str
+    content_hash: bytes

@@ -49,6 +49,11 @@ def _(fetch: c.FetchHash) -> list[v.Field]:
 
 
 @v.form.register
+def _(fetch: c.FetchEntry) -> list[v.Field]:
+    return ["FETCH", "ENTRY", v.dot(fetch.dot)]
+
+
+@v.form.register
 def _(log: c.Log) -> list[v.Field]:
     return ["LOG", v.list_of(v.dot, log.context)]
 
@@ -56,3 +61,8 @@ def _(log: c.Log) -> list[v.Field]:
 @v.form.register
 def _(ack: c.Ack) -> list[v.Field]:
     return ["ACK", v.dot(Dot(ack.origin, ack.seq)), *v.option("BY", v.sid, ack.sid)]
+
+
+@v.form.register
+def _(settled: c.Settled) -> list[v.Field]:
+    return ["SETTLED", v.sid(settled.sid), v.number(settled.sequence), v.list_of(v.dot, settled.context)]

@@ -126,3 +126,14 @@ def _(subscribe: c.Subscribe) -> list[v.Field]:
 @v.form.register
 def _(merge: c.Merge) -> list[v.Field]:
     return ["MERGE", v.number_32(merge.mailbox), *_entry(merge.entry), merge.rows]
+
+
+@v.form.register
+def _(remote: c.Remote) -> list[v.Field]:
+    return [
+        "REMOTE",
+        v.number_32(remote.mailbox),
+        *_entry(remote.entry),
+        v.string(remote.name),
+        v.content_hash(remote.content_hash),
+    ]

@@ -100,6 +100,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "scope": texts,
     "seen_modseq": numbers,
     "seq": numbers,
+    "sequence": numbers,
     "sid": sids,
     "size": numbers,
     "snapshot": numbers_32,
