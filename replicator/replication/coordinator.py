@@ -295,9 +295,9 @@ class Coordinator:
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
             case Log(context):
-                self.feeds.on(link).shipper.asked(command)
+                is_here = self.feeds.on(link).shipper.asked(command)
                 self._holds(link.sid, context)
-                return Done()
+                return Done() if is_here else self._too_old(context)
             case Who():
                 return await self.mastership.answer_who(command)
             case MasterMove():
@@ -315,6 +315,11 @@ class Coordinator:
                     return Refused(RefusalCode.UNSUPPORTED, text)
                 replies = [await self.perform(operation, link) for operation in operations]
                 return replies[0] if len(replies) == 1 else _joined(replies)
+
+    def _too_old(self, context: Iterable[Dot]) -> Refused:
+        has = {dot.origin: dot.seq for dot in context}
+        begins = next(Dot(origin, seq) for origin, seq in self.store.collected.items() if has.get(origin, 0) < seq)
+        return Refused(RefusalCode.TOO_OLD, f"the log begins after {begins.origin}:{begins.seq}; use SYNC")
 
     async def _catch_up(self, key: MailboxKey) -> None:
         await self.joiner.catch_up(key)

@@ -14,6 +14,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver
 from replicator.replication.shipping import Shipper, Ships
 from replicator.store.store import Store
+from replicator.store.transaction import Commit
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
+        store.listeners.append(self._note_commit)
 
     def __getitem__(self, sid: str) -> Feed:
         return self._feeds[sid]
@@ -86,6 +88,11 @@ class Feeds(Mapping[str, Feed]):
             await trio.sleep(heartbeat_s)
             for feed in self._feeds.values():
                 feed.receiver.tell()
+
+    def _note_commit(self, commit: Commit) -> None:
+        if commit.collected:
+            for feed in self._feeds.values():
+                feed.shipper.start_again()
 
     def _remember(self, feed: Feed) -> None:
         """What the peer has acknowledged, and what it has numbered itself."""

@@ -168,8 +168,10 @@ class Report:
             error=state.error,
         )
 
-    def _age_s(self, lag: Lag) -> float:
-        return 0 if lag.oldest_ms is None else max(0, self._environment.clock_ms() - lag.oldest_ms) / 1000
+    def _age_s(self, lag: Lag) -> float | None:
+        if lag.oldest_ms is None:
+            return None if lag.entries else 0
+        return max(0, self._environment.clock_ms() - lag.oldest_ms) / 1000
 
 
 class _Metrics:

@@ -2,19 +2,22 @@
 
 What the peer has it says itself: its LOG gives its context, its ACKs carry that on. From there on it gets what it
 lacks, as far as this node is the one to send it (design section 4: each change crosses each needed link once). A
-slow peer holds up its own cursor and nothing else. Whenever routes change or the peer asks again, the cursor goes
-back to the first entry that it has not acknowledged; what went out on this connection is not sent twice.
+slow peer holds up its own cursor and nothing else. Whenever routes change, entries are collected or the peer asks
+again, the cursor begins anew with what this node owes it; what went out on this connection is not sent twice. If that
+is not in the log any more, the link ends, and on the next one the peer's LOG is refused: it needs SYNC.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
 from protocol.codec import ProtocolError
 from protocol.commands import Ack, Log
 from protocol.values import Dot, sid_of
+from replicator.errors import UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.wire import entry_commands
 from replicator.store import reading
@@ -44,17 +47,20 @@ class Shipper:
         self._restart = trio.CancelScope()
         self._changed = trio.Event()
 
-    def asked(self, log: Log) -> None:
-        """The peer says what it has, and wants the rest, also what it may have lost on the way.
+    def asked(self, log: Log) -> bool:
+        """The peer says what it has, and wants the rest, also what it may have lost on the way. False: that is gone.
 
         ACKs that it sent after that may have been read before. Raises ProtocolError for what cannot be there.
         """
         check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}
+        self.has_context = all(has.get(origin, 0) >= seq for origin, seq in self._store.collected.items())
+        if not self.has_context:
+            return False
         self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
-        self.has_context = True
         self.start_again()
+        return True
 
     def acked(self, ack: Ack) -> None:
         """More is on the peer's disk. Raises ProtocolError."""
@@ -64,13 +70,13 @@ class Shipper:
         self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
 
     def start_again(self) -> None:
-        """Look again from the first entry that the peer lacks. One that is on its way is sent to its end."""
+        """Look again from the first entry that is owed to the peer. One that is on its way is sent to its end."""
         self._changed.set()
         if not self._sending:
             self._restart.cancel()
 
     async def run(self) -> None:
-        """Ship until cancelled or until the link is down."""
+        """Ship until cancelled or until the link is down. Raises UnavailableError if what the peer lacks is gone."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -78,7 +84,13 @@ class Shipper:
                 await self._ship()
 
     async def _ship(self) -> None:
-        position = await self._store.read(lambda reader: reading.log_start(reader, dict(self.acknowledged)))
+        if not self.has_context:
+            return
+        position = await self._store.read(partial(reading.log_start, context=self._not_owed()))
+        if position is None:
+            raise UnavailableError(
+                f"{self._link.sid} lacks entries that are not in the log any more; it asks anew, and gets them by SYNC"
+            )
         while True:
             logged = await self._store.log_after(position)
             if not logged:
@@ -92,13 +104,20 @@ class Shipper:
                 position = item.position
             await trio.lowlevel.checkpoint()
 
+    def _not_owed(self) -> dict[str, int]:
+        """What the peer has, or gets from others."""
+        known = self._store.context.items()
+        return {origin: self._has(origin) if self._is_ours_to_send(origin) else seq for origin, seq in known}
+
     def _is_lacking(self, dot: Dot) -> bool:
-        origin = dot.origin
-        if not self.has_context or origin == self._link.hello.origin:
-            return False
-        if dot.seq <= max(self._sent.get(origin, 0), self.acknowledged.get(origin, 0)):
-            return False
-        return self._ships(sid_of(origin), self._link.sid)
+        return self.has_context and dot.seq > self._has(dot.origin) and self._is_ours_to_send(dot.origin)
+
+    def _has(self, origin: str) -> int:
+        """Up to where the peer has it, or will have it by this link."""
+        return max(self._sent.get(origin, 0), self.acknowledged.get(origin, 0))
+
+    def _is_ours_to_send(self, origin: str) -> bool:
+        return origin != self._link.hello.origin and self._ships(sid_of(origin), self._link.sid)
 
     async def _send(self, item: Logged) -> None:
         entry = item.entry

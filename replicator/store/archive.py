@@ -32,12 +32,12 @@ class Archive:
     """What the node `home` keeps, and what others of its cluster keep, in one object store."""
 
     def __init__(self, objects: ObjectStore, home: Home) -> None:
+        self.home = home
         self._objects = objects
-        self._home = home
 
     async def save(self, head: Head, data: Iterable[bytes]) -> None:
         """Keep a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
-        await self._objects.put(checkpoint_name(self._home, head), data)
+        await self._objects.put(checkpoint_name(self.home, head), data)
 
     async def changes(self, home: Home, head: Head) -> AsyncGenerator[Merge | TreeMerge, None]:
         """A checkpoint: the changes that take an empty chain to the head.
@@ -53,16 +53,16 @@ class Archive:
 
     async def saved(self) -> AsyncGenerator[str, None]:
         """The names of all checkpoints of this node, in no order."""
-        async with aclosing(self._objects.list(checkpoint.checkpoints_of(self._home))) as found:
+        async with aclosing(self._objects.list(checkpoint.checkpoints_of(self.home))) as found:
             async for info in found:
                 yield info.name
 
     async def publish(self, context: Context, heads: Iterable[Head], now_ms: int) -> Manifest:
         """Write a manifest, the newest of this node. All of its checkpoints are saved; `heads` by mailbox id."""
-        earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self._home.sid)]
+        earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self.home.sid)]
         made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been put back
         dots = tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
-        made = Manifest(self._home, made_ms, dots)
+        made = Manifest(self.home, made_ms, dots)
         await self._objects.put(made.name, manifest.write_manifest(made, heads))
         return made
 
@@ -85,7 +85,7 @@ class Archive:
 
     async def manifests(self, sid: str | None = None) -> list[str]:
         """The names of all manifests, of all nodes or one, in no order."""
-        return [info.name async for info in self._objects.list(manifest.manifests_of(self._home.cluster, sid))]
+        return [info.name async for info in self._objects.list(manifest.manifests_of(self.home.cluster, sid))]
 
     async def delete(self, names: list[str]) -> None:
         """Delete checkpoints or manifests, by their names."""

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
-from replicator.store.past import Past
-from replicator.store.proof import proven_past
+from replicator.store.past import Base, Past
+from replicator.store.proof import UnprovenError, proven_past
 from replicator.store.rows import ROW_COLUMNS, columns_of, row_from
 from replicator.view import SEEN
 from resync import row as rows
@@ -83,12 +83,15 @@ def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> lis
 class Comparison:
     """One mailbox or tree: what the database shows beside what the log says. Exhaust `steps`, then look.
 
-    `doubted`: the chain's row is not to be believed where it names the head, because the log has gone further.
+    `doubted`: the chain's row is not to be believed where it names the head, because the log has gone further. `base`:
+    what a checkpoint of this node holds. In the end it may be `unproven`: then nothing was compared.
     """
 
     connection: sqlite3.Connection
     chain_id: bytes
     doubted: bool = False
+    base: Base | None = None
+    unproven: bool = False
     stored: Columns | None = None
     past: Past | None = None
     chain: Chain | None = None  # as it should be
@@ -109,7 +112,10 @@ class Comparison:
         self.stored = stored_chain(self.connection, self.chain_id)
         shown = _readable(self.stored)
         try:
-            self.past = proven_past(self.connection, self.chain_id, None if self.doubted else shown)
+            self.past = proven_past(self.connection, self.chain_id, None if self.doubted else shown, self.base)
+        except UnprovenError:
+            self.unproven = True
+            return
         except ContradictionError as error:
             self._found("log", f"what the mailbox should be does not follow from the log: {error}", shown)
             return

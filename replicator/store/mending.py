@@ -13,6 +13,7 @@ from replicator.store import chain as chains
 from replicator.store.apply import apply_waiting
 from replicator.store.chain import Chain
 from replicator.store.check import Comparison, Damage, exhausted, stored_chain
+from replicator.store.past import Base
 from replicator.store.transaction import Transaction
 
 _SHOWN = {"by_uid", "chain", "folder"}
@@ -30,10 +31,10 @@ def mend(tx: Transaction, comparison: Comparison) -> bool:
     return True
 
 
-def compare_and_mend(tx: Transaction, chain_id: bytes, *, doubted: bool) -> Comparison:
+def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None, *, doubted: bool) -> Comparison:
     """Both at once, while the writer waits: for a mailbox that never stands still."""
     tx.write_chains()
-    comparison = exhausted(Comparison(tx.connection, chain_id, doubted))
+    comparison = exhausted(Comparison(tx.connection, chain_id, doubted, base))
     mend(tx, comparison)
     return comparison
 

@@ -209,23 +209,25 @@ def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT name, collected FROM origin WHERE collected > 0"))
 
 
-def log_start(connection: sqlite3.Connection, context: Context) -> int:
-    """The position before the first entry that a node with this context lacks."""
-    first = None
-    for origin, seq in log_context(connection).items():
+def log_start(connection: sqlite3.Connection, context: Context) -> int | None:
+    """The position before the first entry that a node with this context lacks; None: the log begins later."""
+    positions = [log_end(connection) + 1]
+    for origin, seq, collected in connection.execute("SELECT name, seq, collected FROM origin").fetchall():
         known = context.get(origin, 0)
-        if known < seq:
-            row = connection.execute(
-                "SELECT position FROM log WHERE origin = ? AND seq = ?", (origin, known + 1)
-            ).fetchone()
-            first = row[0] if first is None else min(first, row[0])
-    return (first or log_end(connection) + 1) - 1
+        if known >= seq:
+            continue
+        query = "SELECT position FROM log WHERE origin = ? AND seq = ?"
+        row = connection.execute(query, (origin, known + 1)).fetchone() if known >= collected else None
+        if row is None:  # it may have gone since the origins were read
+            return None
+        positions.append(row[0])
+    return min(positions) - 1
 
 
 def log_end(connection: sqlite3.Connection) -> int:
-    """The position of the last entry."""
-    position: int | None = connection.execute("SELECT MAX(position) FROM log").fetchone()[0]
-    return position or 0
+    """The position of the last entry that came, whether or not it is in the log still."""
+    row: tuple[int] | None = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+    return row[0] if row else 0
 
 
 def log_after(
@@ -252,33 +254,42 @@ def log_after(
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What of the log a context lacks. `oldest_ms`: when the oldest such entry was numbered."""
+    """What a context lacks. `oldest_ms`: when the oldest such entry was numbered.
+
+    Where entries were collected that it lacks, size and age are those of the rest, and None without a rest.
+    """
 
     entries: int = 0
-    size_bytes: int = 0
+    size_bytes: int | None = 0
     oldest_ms: int | None = None
 
 
 def lag(connection: sqlite3.Connection, context: Context) -> Lag:
     """How far a node with this context is behind this one."""
     entries = size_bytes = 0
-    oldest: int | None = None
-    for origin, seq, offset in connection.execute("SELECT name, seq, offset_bytes FROM origin").fetchall():
+    times: list[int] = []
+    for origin, seq, offset, collected in connection.execute(
+        "SELECT name, seq, offset_bytes, collected FROM origin"
+    ).fetchall():
         known = context.get(origin, 0)
-        if known >= seq:
-            continue
-        entries += seq - known
-        size_bytes += offset - _offset(connection, origin, known)
-        time = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", (origin, known + 1)).fetchone()[
-            0
-        ]
-        oldest = time >> 16 if oldest is None else min(oldest, time >> 16)
-    return Lag(entries, size_bytes, oldest)
+        entries += max(0, seq - known)
+        first = max(known, collected) + 1
+        query = "SELECT time, offset_bytes, body FROM log WHERE origin = ? AND seq = ?"
+        if first <= seq and (row := connection.execute(query, (origin, first)).fetchone()) is not None:
+            time, first_offset, body = row
+            times.append(time)
+            size_bytes += offset - first_offset + _size_bytes(Entry.unpack(Dot(origin, first), body), body)
+    return Lag(entries, size_bytes if times or not entries else None, min(times) >> 16 if times else None)
 
 
-def _offset(connection: sqlite3.Connection, origin: str, seq: int) -> int:
-    row = connection.execute("SELECT offset_bytes FROM log WHERE origin = ? AND seq = ?", (origin, seq)).fetchone()
-    return row[0] if row else 0
+def _size_bytes(entry: Entry, body: bytes) -> int:
+    """With the texts that came with it."""
+    texts = {
+        change.content_hash: change.size_bytes
+        for change in entry.changes
+        if isinstance(change, MailAdd) and not change.copied
+    }
+    return len(body) + sum(texts.values())
 
 
 def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:
@@ -289,7 +300,7 @@ def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chai
 
 def log_counts(connection: sqlite3.Connection) -> tuple[int, int]:
     """Entries in the log, and those of them that wait."""
-    total = connection.execute("SELECT COALESCE(SUM(seq), 0) FROM origin").fetchone()[0]
+    total = connection.execute("SELECT COALESCE(SUM(seq - collected), 0) FROM origin").fetchone()[0]
     waiting = connection.execute("SELECT COUNT(*) FROM log WHERE applied = 0").fetchone()[0]
     return total, waiting
 

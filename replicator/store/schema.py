@@ -129,6 +129,33 @@ CREATE TABLE clock (                                -- one row: the latest stamp
     time INTEGER NOT NULL
 );
 
+CREATE TABLE checkpoint (                           -- this node's, in the object store: see `catalog`
+    chain       BLOB NOT NULL,
+    modseq      INTEGER NOT NULL,                   -- of the head, like the next four
+    origin      TEXT NOT NULL,
+    seq         INTEGER NOT NULL,
+    time        INTEGER NOT NULL,
+    user        TEXT NOT NULL,
+    uidvalidity INTEGER NOT NULL,
+    round       INTEGER NOT NULL,                   -- the first whose manifest lists it
+    PRIMARY KEY (chain, modseq)
+) WITHOUT ROWID;
+
+CREATE TABLE manifest (                             -- this node's that count: see `catalog`
+    round    INTEGER PRIMARY KEY,
+    made_ms  INTEGER,                               -- NULL: nobody knows whether it is in the object store
+    in_force INTEGER NOT NULL,
+    context  BLOB NOT NULL,                         -- {origin: seq}: of the log, all of which is in the checkpoints
+    covered  BLOB NOT NULL,                         -- {origin: seq}: who has settled that forks no more before them
+    position INTEGER NOT NULL,                      -- the log's end when the round began
+    heads    INTEGER NOT NULL                       -- how many it lists
+);
+
+CREATE TABLE unproven (                             -- chains to whose head neither log nor checkpoint leads
+    chain  BLOB PRIMARY KEY,
+    modseq INTEGER NOT NULL                         -- of the head that was taken over
+) WITHOUT ROWID;
+
 CREATE TABLE identity (                             -- one row: whose database this is
     sid     TEXT NOT NULL,
     cluster TEXT NOT NULL

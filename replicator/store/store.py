@@ -104,6 +104,7 @@ class Store:
                 publish=self._publish,
             )
             self.context = reading.log_context(self._connection)
+            self.collected = reading.log_collected(self._connection)
             self.tail = Tail(reading.log_end(self._connection))
             self._waiting = reading.log_waiting(self._connection)  # dot -> chain, of what is not applied
             self._waiting_in = Counter(self._waiting.values())
@@ -214,6 +215,7 @@ class Store:
 
     def _publish(self, commit: Commit) -> None:
         self.context.update(commit.context)
+        self.collected.update(commit.collected)
         for change in commit.changes:
             self.views.apply(change)
         for mailbox_id in commit.retired:

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from protocol.values import Dot
-from replicator.store import reading
+from replicator.store import catalog, reading
 from replicator.store.check import LOWEST, SLICE_ROWS, Damage
 from replicator.store.content import read_text
 
@@ -104,10 +104,12 @@ def stray_rows(
 
 
 def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) -> bool:
-    """Whether the log rules out that the entry put a message there. If the log has lost it, nobody knows."""
+    """Whether the log rules out that the entry put a message there. If the log does not have it, nobody knows."""
     entry = reading.entry_at(connection, dot)
     if entry is not None:
         return entry.mailbox_id != mailbox
+    if catalog.is_unproven(connection, mailbox):
+        return False
     return reading.log_context(connection).get(dot.origin, 0) < dot.seq
 
 
@@ -150,7 +152,7 @@ def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, byte
 
 def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """About how many entries, rows of messages and contents there are."""
-    entries = reading.log_end(connection)
+    entries, _ = reading.log_counts(connection)
     messages = int(
         connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
     )  # no sum of damage is too large

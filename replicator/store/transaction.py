@@ -46,6 +46,7 @@ class Commit:
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
+    collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
 
 
 @dataclass(slots=True)
@@ -126,7 +127,7 @@ class Transaction:
             origin = self.memory.origins.setdefault(name, Origin())
             origin.seq = origin.collected = seq
             self.connection.execute("DELETE FROM log WHERE origin = ? AND applied = 1", (name,))
-            self.commit.context[name] = seq
+            self.commit.context[name] = self.commit.collected[name] = seq
 
     def wall_ms(self) -> int:
         """The time of this machine's clock."""
@@ -165,6 +166,10 @@ class Transaction:
         self.commit.context[entry.dot.origin] = entry.dot.seq
         self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
 
+    def forget_entries(self, origin: str, upto: int) -> None:
+        """The log begins after these entries of the origin now; they have been deleted."""
+        self.memory.origins[origin].collected = self.commit.collected[origin] = upto
+
     def write_chains(self) -> None:
         """Write changed chains now, for queries that join their rows."""
         for chain in self._changed_chains.values():
@@ -173,7 +178,11 @@ class Transaction:
     def finish(self) -> Commit:
         """Write what was kept in memory. Called once, before COMMIT."""
         self.write_chains()
-        for name in self.commit.context:
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)",
+            ((entry.mailbox_id, entry.modseq) for entry in self.commit.adopted),
+        )
+        for name in self.commit.context | self.commit.collected:
             origin = self.memory.origins[name]
             self.connection.execute(
                 "INSERT OR REPLACE INTO origin (name, seq, offset_bytes, collected) VALUES (?,?,?,?)",

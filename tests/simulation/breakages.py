@@ -84,7 +84,7 @@ BREAKAGES = (
     ),
     Breakage(
         "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/shipping.py",
-        "position = await self._store.read(lambda reader: reading.log_start(reader, dict(self.acknowledged)))",
+        "position = await self._store.read(partial(reading.log_start, context=self._not_owed()))",
         "position = self._store.tail.end",
     ),
     Breakage(

@@ -52,7 +52,8 @@ class MemoryNode:
     def take(self, logged: Logged) -> None:
         self.receive(logged.entry, logged.texts.values())
 
-    def log(self, position: int = 0) -> list[Logged]:
+    def log(self, position: int | None = 0) -> list[Logged]:
+        assert position is not None, "what is asked for was collected"
         return reading.log_after(self.connection, position, 1 << 40, 1 << 20, 1 << 40)
 
     def applied(self, dot: Dot) -> bool:

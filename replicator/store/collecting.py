@@ -1,0 +1,69 @@
+"""What the log weighs, and how entries leave it that no node of the cluster needs from here (design section 6).
+
+Only prefixes of origins go, and only of what is settled: an entry that waits stays, and so does all of its origin after
+it. Who calls `collect` makes sure that checkpoints stand which show what these entries did.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+from protocol.values import Context
+from replicator.store.transaction import Transaction
+
+COLLECT_AT_ONCE = 2000  # entries: some 10 ms of the writer
+MEASURE_AT_ONCE = 20_000  # entries: some 20 ms of a reader's thread
+ROW_BYTES = 100  # that an entry takes in the database besides its body, with two indexes
+
+
+class Size(NamedTuple):
+    """Of entries, as they lie in the log: without the texts of messages, which stay when entries go."""
+
+    entries: int = 0
+    size_bytes: int = 0
+
+
+def measure(connection: sqlite3.Connection, after: int, upto: int) -> tuple[Size, int | None]:
+    """The size of a slice of the log between two positions, and its end; None: there was no more."""
+    entries, size_bytes, last = connection.execute(
+        "SELECT COUNT(*), COALESCE(SUM(length(body)), 0), MAX(position) FROM (SELECT position, body FROM log"
+        " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?)",
+        (after, upto, MEASURE_AT_ONCE),
+    ).fetchone()
+    return Size(entries, size_bytes + entries * ROW_BYTES), last
+
+
+def oldest_ms(connection: sqlite3.Connection) -> int | None:
+    """When the first entry of the log was numbered, by its stamp."""
+    row: tuple[int] | None = connection.execute("SELECT time FROM log ORDER BY position LIMIT 1").fetchone()
+    return row[0] >> 16 if row else None
+
+
+def settled(connection: sqlite3.Connection) -> dict[str, int]:
+    """Of each origin, up to where all entries that came are shown here."""
+    waiting = dict(connection.execute("SELECT origin, MIN(seq) FROM log WHERE applied = 0 GROUP BY origin"))
+    context = connection.execute("SELECT name, seq FROM origin")
+    return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
+
+
+def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) -> Size:
+    """Delete entries up to a context from the log, at most so many, and nothing that waits. What has gone."""
+    entries = size_bytes = 0
+    may_go = settled(tx.connection)
+    for name, origin in tx.memory.origins.items():
+        last = min(upto.get(name, 0), may_go.get(name, 0), origin.collected + max_entries - entries)
+        if last <= origin.collected:
+            continue
+        part = (name, origin.collected, last)
+        count, bodies, time = tx.connection.execute(
+            "SELECT COUNT(*), COALESCE(SUM(length(body)), 0), MAX(time) FROM log"
+            " WHERE origin = ? AND seq > ? AND seq <= ?",
+            part,
+        ).fetchone()
+        tx.connection.execute("DELETE FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part)
+        entries, size_bytes = entries + last - origin.collected, size_bytes + bodies + count * ROW_BYTES
+        if time is not None:
+            tx.observe(time)
+        tx.forget_entries(name, last)
+    return Size(entries, size_bytes)
