@@ -1,0 +1,212 @@
+"""Kinds of differences over random histories: what a merge would do to each message is what its kinds say."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.values import Dot, UidSet
+from resync.bulk import Item, key_of
+from resync.differing import Kind, Side, count_by_kind, kinds
+from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionState
+from resync.merge import merge
+from resync.row import Row
+from resync.state import MailboxState, placement
+from tests.resync.test_merge import Node, World, mail
+
+EXPUNGED = {Kind.EXPUNGED_HERE, Kind.EXPUNGED_THERE}
+GUID = b"g" * 16
+
+
+def by_guid(state: MailboxState) -> dict[bytes, Row]:
+    return {row.guid: row for row in state.rows.values()}
+
+
+def side_of(node: Node, rows: dict[bytes, Row] | None = None) -> Side:
+    state = node.state
+    head = node.history[-1].dot if node.history else None
+    shown = by_guid(state) if rows is None else rows
+    return Side(head, state.uidnext, state.modseq, state.context, shown, state.risen)
+
+
+def only_what_differs(one: Node, other: Node) -> tuple[Side, Side]:
+    """As SYNC finds it."""
+    ours, theirs = by_guid(one.state), by_guid(other.state)
+    return (
+        side_of(one, {guid: row for guid, row in ours.items() if theirs.get(guid) != row}),
+        side_of(other, {guid: row for guid, row in theirs.items() if ours.get(guid) != row}),
+    )
+
+
+def mirrored(kind: Kind) -> Kind:
+    here, there = "_here", "_there"
+    if kind.endswith(here):
+        return Kind(kind.removesuffix(here) + there)
+    return Kind(kind.removesuffix(there) + here) if kind.endswith(there) else kind
+
+
+def check_against_merge(one: Node, other: Node) -> None:
+    ours, theirs = only_what_differs(one, other)
+    found = kinds(ours, theirs)
+    assert found == kinds(side_of(one), side_of(other)), "equal rows have a part in it"
+    assert {key: {mirrored(kind) for kind in some} for key, some in kinds(theirs, ours).items()} == found
+    merged = by_guid(merge(one.state, other.state, Dot("m.x", 1)))
+    here, there = by_guid(one.state), by_guid(other.state)
+    for guid in here.keys() | there.keys():
+        mine, their, after = here.get(guid), there.get(guid), merged.get(guid)
+        some = found.get(guid, frozenset())
+        assert bool(some) == (mine != their)
+        if not some:
+            assert after == mine
+            continue
+        assert (after is None) == (some <= EXPUNGED), "what is expunged goes, and nothing else does"
+        shown = {row.uid for row in (mine, their) if row is not None}
+        assert (Kind.UID in some) == (after is not None and shown != {after.uid})
+        if mine is None:
+            assert (Kind.MISSING_HERE in some) == (after is not None)
+        if their is None:
+            assert (Kind.MISSING_THERE in some) == (after is not None)
+        if mine is not None and their is not None and placement(mine) == placement(their):
+            assert (Kind.FLAGS in some) == (mine.flags != their.flags)
+            assert some <= {Kind.FLAGS, Kind.UID, Kind.MODSEQ}
+        assert Kind.DAMAGE not in some
+        assert (Kind.MODSEQ in some) == (same_to_clients(mine, their) and Kind.UID not in some)
+    counted = count_by_kind(ours, theirs)
+    if one.state == other.state:
+        assert not counted
+    elif found:
+        assert counted.total() == sum(map(len, found.values()))
+    else:
+        assert counted == {Kind.CONTEXT: 1}
+
+
+def same_to_clients(mine: Row | None, their: Row | None) -> bool:
+    """One placement, of which clients see the same."""
+    if mine is None or their is None:
+        return False
+    return (placement(mine), mine.uid, mine.flags) == (placement(their), their.uid, their.flags)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 60))
+@settings(max_examples=150, deadline=None)
+def test_the_kinds_say_what_a_merge_does_to_each_message(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    world = World(rng)
+    for _ in range(steps):
+        if rng.random() < 0.7:
+            rng.choice(world.nodes).act(rng)
+        else:
+            one, other = rng.sample(world.nodes, 2)
+            one.meet(other)
+        one, other = rng.sample(world.nodes, 2)
+        check_against_merge(one, other)
+
+
+def two_apart() -> tuple[Node, Node]:
+    """Both show x, y and z under UIDs 1 to 3."""
+    world = World(random.Random(0))
+    one, other = (Node(name, world) for name in "ab")
+    for uid, name in enumerate((b"x", b"y", b"z"), start=1):
+        one.number(mail(uid, name))
+    other.meet(one)
+    return one, other
+
+
+def counted(one: Node, other: Node) -> dict[Kind, int]:
+    return dict(count_by_kind(*only_what_differs(one, other)))
+
+
+def test_what_each_side_did_is_told_apart() -> None:
+    one, other = two_apart()
+    assert counted(one, other) == {}
+    one.number(MailDel(UidSet.of([1])))
+    other.number(FlagAdd(UidSet.of([2]), ("a",)))
+    other.number(MailDel(UidSet.of([3])))
+    other.number(mail(4, b"w"))
+    assert counted(one, other) == {
+        Kind.EXPUNGED_HERE: 1, Kind.FLAGS: 1, Kind.EXPUNGED_THERE: 1, Kind.MISSING_HERE: 1,
+    }  # fmt: skip
+
+
+def test_one_uid_for_two_messages_is_a_conflict_of_both() -> None:
+    one, other = two_apart()
+    one.number(mail(4, b"v"))
+    other.number(mail(4, b"w"))
+    assert counted(one, other) == {Kind.MISSING_HERE: 1, Kind.MISSING_THERE: 1, Kind.UID: 2}
+
+
+def test_a_message_that_was_saved_on_both_sides_is_missing_at_both_under_its_uid() -> None:
+    one, other = two_apart()
+    for node in (one, other):
+        node.number(mail(4, b"v"))
+    assert counted(one, other) == {Kind.MISSING_HERE: 1, Kind.MISSING_THERE: 1, Kind.UID: 1}
+
+
+def test_the_same_mail_with_another_history() -> None:
+    one, other = two_apart()
+    one.number(MailAdd(4, GUID, 0, (), 1, b"h" * 32, copied=False))
+    one.number(MailDel(UidSet.of([4])))
+    assert counted(one, other) == {Kind.CONTEXT: 1}
+
+
+def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
+    one, other = two_apart()
+    whole = side_of(one)
+    rows = dict(by_guid(other.state))
+    del rows[b"x" * 16]
+    rows[b"y" * 16] = rows[b"y" * 16]._replace(flags={"a": (9, "b", True)})
+    assert count_by_kind(whole, side_of(other, rows)) == {Kind.DAMAGE: 2}
+    other.state.uidnext += 1
+    assert count_by_kind(whole, side_of(other)) == {Kind.DAMAGE: 1}
+
+
+def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
+    one, other = two_apart()
+    other.number(mail(4, b"w"))
+    rows = dict(by_guid(other.state))
+    rows[b"y" * 16] = rows[b"y" * 16]._replace(content_hash=b"?" * 32)
+    assert count_by_kind(side_of(one), side_of(other, rows)) == {Kind.DAMAGE: 1, Kind.MISSING_HERE: 1}
+
+
+def test_one_head_with_another_context_is_damage() -> None:
+    one, _ = two_apart()
+    bent = Side(Dot("a.x", 3), 4, 3, {"a.x": 3, "c.x": 1}, {})
+    assert count_by_kind(side_of(one, {}), bent) == {Kind.DAMAGE: 1}
+
+
+# ---- trees -------------------------------------------------------------------------------------------------------
+
+
+def folder(name: str, *, number: int = 1, uidvalidity: int = 1024, deleted: bool = False, time: int = 1) -> FolderState:
+    return FolderState(bytes([number]) * 16, "alice", name, uidvalidity, deleted, time, "dc1")
+
+
+def tree(origin: str, *items: Item) -> Side:
+    return Side(Dot(origin, 1), 1, 1, {origin: 1}, {key_of(item): item for item in items})
+
+
+def test_kinds_of_folders() -> None:
+    plain = folder("Work")
+    pairs: list[tuple[list[FolderState], list[FolderState], dict[Kind, int]]] = [
+        ([plain], [], {Kind.MISSING_THERE: 1}),
+        ([], [plain], {Kind.MISSING_HERE: 1}),
+        ([folder("Work", deleted=True, time=2)], [plain], {Kind.EXPUNGED_HERE: 1}),
+        ([plain], [folder("Work", deleted=True, time=2)], {Kind.EXPUNGED_THERE: 1}),
+        ([plain], [folder("Play", time=2)], {Kind.RENAMED: 1}),
+        ([plain], [folder("Work", time=2)], {Kind.RENAMED: 1}),
+        ([plain], [folder("Work", uidvalidity=2048)], {Kind.UID: 1}),
+        ([plain], [folder("Play", uidvalidity=2048, time=2)], {Kind.UID: 1, Kind.RENAMED: 1}),
+        ([plain, folder("News", number=2)], [plain], {Kind.MISSING_THERE: 1}),
+        ([plain], [plain], {Kind.CONTEXT: 1}),
+    ]
+    for ours, theirs, expected in pairs:
+        assert count_by_kind(tree("dc1.x", *ours), tree("dc2.x", *theirs)) == expected
+
+
+def test_kinds_of_subscriptions() -> None:
+    one, other = (SubscriptionState("alice", "News", subscribed, 1, "dc1") for subscribed in (True, False))
+    assert count_by_kind(tree("dc1.x", one), tree("dc2.x", other)) == {Kind.SUBSCRIPTION: 1}
+    assert count_by_kind(tree("dc1.x"), tree("dc2.x", other)) == {Kind.MISSING_HERE: 1}
+    assert count_by_kind(tree("dc1.x", one), tree("dc2.x")) == {Kind.MISSING_THERE: 1}
