@@ -178,10 +178,7 @@ class Transaction:
     def finish(self) -> Commit:
         """Write what was kept in memory. Called once, before COMMIT."""
         self.write_chains()
-        self.connection.executemany(
-            "INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)",
-            ((entry.mailbox_id, entry.modseq) for entry in self.commit.adopted),
-        )
+        self._note_unproven()
         for name in self.commit.context | self.commit.collected:
             origin = self.memory.origins[name]
             self.connection.execute(
@@ -189,6 +186,14 @@ class Transaction:
                 (name, origin.seq, origin.offset_bytes, origin.collected),
             )
         return self.commit
+
+    def _note_unproven(self) -> None:
+        """The log does not lead to what was taken over; the next checkpoint will."""
+        adopted = [entry for entry in self.commit.applied if entry.dot in self.commit.adopted]
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)",
+            [(entry.mailbox_id, entry.modseq) for entry in adopted],
+        )
 
     def _remember(self, chain: Chain) -> None:
         while len(self.memory.chains) >= CHAINS_IN_MEMORY:
