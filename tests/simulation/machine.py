@@ -18,7 +18,7 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.operations import Operation
+from replicator.replication.operations import CopyOperation, Operation
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
 from replicator.store.reading import MailboxKey
@@ -47,6 +47,10 @@ class Observer(Protocol):
         """Called in the place of `submit`, which it calls."""
         ...
 
+    def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
+        """A node is about to ask for this itself: mail goes to the folder that has its folder's name."""
+        ...
+
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """A client's node asks for this."""
         ...
@@ -63,6 +67,11 @@ class _ObservedCoordinator(Coordinator):
     async def submit(self, operation: Operation) -> Reply:
         submit = super().submit
         return await self.observer.submit(self.machine, lambda: submit(operation))
+
+    async def carry_out(self, operation: Operation) -> Reply:
+        if isinstance(operation, CopyOperation) and operation.can_repeat:
+            self.observer.moves(operation.key.mailbox_id, operation.guids)
+        return await super().carry_out(operation)
 
 
 class _ObservedMail(ClusterMail):

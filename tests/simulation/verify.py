@@ -7,7 +7,7 @@ was told that it was safe only if so many disks had to be lost for that (`Histor
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -172,9 +172,10 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     for placement, added in known.history.added.items():
         if not known.has(placement[0]):
             lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
+    text_of = {added.guid: added.content_hash for added in known.history.added.values()}
     apart: Counter[bytes] = Counter()
-    for placement, dots in known.history.expunged.items():
-        apart[known.history.added[placement].content_hash] += len(dots) - 1
+    for guid, mailboxes in known.history.moved.items():
+        apart[text_of[guid]] += len(mailboxes) - 1
     gone = node.store._connection.execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     standing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}

@@ -149,6 +149,11 @@ class World:
                 self.history.acknowledge(dot, needed, f"at {machine.sid}", began)
         return reply
 
+    def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
+        """See `Observer`."""
+        for guid in guids:
+            self.history.moved[guid].add(mailbox_id)
+
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """See `Observer`."""
         self.ledger.expunges(mailbox_id, messages)
