@@ -110,7 +110,7 @@ class Snapshots:
         if isinstance(snapshot, ShownNode):
             return Content(bulk.pack_items(await self._store.read(lambda reader: _names(reader, keys))))
         key = snapshot.key
-        found = await self._store.read(lambda reader: _items_of(reader, key, keys))
+        found = await self._store.read(lambda reader: items_of(reader, key, keys))
         if any(snapshot.fingerprints.hash_of(key) != value for key, value in _hashed(keys, found)):
             self._snapshots.pop(number, None)
             return Refused(RefusalCode.TOO_OLD, "rows have changed since the snapshot")
@@ -187,7 +187,8 @@ def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]
     return {bulk.key_of(item): item for item in items}
 
 
-def _items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
+def items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
+    """Those of the rows that this node shows now."""
     if not key.uidvalidity:
         everything = _items(connection, key)
         return {wanted: everything[wanted] for wanted in keys if wanted in everything}

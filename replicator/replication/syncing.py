@@ -34,6 +34,10 @@ TRIES = 5  # of what changes meanwhile
 State = MailboxState | TreeState
 
 
+class DamagedError(UnavailableError):
+    """What another node shows of a mailbox is not what it counts there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """What another node shows of a mailbox or tree, told as what differs from what this node shows at a head.
@@ -73,8 +77,8 @@ async def learn(
 ) -> Learned | None:
     """What a node shows of the mailbox or tree; None if nothing. `with_rows`: keep ours, for `Learned.state`.
 
-    Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be, or if the
-    mailbox does not keep still; LinkDownError.
+    Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be
+    (DamagedError), or if the mailbox does not keep still; LinkDownError.
     """
     ours = await store.read(partial(shown, key=key, with_rows=with_rows))
     items: dict[bytes, Item] = {}
@@ -85,7 +89,7 @@ async def learn(
             return None
         theirs = asked.chain(key)
         if theirs.digest() != asked.snapshot.digest:
-            raise UnavailableError(f"what {sid} shows of a mailbox is not what it counts; run `replicator check` there")
+            raise DamagedError(f"what {sid} shows of a mailbox is not what it counts; run `replicator check` there")
         try:
             is_whole = await _learn(store, asked, ours.fingerprints, items, gone)
         except ValueError as error:
