@@ -7,7 +7,7 @@ was told that it was safe only if so many disks had to be lost for that (`Histor
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
