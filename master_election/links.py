@@ -107,6 +107,11 @@ class LinkTable:
         return tuple(sorted(self._round_trips_us))
 
     @property
+    def sids(self) -> tuple[str, ...]:
+        """Nodes of which an advert is here, whether or not they can be reached; this one included."""
+        return tuple(self._adverts)
+
+    @property
     def component(self) -> tuple[str, ...]:
         """SIDs that can be reached, this node included; sorted."""
         return self._component

@@ -37,6 +37,7 @@ from protocol.commands import (
     Root,
     Rows,
     Saved,
+    Settled,
     SyncEnd,
     SyncMailbox,
     SyncNode,
@@ -57,6 +58,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
+from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
@@ -102,6 +104,13 @@ class Coordinator:
             timeout_s=config.mastership.timeout_s,
             routes_changed=self._routes_changed,
         )
+        self.settling = Settling(
+            store,
+            self.mastership.table,
+            clock_ms=environment.clock_ms(),
+            peers=[peer.id for peer in config.peers],
+            links=lambda: self.connections.links,
+        )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.joiner = Joiner(store, self.mastership, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
@@ -121,6 +130,7 @@ class Coordinator:
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
             nursery.start_soon(self.mover.run)
+            nursery.start_soon(self.settling.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
@@ -253,6 +263,7 @@ class Coordinator:
         feed = self.feeds.begin(link)
         self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
+        self.settling.link_up(link)
         self._note_component()
         task_status.started()
         await feed.run()
@@ -271,6 +282,8 @@ class Coordinator:
                 self._note_component()
             case Ack():
                 self._acknowledged(link, command)
+            case Settled():
+                self.settling.received(link, command)
             case _ if isinstance(command, EntryCommand):
                 await self.feeds.on(link).receiver.take(command)
             case _:

@@ -124,6 +124,12 @@ CREATE TABLE lacking (                              -- texts of messages that ca
     PRIMARY KEY (received_ms, hash)
 ) WITHOUT ROWID;
 
+CREATE TABLE settled (                              -- what each node has said last that it has settled
+    sid      TEXT PRIMARY KEY,
+    sequence INTEGER NOT NULL,
+    context  BLOB NOT NULL                          -- [[origin, seq], ...]
+) WITHOUT ROWID;
+
 CREATE TABLE clock (                                -- one row: the latest stamp of what is in no log of this node
     id   INTEGER PRIMARY KEY,
     time INTEGER NOT NULL

@@ -194,6 +194,13 @@ class Store:
         """Whether the entry is in the log and this node does not show what it did."""
         return dot in self._waiting
 
+    def settled(self) -> dict[str, int]:
+        """Of each origin, up to where all entries are in the log, or were, and this node shows what they did."""
+        settled = dict(self.context)
+        for origin, seq in self._waiting:
+            settled[origin] = min(settled[origin], seq - 1)
+        return {origin: seq for origin, seq in settled.items() if seq}
+
     async def wait_logged(self, dot: Dot) -> None:
         """Return when the entry, and all of its origin before it, is on this disk."""
         while self.context.get(dot.origin, 0) < dot.seq:

@@ -1,0 +1,210 @@
+"""Every node learns what every other one shows of whose entries, and nobody can make it believe too much."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Expunge, Settled
+from protocol.values import Dot, UidSet
+from replicator.replication import settling
+from replicator.replication.mastership import AHEAD_MAX
+from replicator.replication.settling import SAY_EVERY_S
+from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
+from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
+
+LATER = EPOCH_MS + 1_000_000
+
+
+def knows_all(node: Node, nodes: Cluster) -> bool:
+    """Whether the node knows what all that run have settled, and that is all that there is."""
+    known = node.coordinator.settling.known()
+    return all(known[other.sid] == other.store.settled() == node.store.context for other in nodes.all())
+
+
+async def test_over_two_hops_every_node_learns_what_the_others_have_settled(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes.make_line()
+        for node in nodes.all():
+            await node.save("mine", user=node.sid)
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+        for node in nodes.all():
+            assert len(node.store.context) == 3
+            assert node.coordinator.settling.lacking(node.store.context) == []
+
+
+async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+        await trio.sleep(SAY_EVERY_S)  # so that it is on disk, too
+        before = nodes["dc3"].store.settled()
+        for sid in nodes.sids:
+            await nodes.stop(sid)
+        await nodes.start("dc1")
+        dc1 = nodes["dc1"]
+        await until(lambda: dc1.coordinator.settling.known()["dc3"] == before)
+        assert set(dc1.coordinator.settling.known()) == {"dc1", "dc2", "dc3"}
+        await nodes.start("dc2")
+        await nodes.linked()
+        await nodes["dc2"].save("meanwhile")
+        await nodes.converged()
+        assert nodes["dc2"].coordinator.settling.lacking(before) == []
+        assert await lacking_at_last(dc1, dc1.store.context) == ["dc3"]
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+
+
+async def lacking_at_last(node: Node, context: dict[str, int]) -> list[str]:
+    """When everybody has had the time to speak, and to be passed on."""
+    await trio.sleep(4 * SAY_EVERY_S)
+    return node.coordinator.settling.lacking(dict(context))
+
+
+async def test_what_is_cut_off_lacks_what_it_has_not_got(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(("dc1", "dc2"), ("dc3",))
+        await nodes["dc1"].save("here")
+        await nodes["dc3"].save("there")
+        assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == ["dc3"]
+        assert await lacking_at_last(nodes["dc3"], nodes["dc3"].store.context) == ["dc1", "dc2"]
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+
+
+async def test_a_node_says_nothing_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        first = await stranger.next_command(Settled)
+        assert (first.sid, first.context) == ("dc2", ())
+        assert await statements_of(stranger, 5 * SAY_EVERY_S) == []
+        await nodes["dc2"].save("new")
+        [said] = await statements_of(stranger, 5 * SAY_EVERY_S)
+        assert (said.sid, dict(said.context)) == ("dc2", nodes["dc2"].store.settled())
+        assert said.sequence == first.sequence + 1
+
+
+async def statements_of(stranger: Stranger, seconds: float) -> list[Settled]:
+    found = []
+    with trio.move_on_after(seconds):
+        while True:
+            found.append(await stranger.next_command(Settled))
+    return found
+
+
+async def test_what_waits_is_not_settled_nor_what_comes_after_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        store = nodes["dc2"].store
+        async with visit(nodes) as stranger:
+            await stranger.number_mailbox()
+            await stranger.send(Expunge(1, UidSet.of([1]), entry=header(1, after=77)))
+            await stranger.send(Expunge(1, UidSet.of([1]), entry=header(2, after=77)))
+            await until(lambda: store.context.get(ORIGIN) == 2)
+        assert ORIGIN not in store.settled()
+        assert "dc1" in nodes["dc2"].coordinator.settling.lacking({ORIGIN: 1})
+        assert "dc2" in nodes["dc2"].coordinator.settling.lacking({ORIGIN: 1})
+
+
+async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
+        async with visit(nodes) as stranger:
+            for sequence, seq in ((5, 50), (7, 70), (6, 60), (7, 71)):
+                await stranger.send(Settled("dc9", sequence, (Dot("dc9.x", seq),)))
+            await until(lambda: nodes["dc3"].coordinator.settling.known().get("dc9") == {"dc9.x": 70})
+        assert nodes["dc2"].coordinator.settling.known()["dc9"] == {"dc9.x": 70}
+        assert await lacking_at_last(nodes["dc3"], {"dc9.x": 70}) == ["dc1", "dc2", "dc3"]
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (Settled("dc1", LATER, (Dot("OWN", 1),)), "this node has not numbered that yet"),
+        (Settled("dc1", EPOCH_MS + 2 * AHEAD_MAX, ()), "counts too far ahead"),
+        (Settled("dc1", LATER, (Dot("dc1.x", 0),)), "nobody numbers that"),
+        (Settled("dc1", LATER, (Dot("dc1.x", 1 << 62),)), "nobody numbers that"),
+        (Settled("dc1", LATER, (Dot("dc1.x", 1), Dot("dc1.x", 2))), "names an origin twice"),
+    ],
+)
+async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others_it_is_left_out(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, said: Settled, error: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        own = nodes["dc2"].store.origin
+        context = tuple(Dot(dot.origin.replace("OWN", own), dot.seq) for dot in said.context)
+        async with visit(nodes) as stranger:
+            await stranger.send(Settled("dc9", said.sequence, context))
+            assert await statements_of(stranger, 3 * SAY_EVERY_S) != []
+            assert "dc9" not in nodes["dc2"].coordinator.settling.known()
+            await stranger.send(Settled("dc1", said.sequence, context))
+            assert await stranger.ended()
+        await until(lambda: any(error in reason for reason in reasons(caplog.records)))
+        assert nodes["dc2"].coordinator.settling.known()["dc1"] == {}
+
+
+async def test_nobody_speaks_for_another_node_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.next_command(Settled)
+        await stranger.send(Settled("dc2", LATER, (Dot("dc7.x", 9),)))
+        said = await stranger.next_command(Settled)
+        assert said == Settled("dc2", LATER + 1, ())
+        await nodes["dc2"].save("mine")
+        said = await stranger.next_command(Settled)
+        assert (said.sequence, dict(said.context)) == (LATER + 2, nodes["dc2"].store.settled())
+
+
+async def test_a_node_whose_clock_went_back_is_heard_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        nodes.clock_ahead_s["dc1"] = 200
+        await nodes.start("dc1")
+        await nodes.linked()
+        await nodes["dc1"].save("of tomorrow")
+        await nodes.converged()
+        await until(lambda: knows_all(nodes["dc2"], nodes))
+        await nodes.stop("dc1")
+        nodes.clock_ahead_s["dc1"] = 0
+        await nodes.start("dc1")
+        await nodes.linked()
+        await nodes["dc1"].save("of today")
+        await nodes.converged()
+        await until(lambda: knows_all(nodes["dc2"], nodes))
+
+
+async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "MAX_NODES", 3)
+    monkeypatch.setattr(settling, "MAX_CLAIMS", 4)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        known = nodes["dc2"].coordinator.settling.known
+
+        async def say(sid: str, sequence: int, *seqs: int) -> None:
+            context = tuple(Dot(f"{sid}.{number}", seq) for number, seq in enumerate(seqs))
+            await stranger.send(Settled(sid, sequence, context))
+            await trio.sleep(1)
+
+        await say("dc7", 1, 1, 1, 1, 1)
+        assert sum(known()["dc7"].values()) == 4
+        await say("dc8", 1, 5)
+        assert "dc8" not in known()
+        await say("dc7", 2, 3)
+        await say("dc8", 1, 5)
+        assert known()["dc8"] == {"dc8.0": 5}
+        await say("dc9", 1, 6)
+        assert "dc9" not in known()
+        await say("dc8", 2, 7)
+        assert known()["dc8"] == {"dc8.0": 7}
