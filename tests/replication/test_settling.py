@@ -1,17 +1,19 @@
 """Every node learns what every other one shows of whose entries, and nobody can make it believe too much."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Expunge, Settled
+from protocol.commands import Expunge, LinkAdvert, Links, Settled, Subscribe
 from protocol.values import Dot, UidSet
 from replicator.replication import settling
 from replicator.replication.mastership import AHEAD_MAX
 from replicator.replication.settling import SAY_EVERY_S
+from replicator.store import settled as statements
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
 
@@ -208,3 +210,32 @@ async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
         assert "dc9" not in known()
         await say("dc8", 2, 7)
         assert known()["dc8"] == {"dc8.0": 7}
+
+
+async def test_whoever_is_heard_of_is_known(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        known = nodes["dc2"].coordinator.settling.known
+        assert set(known()) == {"dc1", "dc2"}
+        await stranger.send(Links((LinkAdvert("dc8", 100, 1, ()),)))
+        entry = replace(header(1), dot=Dot("dc9.x", 1))
+        await stranger.send(Subscribe("alice", "News", subscribed=True, entry=entry))
+        await until(lambda: set(known()) == {"dc1", "dc2", "dc8", "dc9"})
+        assert known()["dc8"] == known()["dc9"] == {}
+        assert known()["dc2"] == {"dc9.x": 1}
+
+
+async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        store = nodes["dc2"].store
+        await statements_of(stranger, SAY_EVERY_S)
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        said = Settled("dc9", 5, tuple(Dot(f"dc9.{number}", 1) for number in range(1000)))
+        await stranger.send(said)
+        await statements_of(stranger, 2 * SAY_EVERY_S)
+        assert "what nodes have settled is not written: the disk is full" in caplog.text
+        store._connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        await statements_of(stranger, 2 * SAY_EVERY_S)
+        assert said in await store.read(statements.load)
