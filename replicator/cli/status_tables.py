@@ -106,6 +106,12 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
     elif len(known) > 1:
         yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
     for node in known:
+        if node.transfer_total:
+            how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
+            yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
+        if node.texts_lacking:
+            what = "of messages that it shows; each is fetched when it is read"
+            yield f"[yellow]{escape(node.sid)} is still fetching {node.texts_lacking} texts[/] {what}."
         if node.copies_reachable < node.copies:
             short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
             what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"

@@ -52,6 +52,7 @@ from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.feeds import Feeds
+from replicator.replication.filling import Filler
 from replicator.replication.healing import Healer
 from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError, PeerLink
@@ -60,6 +61,7 @@ from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
+from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
@@ -114,7 +116,9 @@ class Coordinator:
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.joiner = Joiner(store, self.mastership, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
-        self.feeds = Feeds(store, self.mastership.ships, self.connections.link)
+        self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
+        self.filler = Filler(store, environment, self.fetch_content)
+        self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin)
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
         self._forwarded = Forwarded()
@@ -132,6 +136,8 @@ class Coordinator:
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self.settling.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
+            nursery.start_soon(self.transfer.run)
+            nursery.start_soon(self.filler.run)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self._complete.wait()
@@ -366,6 +372,9 @@ class Coordinator:
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()
+
+    def _ask_again(self) -> None:
+        self.feeds.ask_again()
 
     def _note_commit(self, commit: Commit) -> None:
         if commit.applied:

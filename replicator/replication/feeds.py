@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import trio
 
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.receiving import LinkTo, Receiver
+from replicator.replication.receiving import LinkTo, Receiver, TooOld
 from replicator.replication.shipping import Shipper, Ships
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -35,10 +35,11 @@ class Feed:
 class Feeds(Mapping[str, Feed]):
     """SID -> the feed on its link, while that is up. Belongs to the event loop."""
 
-    def __init__(self, store: Store, ships: Ships, link_to: LinkTo) -> None:
+    def __init__(self, store: Store, ships: Ships, link_to: LinkTo, too_old: TooOld) -> None:
         self._store = store
         self._ships = ships
         self._link_to = link_to
+        self._too_old = too_old
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
         store.listeners.append(self._note_commit)
@@ -54,7 +55,10 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """A link stands; its feed is the caller's to run."""
-        shipper, receiver = Shipper(self._store, link, self._ships), Receiver(self._store, link, self._link_to)
+        shipper, receiver = (
+            Shipper(self._store, link, self._ships),
+            Receiver(self._store, link, self._link_to, self._too_old),
+        )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed
 
@@ -75,6 +79,11 @@ class Feeds(Mapping[str, Feed]):
         if (feed := self._feeds.get(sid)) is not None:
             self._remember(feed)
         return self._contexts.get(sid)
+
+    def ask_again(self) -> None:
+        """Let all peers send what this node lacks."""
+        for feed in self._feeds.values():
+            feed.receiver.ask_again()
 
     def routes_changed(self) -> None:
         """What goes to whom is another question now."""

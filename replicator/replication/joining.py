@@ -179,20 +179,30 @@ class Joiner:
 
     async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
         entry = await self._store.read(partial(reading.entry_at, dot=head))
-        if entry is None or entry.modseq > SHORT_MODSEQ:
-            for sid in await self._who_shows(key, head):
-                with suppress(UnavailableError, LinkDownError):
-                    if await self._join_shown(key, sid) is not None:
-                        return
+        is_short = entry is not None and entry.modseq <= SHORT_MODSEQ
+        ways = (self._join_replayed, self._join_shown_anywhere)
+        for way in ways if is_short else reversed(ways):
+            if await way(key, head) is not None:
+                return
+
+    async def _join_replayed(self, key: MailboxKey, head: Dot) -> Outcome | None:
+        """None: the log does not tell what the branch shows, or this node has gone on."""
         term = self._mastership.masters.term
         try:
             async with self._reading:
                 branch = await self._store.read(partial(branches.replay_branch, head=head))
         except ContradictionError as error:
-            await self._keep_apart(key, head, error)
-        else:
-            if branch is not None:
-                await self._join(key, head, branch, term)
+            return await self._keep_apart(key, head, error)
+        return await self._join(key, head, branch, term) if branch is not None else None
+
+    async def _join_shown_anywhere(self, key: MailboxKey, head: Dot) -> Outcome | None:
+        """None: no node shows the branch, or one that does or this one has gone on."""
+        for sid in await self._who_shows(key, head):
+            with suppress(UnavailableError, LinkDownError):
+                outcome = await self._join_shown(key, sid)
+                if outcome is not None:
+                    return outcome
+        return None
 
     async def _who_shows(self, key: MailboxKey, head: Dot) -> list[str]:
         """Nodes that can be reached and have seen the branch, but not what this node shows."""

@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from protocol.commands import Ack, EntryCommand, Log, Refused
+from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication.link import PeerLink
@@ -27,21 +27,25 @@ DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for are tried again
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
 
+TooOld = Callable[[str], None]
+"""SID of a peer whose log begins after what this node has."""
+
 
 class Receiver:
     """One peer's log on its way to this node's disk."""
 
-    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo) -> None:
+    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo, too_old: TooOld) -> None:
         self._store = store
         self._link = link
         self._link_to = link_to
+        self._too_old = too_old
         self._assembler = EntryAssembler(link.key_of)
         self._waiting: list[Arrived] = []
         self._waiting_bytes = 0
         self._arrived = trio.Event()
         self._taken = trio.Event()
         self._told: dict[str, int] = {}
-        self._asking = False
+        self._to_ask = trio.Event()
 
     async def take(self, command: EntryCommand) -> None:
         """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError."""
@@ -57,7 +61,7 @@ class Receiver:
     async def run(self) -> None:
         """Ask for what this node lacks, then write and acknowledge until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask)
+            nursery.start_soon(self._keep_asking)
             while True:
                 await self._arrived.wait()
                 self._arrived = trio.Event()
@@ -66,8 +70,12 @@ class Receiver:
                 self._taken = trio.Event()
                 await self._write(batch)
                 self._acknowledge(batch)
-                if not self._asking and any(self._is_missing(item.entry.dot) for item in batch):
-                    nursery.start_soon(self._ask)
+                if any(self._is_missing(item.entry.dot) for item in batch):
+                    self.ask_again()
+
+    def ask_again(self) -> None:
+        """Let the peer send all that this node lacks."""
+        self._to_ask.set()
 
     def routes_changed(self) -> None:
         """What was told may have been for others, whom it did not reach: it is told again."""
@@ -86,17 +94,17 @@ class Receiver:
             except DiskFullError:
                 await trio.sleep(DISK_FULL_RETRY_S)
 
-    async def _ask(self) -> None:
+    async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""
-        self._asking = True
-        try:
-            context = context_dots(self._store.context)
+        while True:
+            self._to_ask = trio.Event()
             self._told = dict(self._store.context)
-            reply = await self._link.request(Log(context))
-            if isinstance(reply, Refused):
+            reply = await self._link.request(Log(context_dots(self._store.context)))
+            if isinstance(reply, Refused) and reply.code == RefusalCode.TOO_OLD:
+                self._too_old(self._link.sid)
+            elif isinstance(reply, Refused):
                 raise error_of(reply)
-        finally:
-            self._asking = False
+            await self._to_ask.wait()
 
     def _is_missing(self, dot: Dot) -> bool:
         return dot.seq > self._store.context.get(dot.origin, 0)

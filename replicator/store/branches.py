@@ -46,10 +46,11 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
     )
     waiting = {Dot(origin, seq): Entry.unpack(Dot(origin, seq), body) for origin, seq, body in rows}
     followed = {predecessor for entry in waiting.values() for predecessor in entry.predecessors}
-    return [dot for dot in waiting if dot not in followed and _is_whole(connection, waiting, dot)]
+    shown = chains.load(connection, chain_id)
+    return [dot for dot in waiting if dot not in followed and _is_whole(connection, waiting, dot, shown)]
 
 
-def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Dot) -> bool:
+def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Dot, shown: Chain | None) -> bool:
     """Whether all that lies between the entry and what this node shows or has shown is in the log.
 
     MODSEQs fall on the way: entries of a node that lies might lead in a circle.
@@ -61,7 +62,7 @@ def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Do
         if not entry.predecessors:
             return True
         dot, modseq = entry.predecessors[0], entry.modseq
-    return reading.entry_at(connection, dot) is not None
+    return (shown is not None and shown.has_seen(dot)) or reading.entry_at(connection, dot) is not None
 
 
 @dataclass(frozen=True, slots=True)

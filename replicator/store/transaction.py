@@ -120,14 +120,15 @@ class Transaction:
         self.connection.execute("INSERT OR REPLACE INTO clock (id, time) VALUES (1, ?)", (self._clock.last,))
 
     def begin_log_after(self, context: Context) -> None:
-        """The log goes on after these entries: what they did is shown here already, and they do not come any more."""
+        """The log goes on after these entries: what they did is shown here already, and they do not come any more.
+
+        Of origins that go further here, what was collected of them stays; of the others nothing is in the log.
+        """
         for name, seq in context.items():
-            if self.seen(name) >= seq:
-                continue
-            origin = self.memory.origins.setdefault(name, Origin())
-            origin.seq = origin.collected = seq
-            self.connection.execute("DELETE FROM log WHERE origin = ? AND applied = 1", (name,))
-            self.commit.context[name] = self.commit.collected[name] = seq
+            if self.seen(name) < seq:
+                origin = self.memory.origins.setdefault(name, Origin())
+                origin.seq = self.commit.context[name] = seq
+                self.forget_entries(name, seq)
 
     def wall_ms(self) -> int:
         """The time of this machine's clock."""

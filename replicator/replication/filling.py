@@ -1,0 +1,101 @@
+"""Texts of messages that came without entries, which bring them: fetched from neighbours, the newest first.
+
+Until one is here it is fetched when it is read. What was taken over is remembered on disk, so this goes on after a
+restart.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from replicator.environment import Environment
+from replicator.errors import MailError
+from replicator.store.content import StoredText, forget_lacking, is_here, lacking, lacking_count, write_text
+from replicator.store.store import Store
+from replicator.store.transaction import Commit, Transaction
+
+AT_ONCE = 16  # texts on their way
+SLICE = 256  # texts of one look
+PATIENCE_S = 5.0  # most texts of a merge are on their way with its branches' entries
+RETRY_S = 30.0  # after a look at which no text was to be had
+FETCH_TIMEOUT_S = 30.0
+
+
+class Filler:
+    """Belongs to the event loop. `fetch` asks the neighbours for a text by its hash."""
+
+    def __init__(
+        self, store: Store, environment: Environment, fetch: Callable[[bytes], Awaitable[bytes | None]]
+    ) -> None:
+        self._store = store
+        self._environment = environment
+        self._fetch = fetch
+        self._wanted = trio.Event()
+        self._wanted.set()  # what was lacking when this node last ended
+        self.lacking = 0  # texts, as of the last look; one of several messages may count more than once
+        store.listeners.append(self._note_commit)
+
+    async def run(self) -> None:
+        """Fetch what is lacking until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            await trio.sleep(PATIENCE_S)
+            with suppress(MailError, sqlite3.Error):
+                await self._fill()
+            if self.lacking:
+                with trio.move_on_after(RETRY_S):
+                    await self._wanted.wait()
+                self._wanted.set()
+
+    async def _fill(self) -> None:
+        """Fetch all that can be had."""
+        self.lacking = await self._store.read(lacking_count)
+        after: tuple[int, bytes] | None = None
+        while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
+            after = some[-1]
+            found = await self._fetched(some)
+            await self._store.write(partial(_forget, found=found))
+            self.lacking = await self._store.read(lacking_count)
+
+    async def _fetched(self, some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        todo, found = list(reversed(some)), list[tuple[int, bytes]]()
+
+        async def take_turns() -> None:
+            while todo:
+                item = todo.pop()
+                if await self._is_here_now(item[1]):
+                    found.append(item)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(take_turns)
+        return found
+
+    async def _is_here_now(self, content_hash: bytes) -> bool:
+        try:
+            if await self._store.read(partial(is_here, content_hash=content_hash)):
+                return True
+            text: bytes | None = None
+            with trio.move_on_after(FETCH_TIMEOUT_S):
+                text = await self._fetch(content_hash)
+            if text is None:
+                return False
+            stored = await self._environment.run_in_thread(partial(StoredText.of, text))
+            await self._store.write(lambda tx: write_text(tx.connection, stored))
+        except (MailError, sqlite3.Error):
+            return False
+        return True
+
+    def _note_commit(self, commit: Commit) -> None:
+        if any(entry.is_merge for entry in commit.applied):
+            self._wanted.set()
+
+
+def _forget(tx: Transaction, found: list[tuple[int, bytes]]) -> None:
+    forget_lacking(tx.connection, found)

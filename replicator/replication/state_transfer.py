@@ -1,0 +1,121 @@
+"""A node that lacks entries which its peers have no longer takes over what they show (design section 7).
+
+All mailboxes and trees that it shows otherwise than one peer are compared with that peer, and taken over or joined.
+When all are done, this node shows what the collected entries did, so its log goes on after them, and LOG is asked
+again. Until then it serves what it has. Interrupted, it begins again, and finds less to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import trio
+
+from protocol.values import Context
+from replicator.errors import MailError, UnavailableError
+from replicator.replication import syncing
+from replicator.replication.joining import Joiner, Outcome
+from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
+from replicator.store.collecting import collect
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write
+RETRY_S = 1.0  # after a failure, and between two looks at mailboxes that others are joining
+ROUNDS = 30  # of looks; then the whole comparison is made anew
+
+_DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
+_STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
+
+
+class StateTransfer:
+    """Belongs to the event loop. `ask_again` sends LOG to a peer, if its link is up."""
+
+    def __init__(self, store: Store, mastership: Mastership, joiner: Joiner, ask_again: Callable[[], None]) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._joiner = joiner
+        self._ask_again = ask_again
+        self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
+        self._wanted = trio.Event()
+        self.done = self.total = 0  # mailboxes and trees of the transfer that runs
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this node is behind the log of a peer."""
+        return bool(self._peers)
+
+    def begin(self, sid: str) -> None:
+        """A peer's log begins after what this node has."""
+        self._peers[sid] = None
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Take over what peers show, one after the other, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            for sid in list(self._peers):
+                try:
+                    await self._take_over(sid)
+                except (MailError, LinkDownError, sqlite3.Error) as error:
+                    log.warning("what %s shows is not taken over yet: %s", sid, error)
+                    await trio.sleep(RETRY_S)
+                # Whoever has nothing to say about the log now says so again, or the link is gone.
+                del self._peers[sid]
+            self._ask_again()
+
+    async def _take_over(self, sid: str) -> None:
+        """Raises MailError, LinkDownError or sqlite3.Error."""
+        difference = await syncing.differing_chains(self._store, self._mastership, sid)
+        self.done, self.total = 0, len(difference.keys)
+        log.info("the log of %s begins later than this node's ends: %d mailboxes and trees are compared with it",
+                 sid, self.total)  # fmt: skip
+        remaining: list[MailboxKey] = list(difference.keys)
+        for _ in range(ROUNDS):
+            remaining = await self._compare(sid, remaining)
+            if not remaining:
+                await self._begin_log_after(difference.collected)
+                log.info("all that %s has collected of its log is shown here now", sid)
+                return
+            await trio.sleep(RETRY_S)
+        raise UnavailableError(f"{len(remaining)} mailboxes have not been joined by their masters")
+
+    async def _compare(self, sid: str, keys: Iterable[MailboxKey]) -> list[MailboxKey]:
+        """Those that must be looked at again. Raises the first error."""
+        todo, again = list(reversed(list(keys))), list[MailboxKey]()
+        errors: list[MailError | LinkDownError | sqlite3.Error] = []
+
+        async def take_turns() -> None:
+            while todo and not errors:
+                key = todo.pop()
+                try:
+                    outcome = await self._joiner.reconcile(key, sid)
+                except (MailError, LinkDownError, sqlite3.Error) as error:
+                    errors.append(error)
+                    return
+                if outcome in _STAYS_APART:
+                    log.error("%s is not taken over from %s: %s", await self._joiner.name(key), sid, outcome.value)
+                if outcome in _DONE | _STAYS_APART:
+                    self.done += 1
+                else:
+                    again.append(key)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(take_turns)
+        if errors:
+            raise errors[0]
+        return again
+
+    async def _begin_log_after(self, context: Context) -> None:
+        """What is left of such entries here goes first, in slices."""
+        while (await self._store.write(partial(collect, upto=context))).entries:
+            pass
+        await self._store.write(lambda tx: tx.begin_log_after(context))

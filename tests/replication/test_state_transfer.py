@@ -1,0 +1,197 @@
+"""A node that lacks what the logs of its peers have no longer."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.config import UidConflict
+from replicator.replication import filling, joining, state_transfer
+from replicator.store import reading
+from replicator.store.collecting import collect
+from replicator.store.content import lacking_count
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+
+
+async def forget_log(node: Node) -> None:
+    """All that is settled leaves the log."""
+    while (await node.store.write(partial(collect, upto=dict(node.store.context)))).entries:
+        pass
+    assert await node.store.read(reading.log_collected)
+
+
+async def logs_agree(nodes: Cluster) -> None:
+    """All have, or need no longer, the same entries."""
+    await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
+    await nodes.converged()
+    await until(lambda: not any(node.coordinator.transfer.is_running for node in nodes.all()))
+
+
+async def filled(node: Node) -> None:
+    """Every text is on the node's own disk."""
+    await trio.sleep(filling.PATIENCE_S)
+    await until(lambda: not node.coordinator.filler.lacking)
+    assert not await node.store.read(lacking_count)
+    rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
+    texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
+    assert set(rows) <= texts
+
+
+async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in range(30):
+            await nodes["dc1"].save(f"{number}")
+        await nodes["dc3"].mail.create_folder(USER, "Old")
+        await nodes["dc3"].save("old", "Old")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        await nodes["dc2"].expunge(3, 4)
+        await nodes["dc2"].flag(7)
+        await nodes["dc1"].mail.rename_folder(USER, "Old", "New")
+        await nodes["dc1"].mail.create_folder(USER, "Other")
+        for number in range(30):
+            await nodes["dc1"].save(f"new {number}", "Other", user=USER)
+            await nodes["dc1"].save("hers", user="bob")
+        await nodes.converged()
+        for sid in ("dc1", "dc2"):
+            await forget_log(nodes[sid])
+        await nodes["dc1"].save("and on")
+        await nodes.start("dc3")
+        await nodes.linked()
+        await logs_agree(nodes)
+        back = nodes["dc3"]
+        assert await back.texts() == await nodes["dc1"].texts()
+        assert len(await back.texts("Other")) == 30
+        assert await back.texts("New") == {1: "old"}
+        assert len(await back.texts(user="bob")) == 30
+        await filled(back)
+        assert back.coordinator.filler.lacking == 0
+        assert await back.save("after") == 32
+        await nodes.converged()
+        assert (await nodes["dc1"].texts())[32] == "after"
+
+
+@pytest.mark.parametrize("size", [2, 3])
+async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: MockClock, size: int) -> None:
+    async with cluster(tmp_path, autojump_clock, 3, start=["dc1", "dc2", "dc3"][:size]) as nodes:
+        for number in range(30):
+            await nodes["dc1"].save(f"{number}", user=f"user{number % 7}")
+        await nodes.converged()
+        for node in nodes.all():
+            await forget_log(node)
+        if size == 3:
+            await nodes.stop("dc3")
+            for path in nodes.data("dc3").iterdir():
+                path.unlink()
+            await nodes.start("dc3")
+        else:
+            await nodes.start("dc3")
+        await nodes.linked()
+        await logs_agree(nodes)
+        assert len(await nodes["dc3"].texts(user="user1")) == 5
+        await filled(nodes["dc3"])
+
+
+@pytest.mark.parametrize("uid", UidConflict)
+@pytest.mark.parametrize("length", [0, joining.SHORT_MODSEQ])
+async def test_both_sides_went_on_and_neither_has_its_log(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict, length: int
+) -> None:
+    monkeypatch.setattr(joining, "SHORT_MODSEQ", length)
+    async with cluster(tmp_path, autojump_clock, uid=uid) as nodes:
+        for user in (USER, "bob", "carol"):
+            await nodes["dc1"].save("both", user=user)
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for number in range(10):
+            await nodes["dc1"].save(f"here {number}")
+            await nodes["dc3"].save(f"there {number}")
+        await nodes["dc3"].mail.create_folder(USER, "There")
+        await nodes["dc2"].mail.create_folder(USER, "Here")
+        await nodes["dc3"].save("only there", user="bob")
+        await nodes["dc2"].save("only here", user="carol")
+        for node in nodes.all():
+            await forget_log(node)
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await logs_agree(nodes)
+        for node in nodes.all():
+            wanted = ["both", *(f"{side} {number}" for number in range(10) for side in ("here", "there"))]
+            assert sorted((await node.texts()).values()) == sorted(wanted)
+            assert {folder.name for folder in await node.mail.folders(USER)} == {"INBOX", "Here", "There"}
+            assert sorted((await node.texts(user="bob")).values()) == ["both", "only there"]
+            assert sorted((await node.texts(user="carol")).values()) == ["both", "only here"]
+            await filled(node)
+
+
+async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        users = [f"user{number}" for number in range(40)]
+        for user in users:
+            await nodes["dc1"].save("text", user=user)
+        await nodes.converged()
+        for node in nodes.all():
+            await forget_log(node)
+        monkeypatch.setattr(state_transfer, "AT_ONCE", 1)
+        reconcile, taken = joining.Joiner.reconcile, 0
+
+        async def reconcile_some(self: joining.Joiner, key: reading.MailboxKey, sid: str) -> joining.Outcome:
+            nonlocal taken
+            taken += 1
+            if taken == 30:
+                await trio.sleep_forever()
+            return await reconcile(self, key, sid)
+
+        monkeypatch.setattr(joining.Joiner, "reconcile", reconcile_some)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await until(lambda: taken == 30)
+        status = await nodes["dc3"].report.node_status()
+        assert 0 < status.transfer_done < status.transfer_total == 80
+        assert await nodes["dc3"].texts() == {1: "before"}
+        assert await nodes["dc3"].save("meanwhile") == 2
+        await nodes.stop("dc3")
+        await nodes.start("dc3")
+        await nodes.linked()
+        await logs_agree(nodes)
+        assert taken < 81 + 30
+        assert all([await nodes["dc3"].texts(user=user) == {1: "text"} for user in users])
+        assert await nodes["dc1"].texts() == {1: "before", 2: "meanwhile"}
+
+
+async def test_a_text_that_no_node_has_yet_is_looked_for_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        for path in nodes.data("dc2").iterdir():
+            path.unlink()
+        await forget_log(nodes["dc1"])
+        kept = await nodes["dc1"].store.write(
+            lambda tx: tx.connection.execute("SELECT hash, body FROM content").fetchall()
+        )
+        await nodes["dc1"].store.write(lambda tx: tx.connection.execute("DELETE FROM content").rowcount)
+        await nodes.start("dc2")
+        await nodes.linked()
+        await logs_agree(nodes)
+        await trio.sleep(2 * filling.RETRY_S)
+        status = await nodes["dc2"].report.node_status()
+        assert status.texts_lacking == 1
+        await nodes["dc1"].store.write(
+            lambda tx: tx.connection.executemany("INSERT INTO content (hash, body) VALUES (?, ?)", kept).rowcount
+        )
+        await trio.sleep(2 * filling.RETRY_S)
+        assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
+        await filled(nodes["dc2"])
