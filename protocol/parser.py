@@ -271,6 +271,9 @@ class _Meaning(Transformer[Token, object]):
     def rows(self, snapshot: int, destination: str | None, keys: bytes) -> c.Rows:
         return c.Rows(snapshot, keys, destination)
 
+    def log(self, context: tuple[Dot, ...], inline: Token | None) -> c.Log:
+        return c.Log(context, inline=inline is not None)
+
     def ack(self, dot: Dot, sid: str | None) -> c.Ack:
         return c.Ack(dot.origin, dot.seq, sid)
 
@@ -281,7 +284,6 @@ class _Meaning(Transformer[Token, object]):
     mbox, expunge, store, merge, remote = c.Mbox, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_mailbox, sync_end, ranges = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges
-    fetch_uid, fetch_guid, fetch_hash, fetch_entry = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchEntry
-    log, settled = c.Log, c.Settled
+    fetch_uid, fetch_guid, fetch_hash, settled = c.FetchUid, c.FetchGuid, c.FetchHash, c.Settled
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from protocol.commands.catching_up import (
     Ack,
-    FetchEntry,
     FetchGuid,
     FetchHash,
     FetchUid,
@@ -66,7 +65,6 @@ __all__ = [
     "EntryCommand",
     "EntryHeader",
     "Expunge",
-    "FetchEntry",
     "FetchGuid",
     "FetchHash",
     "FetchUid",
@@ -109,8 +107,8 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand | Remote
-    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchEntry
-    | Log | Ack | Settled
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | Log | Ack
+    | Settled
 )  # fmt: skip
 
 Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Refused

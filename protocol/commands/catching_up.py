@@ -71,17 +71,14 @@ class FetchHash:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchEntry:
-    """An entry of the log that `Remote` has named. Answered by `Content`: the entry, packed."""
-
-    dot: Dot
-
-
-@dataclass(frozen=True, slots=True)
 class Log:
-    """Send what `context` lacks from here on. Answered by `Done`, then entries; or by `Refused` TOO-OLD."""
+    """Send what `context` lacks from here on. Answered by `Done`, then entries; or by `Refused` TOO-OLD.
+
+    `inline`: whole, on this connection; an object that `Remote` has named could not be read.
+    """
 
     context: tuple[Dot, ...]
+    inline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,8 @@ def _(fetch: c.FetchHash) -> list[v.Field]:
 
 
 @v.form.register
-def _(fetch: c.FetchEntry) -> list[v.Field]:
-    return ["FETCH", "ENTRY", v.dot(fetch.dot)]
-
-
-@v.form.register
 def _(log: c.Log) -> list[v.Field]:
-    return ["LOG", v.list_of(v.dot, log.context)]
+    return ["LOG", v.list_of(v.dot, log.context), *(["INLINE"] if log.inline else [])]
 
 
 @v.form.register

@@ -77,6 +77,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "guids": tuples_of(ids),
     "head": dots,
     "highestmodseq": numbers,
+    "inline": st.booleans(),
     "keys": literals,
     "mailbox": numbers_32,
     "mailbox_id": ids,
