@@ -9,6 +9,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import Dot
+from replicator.store.rows import unpacked_map
 from resync import row as rows
 
 
@@ -65,7 +66,7 @@ def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
 
 
 def from_row(row: tuple[object, ...]) -> Chain:
-    """A chain from a row that `SELECT` gave."""
+    """A chain from a row that `SELECT` gave. Raises UnreadableError."""
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
@@ -76,7 +77,7 @@ def from_row(row: tuple[object, ...]) -> Chain:
         cast("int", uidnext),
         cast("int", highestmodseq),
         None if origin is None else Dot(cast("str", origin), cast("int", seq)),
-        msgpack.unpackb(context),
+        cast("dict[str, int]", unpacked_map(context, "a mailbox's row")),
         cast("int", messages),
         cast("int", unseen),
         cast("int", size),

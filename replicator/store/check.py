@@ -19,7 +19,7 @@ from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.past import Base, Past
 from replicator.store.proof import UnprovenError, proven_past
-from replicator.store.rows import ROW_COLUMNS, columns_of, row_from
+from replicator.store.rows import ROW_COLUMNS, UnreadableError, columns_of, row_from
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import FolderState, SubscriptionState
@@ -251,10 +251,8 @@ class Comparison:
 def _readable(stored: Columns | None) -> Chain | None:
     """The chain of a row, unless it makes no sense."""
     if stored is not None:
-        with suppress(ValueError, TypeError):
-            chain = chains.from_row(stored)
-            if isinstance(chain.context, dict):
-                return chain
+        with suppress(UnreadableError, ValueError, TypeError):
+            return chains.from_row(stored)
     return None
 
 
@@ -262,7 +260,7 @@ def _means(columns: Columns, row: Row) -> bool:
     """Whether the columns say the same in other bytes: a map of flags has no order."""
     try:
         return row_from(columns) == row
-    except (ValueError, TypeError):
+    except UnreadableError:
         return False
 
 

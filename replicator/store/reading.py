@@ -135,7 +135,7 @@ def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) ->
 def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:
     """The row of a GUID in a mailbox."""
     uid = placement(connection, guid, mailbox_id)
-    return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])))
+    return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])), None)
 
 
 def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import cast
 
 import msgpack
 
 from protocol.values import Dot
 from replicator.view import Message
-from resync.row import Row
+from resync.row import FlagStates, Row
 
 ROW_COLUMNS = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash"
 )
+
+
+class UnreadableError(sqlite3.DatabaseError):
+    """A row that is here cannot be read: the database was damaged."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} cannot be read; run `replicator check --repair` at this node")
+
+
+def unpacked_map(packed: object, what: str) -> dict[str, object]:
+    """A map as MessagePack, of a column. Raises UnreadableError that says `what` it is of."""
+    try:
+        found = msgpack.unpackb(packed, use_list=False)
+    except (ValueError, TypeError) as error:
+        raise UnreadableError(what) from error
+    if not isinstance(found, dict):
+        raise UnreadableError(what)
+    return found
 
 
 def columns_of(row: Row) -> tuple[object, ...]:
@@ -22,7 +41,7 @@ def columns_of(row: Row) -> tuple[object, ...]:
 
 
 def row_from(columns: tuple[object, ...]) -> Row:
-    """A row from `ROW_COLUMNS`."""
+    """A row from `ROW_COLUMNS`. Raises UnreadableError."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest = columns
     return Row(
         cast("int", uid),
@@ -31,7 +50,7 @@ def row_from(columns: tuple[object, ...]) -> Row:
         cast("bytes", guid),
         Dot(cast("str", claim_origin), cast("int", claim_seq)),
         cast("int", modseq),
-        msgpack.unpackb(flags, use_list=False),
+        cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
     )
 
