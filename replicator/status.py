@@ -42,6 +42,23 @@ class MailboxStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """This node's checkpoints, by their newest manifest, and its log.
+
+    The manifest is `in_force` once what it makes superfluous may leave the log; until then it `waits_for` nodes.
+    """
+
+    made_ms: int | None = None  # None: there is no manifest
+    mailboxes: int = 0  # and folder trees that it lists
+    in_force: bool = False
+    waits_for: tuple[str, ...] = ()  # SIDs of known nodes that have not settled what the checkpoints show
+    saved: int = 0  # checkpoints that the last round has written, since the node's start
+    saved_bytes: int = 0
+    log_bytes: int = 0  # without the texts of messages, which stay when entries go
+    error: str | None = None  # why none can be written now: the log is kept whole
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node."""
 

@@ -8,14 +8,14 @@ iteration early closes it (`contextlib.aclosing`).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
 import trio
 
 from protocol.values import Context, Dot
-from replicator.objects import ObjectMissingError, ObjectStore
+from replicator.objects import NAMES_AT_ONCE, ObjectMissingError, ObjectStore
 from replicator.store import checkpoint, manifest
 from replicator.store.checkpoint import CheckpointReader, Home, checkpoint_name
 from replicator.store.history import Head
@@ -26,6 +26,9 @@ from resync.entry import Merge, TreeMerge
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[Head]]]
+"""Ids of chains -> what is saved of them."""
 
 
 class Archive:
@@ -90,6 +93,33 @@ class Archive:
     async def delete(self, names: list[str]) -> None:
         """Delete checkpoints or manifests, by their names."""
         await self._objects.delete(names)
+
+    async def delete_manifests(self, kept_ms: Container[int | None]) -> None:
+        """Delete this node's manifests, but for those that were made then."""
+        names = await self.manifests(self.home.sid)
+        dated = {name: manifest.made_ms(name) for name in names}
+        await self.delete([name for name, ms in dated.items() if ms is not None and ms not in kept_ms])
+
+    async def delete_checkpoints(self, heads: Iterable[Head]) -> None:
+        """Delete checkpoints of this node."""
+        await self.delete([checkpoint_name(self.home, head) for head in heads])
+
+    async def delete_all_but(self, heads_of: HeadsOf) -> None:
+        """Delete this node's checkpoints of which nobody knows: all but those that `heads_of` their chains gives."""
+        unlooked: dict[str, bytes] = {}
+        async with aclosing(self.saved()) as names:
+            async for name in names:
+                chain_id = checkpoint.chain_of(name)
+                if chain_id is not None:
+                    unlooked[name] = chain_id
+                if len(unlooked) >= NAMES_AT_ONCE:
+                    await self._delete_unknown(unlooked, heads_of)
+                    unlooked = {}
+        await self._delete_unknown(unlooked, heads_of)
+
+    async def _delete_unknown(self, names: Mapping[str, bytes], heads_of: HeadsOf) -> None:
+        known = {checkpoint_name(self.home, head) for head in await heads_of(sorted(set(names.values())))}
+        await self.delete([name for name in names if name not in known])
 
     async def _manifest(self, name: str) -> Manifest:
         reader = ManifestReader(name)

@@ -1,14 +1,14 @@
 """Forks: finding the other branches of a history in the log, rebuilding what they show, and joining them.
 
 An entry that waits although the log has its predecessor stands on another branch than ours. The log has all of that
-branch, back to the first entry, so its state follows from the log alone: no other node need be asked, and it does
-not matter whether a node is left that shows it.
+branch, back to the first entry or to a checkpoint, so its state follows from the log alone: no other node need be
+asked, and it does not matter whether a node is left that shows it.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -16,12 +16,12 @@ from heapq import heappop, heappush
 from protocol.values import UID_MAX, Context, Dot
 from replicator.config import UidConflict
 from replicator.errors import MailboxFullError
+from replicator.store import catalog, reading
 from replicator.store import chain as chains
-from replicator.store import reading
 from replicator.store.apply import apply_and_release
 from replicator.store.chain import Chain
 from replicator.store.history import NUMBER_MAX
-from replicator.store.past import State, past_at
+from replicator.store.past import Base, State, past_at
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import Entry, Merge, TreeMerge
@@ -46,23 +46,32 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
     )
     waiting = {Dot(origin, seq): Entry.unpack(Dot(origin, seq), body) for origin, seq, body in rows}
     followed = {predecessor for entry in waiting.values() for predecessor in entry.predecessors}
-    shown = chains.load(connection, chain_id)
-    return [dot for dot in waiting if dot not in followed and _is_whole(connection, waiting, dot, shown)]
+    shown, ways = chains.load(connection, chain_id), 2 if catalog.heads_of(connection, chain_id) else 1
+
+    def is_here(dot: Dot) -> bool:
+        return (shown is not None and shown.has_seen(dot)) or reading.entry_at(connection, dot) is not None
+
+    return [dot for dot in waiting if dot not in followed and _is_whole(waiting, dot, is_here, ways)]
 
 
-def _is_whole(connection: sqlite3.Connection, waiting: dict[Dot, Entry], dot: Dot, shown: Chain | None) -> bool:
+def _is_whole(waiting: Mapping[Dot, Entry], dot: Dot, is_here: Callable[[Dot], bool], ways: int) -> bool:
     """Whether all that lies between the entry and what this node shows or has shown is in the log.
 
-    MODSEQs fall on the way: entries of a node that lies might lead in a circle.
+    With a checkpoint, over any predecessor. MODSEQs fall on the way: entries of a node that lies might lead in a
+    circle.
     """
-    modseq = waiting[dot].modseq + 1
-    while (entry := waiting.get(dot)) is not None:
-        if entry.modseq >= modseq:
-            return False
-        if not entry.predecessors:
-            return True
-        dot, modseq = entry.predecessors[0], entry.modseq
-    return (shown is not None and shown.has_seen(dot)) or reading.entry_at(connection, dot) is not None
+    turns = [(waiting[dot].modseq + 1, dot)]
+    while turns:
+        modseq, at = turns.pop()
+        entry = waiting.get(at)
+        if entry is None:
+            if is_here(at):
+                return True
+        elif entry.modseq < modseq:
+            if not entry.predecessors:
+                return True
+            turns += [(entry.modseq, before) for before in reversed(entry.predecessors[:ways])]
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +114,21 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
     )
 
 
-def replay_branch(connection: sqlite3.Connection, head: Dot) -> State | None:
+def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> State | None:
     """What a node shows whose head that is. Its branch is whole.
 
-    None if that cannot be told yet: a merge came here before all that it has joined. Raises ContradictionError if there
-    is no such node, or one that has numbered apart from itself.
+    None if that cannot be told yet: a merge came here before all that it has joined; or not at all: the branch begins
+    before the log. Raises ContradictionError if there is no such node, or one that has numbered apart from itself.
     """
-    past = past_at(connection, head)
-    if past is None or not check_apart(connection, past.chain_id, head, past.state.context):
+    past = past_at(connection, head, base)
+    if past is None or not check_apart(connection, past.chain_id, head, past.state.context, base):
         return None
     return past.state
 
 
-def check_apart(connection: sqlite3.Connection, chain_id: bytes, head: Dot, context: Context) -> bool:
+def check_apart(
+    connection: sqlite3.Connection, chain_id: bytes, head: Dot, context: Context, base: Base | None = None
+) -> bool:
     """Whether the log tells that a branch, by its head and context, and what this node shows can be joined.
 
     Raises ContradictionError if they cannot: a node has numbered apart from itself.
@@ -125,43 +136,71 @@ def check_apart(connection: sqlite3.Connection, chain_id: bytes, head: Dot, cont
     chain = chains.load(connection, chain_id)
     if chain is None or chain.head is None:
         return True
-    apart = _apart(connection, chain.head, head)
-    if apart is None:
-        return False
-    _check_seen(apart[0], context)
-    _check_seen(apart[1], chain.context)
-    return True
+    for begin in (None, base):
+        walk = _Walk(connection, begin)
+        if walk.down(chain.head, head):
+            ours, theirs = walk.apart
+            _check_seen(ours, context)
+            _check_seen(theirs, chain.context)
+            return True
+    return False
 
 
-def _apart(connection: sqlite3.Connection, ours: Dot, theirs: Dot) -> tuple[list[Dot], list[Dot]] | None:
-    """The entries that only the one and only the other head has in its history; None if some of them are not here.
+class _Walk:
+    """Down the histories of two heads, to the entries that only the one and only the other has, `apart`.
 
-    Walks down both histories by MODSEQ, which falls from entry to predecessor, until nothing is left that only one
-    of them has.
+    By MODSEQ, which falls from entry to predecessor, until nothing is left that only one of them has. What a base has
+    seen is not looked at: it is the same for both if both have come to the base itself.
     """
-    both = 3
-    found: tuple[list[Dot], list[Dot]] = ([], [])
-    sides = {ours: 1, theirs: 2}
-    queue: list[tuple[int, Dot]] = []
-    reached, below = [ours, theirs], NUMBER_MAX
-    entries: dict[Dot, Entry] = {}
-    while True:
-        for dot in reached:
-            entry = reading.entry_at(connection, dot)
-            if entry is None or entry.modseq >= below:  # or leads in a circle
-                return None
-            entries[dot] = entry
-            heappush(queue, (-entry.modseq, dot))
-        if all(sides[dot] == both for _, dot in queue):
-            return found
-        _, dot = heappop(queue)
-        side, entry = sides.pop(dot), entries.pop(dot)
-        below = entry.modseq
-        if side != both:
-            found[side - 1].append(dot)
-        reached = [predecessor for predecessor in entry.predecessors if predecessor not in sides]
-        for predecessor in entry.predecessors:
-            sides[predecessor] = sides.get(predecessor, 0) | side
+
+    _BOTH = 3
+
+    def __init__(self, connection: sqlite3.Connection, base: Base | None) -> None:
+        self.apart: tuple[list[Dot], list[Dot]] = ([], [])
+        self._connection = connection
+        self._base = base
+        self._at_base = self._below_base = 0  # who has come there, as in `_sides`
+        self._sides: dict[Dot, int] = {}  # 1: ours, 2: theirs, 3: both have it
+        self._entries: dict[Dot, Entry] = {}
+        self._queue: list[tuple[int, Dot]] = []
+        self._modseq = NUMBER_MAX  # of the last entry that was looked at
+
+    def down(self, ours: Dot, theirs: Dot) -> bool:
+        """False if some of the entries are not here."""
+        if not (self._reach(ours, 1) and self._reach(theirs, 2)):
+            return False
+        while not self._is_done():
+            if not self._queue:
+                return False
+            _, dot = heappop(self._queue)
+            side, entry = self._sides.pop(dot), self._entries.pop(dot)
+            self._modseq = entry.modseq
+            if side != self._BOTH:
+                self.apart[side - 1].append(dot)
+            if not all(self._reach(before, side) for before in entry.predecessors):
+                return False
+        return True
+
+    def _reach(self, dot: Dot, side: int) -> bool:
+        """False if it is not here, or leads in a circle."""
+        if self._base is not None and self._base.state.context.get(dot.origin, 0) >= dot.seq:
+            if dot == self._base.head.dot:
+                self._at_base |= side
+            else:
+                self._below_base |= side
+            return True
+        if dot not in self._sides:
+            entry = reading.entry_at(self._connection, dot)
+            if entry is None or entry.modseq >= self._modseq:
+                return False
+            self._entries[dot] = entry
+            heappush(self._queue, (-entry.modseq, dot))
+        self._sides[dot] = self._sides.get(dot, 0) | side
+        return True
+
+    def _is_done(self) -> bool:
+        is_same_below = self._at_base == self._BOTH or not (self._at_base or self._below_base)
+        return is_same_below and all(self._sides[dot] == self._BOTH for _, dot in self._queue)
 
 
 def _check_seen(apart: list[Dot], context: Context) -> None:

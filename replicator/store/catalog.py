@@ -27,6 +27,10 @@ from replicator.store.transaction import Transaction
 SLICE_ROWS = 1000  # some milliseconds of a reader's thread, or of the writer
 
 _COLUMNS = "user, chain, uidvalidity, origin, seq, modseq, time"
+_UNSAVED = (
+    "head_seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM checkpoint k"
+    " WHERE k.chain = id AND k.modseq = highestmodseq AND k.origin = head_origin AND k.seq = head_seq)"
+)
 
 
 class Round(NamedTuple):
@@ -57,25 +61,21 @@ def rounds(connection: sqlite3.Connection) -> list[Round]:
     ]
 
 
-def has_unproven(connection: sqlite3.Connection) -> bool:
+def is_unproven_unsaved(connection: sqlite3.Connection) -> bool:
     """Whether there are chains that wait for their next checkpoint."""
-    return connection.execute("SELECT 1 FROM unproven LIMIT 1").fetchone() is not None
+    query = f"SELECT 1 FROM unproven u JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"  # noqa: S608 - constants
+    return connection.execute(query).fetchone() is not None
 
 
 def is_unproven(connection: sqlite3.Connection, chain_id: bytes) -> bool:
-    """Whether the chain is one of those."""
+    """Whether the chain is one of those, or was when it was last saved."""
     return connection.execute("SELECT 1 FROM unproven WHERE chain = ?", (chain_id,)).fetchone() is not None
 
 
 def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
     """A slice of the chains, by id, whose heads are not saved."""
-    found = connection.execute(
-        "SELECT id FROM chain WHERE id > ? AND head_seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM checkpoint k"
-        " WHERE k.chain = id AND k.modseq = highestmodseq AND k.origin = head_origin AND k.seq = head_seq)"
-        " ORDER BY id LIMIT ?",
-        (after, SLICE_ROWS),
-    )
-    return [chain_id for (chain_id,) in found]
+    query = f"SELECT id FROM chain WHERE id > ? AND {_UNSAVED} ORDER BY id LIMIT ?"  # noqa: S608 - constants
+    return [chain_id for (chain_id,) in connection.execute(query, (after, SLICE_ROWS))]
 
 
 def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, int], bytes | None]:
@@ -119,6 +119,13 @@ def heads_in(connection: sqlite3.Connection, number: int) -> Iterator[Head]:
         " GROUP BY chain ORDER BY chain"
     )
     yield from (_head(row[:-1]) for row in connection.execute(query, (number,)))
+
+
+def count_heads(connection: sqlite3.Connection, number: int) -> int:
+    """How many that are."""
+    query = "SELECT COUNT(DISTINCT chain) FROM checkpoint WHERE round <= ?"
+    count: int = connection.execute(query, (number,)).fetchone()[0]
+    return count
 
 
 def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head], bytes | None]:

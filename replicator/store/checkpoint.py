@@ -61,6 +61,15 @@ def checkpoints_of(home: Home) -> str:
     return f"{home.cluster}/checkpoints/{home.sid}"
 
 
+def chain_of(name: str) -> bytes | None:
+    """The mailbox or tree that a checkpoint's name says it is of; None for a name that is of none."""
+    levels = name.split("/")
+    try:
+        return bytes.fromhex(levels[-2]) if name.endswith((".tree", ".mailbox")) else None
+    except (IndexError, ValueError):
+        return None
+
+
 def newest_of_each(names: Iterable[str]) -> dict[str, str]:
     """Of each mailbox and tree the newest: what its names begin with -> the last of them. `names` in any order."""
     newest: dict[str, str] = {}

@@ -20,8 +20,8 @@ ROW_BYTES = 100  # that an entry takes in the database besides its body, with tw
 class Size(NamedTuple):
     """Of entries, as they lie in the log: without the texts of messages, which stay when entries go."""
 
-    entries: int = 0
-    size_bytes: int = 0
+    entries: int
+    size_bytes: int
 
 
 def measure(connection: sqlite3.Connection, after: int, upto: int) -> tuple[Size, int | None]:
@@ -48,22 +48,21 @@ def settled(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) -> Size:
-    """Delete entries up to a context from the log, at most so many, and nothing that waits. What has gone."""
-    entries = size_bytes = 0
+    """Delete entries up to a context from the log, at most so many, and none that waits. What has gone."""
+    gone = Size(0, 0)
     may_go = settled(tx.connection)
     for name, origin in tx.memory.origins.items():
-        last = min(upto.get(name, 0), may_go.get(name, 0), origin.collected + max_entries - entries)
+        last = min(upto.get(name, 0), may_go.get(name, 0), origin.collected + max_entries - gone.entries)
         if last <= origin.collected:
             continue
         part = (name, origin.collected, last)
-        count, bodies, time = tx.connection.execute(
-            "SELECT COUNT(*), COALESCE(SUM(length(body)), 0), MAX(time) FROM log"
-            " WHERE origin = ? AND seq > ? AND seq <= ?",
-            part,
+        time, bodies = tx.connection.execute(
+            "SELECT MAX(time), COALESCE(SUM(length(body)), 0) FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part
         ).fetchone()
         tx.connection.execute("DELETE FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part)
-        entries, size_bytes = entries + last - origin.collected, size_bytes + bodies + count * ROW_BYTES
         if time is not None:
             tx.observe(time)
+        count = last - origin.collected
+        gone = Size(gone.entries + count, gone.size_bytes + bodies + count * ROW_BYTES)
         tx.forget_entries(name, last)
-    return Size(entries, size_bytes)
+    return gone

@@ -65,7 +65,7 @@ def past_at(
     come. Raises ContradictionError if no node can have numbered that.
     """
     bases = () if base is None else (base.head.dot,)
-    way = _way(connection, head, bases, ways=2 if detours or base is not None else 1)
+    way = _way(connection, head, bases, ways=2 if bases or detours else 1)
     if way is None:
         return None
     begin, path = way
@@ -81,15 +81,11 @@ def past_at(
 def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> Head | None:
     """Which checkpoint of this node is to be read for a replay of the chain to that head; None: there is none.
 
-    Where the log does not lead to the head from any, or no head is named, it is the newest.
+    It is one from which the log leads to the head. Where there is no such, or no head is named, it is the newest.
     """
     saved = {saved.dot: saved for saved in catalog.heads_of(connection, chain_id)}
-    if not saved:
-        return None
-    way = _way(connection, head, saved, ways=2) if head is not None else None
-    if way is None:
-        return next(iter(saved.values()))
-    return None if way[0] is None else saved[way[0]]
+    way = _way(connection, head, saved, ways=2, from_first=False) if saved and head is not None else None
+    return saved[way[0]] if way and way[0] else next(iter(saved.values()), None)
 
 
 def _replayed(state: State, path: Iterable[Entry]) -> State:
@@ -106,11 +102,11 @@ def _copy(state: State) -> State:
 
 
 def _way(
-    connection: sqlite3.Connection, head: Dot, bases: Collection[Dot], ways: int
+    connection: sqlite3.Connection, head: Dot, bases: Collection[Dot], ways: int, *, from_first: bool = True
 ) -> tuple[Dot | None, list[Entry]] | None:
     """One way to the head, and the base at which it begins; None: it begins with the first entry, or there is no way.
 
-    All of a merge's predecessors lead to the same state.
+    `from_first`: whether it may begin there. All of a merge's predecessors lead to the same state.
     """
     path: list[Entry] = []  # from the head down
     tried: set[Dot] = set()
@@ -124,7 +120,7 @@ def _way(
         tried.add(at)
         if entry is not None:
             path.append(entry)
-            if not entry.predecessors:
+            if from_first and not entry.predecessors:
                 return None, path[::-1]
             turns += [(len(path), dot) for dot in reversed(entry.predecessors[:ways])]
     return None

@@ -1,0 +1,199 @@
+"""Histories in which nodes write checkpoints and forget entries, and are what they would be without."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.values import Dot, covers
+from replicator.store import branches, catalog, collecting, reading
+from replicator.store.catalog import Round
+from replicator.store.check import Comparison, chain_ids, exhausted
+from replicator.store.checkpoint import CheckpointReader, state_of
+from replicator.store.history import Head
+from replicator.store.past import Base, base_for, past_at
+from replicator.store.proof import log_lacks
+from replicator.store.reading import MailboxKey
+from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
+from resync.state import MailboxState
+from tests.store import consistency
+from tests.store.memory_node import MemoryNode
+from tests.store.test_branches import Watched, World
+
+
+class Keeper:
+    """A node's checkpoints, as its collector keeps them, in a dictionary for an object store."""
+
+    def __init__(self, node: MemoryNode) -> None:
+        self.node = node
+        self.objects: dict[Head, bytes] = {}
+        self.manifests: dict[int, list[Head]] = {}
+
+    def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
+        saved = base_for(self.node.connection, chain_id, head)
+        return None if saved is None else Base(saved, read(saved, self.objects[saved]))
+
+    def round(self) -> None:
+        """Without its end: the manifest is pending."""
+        connection = self.node.connection
+        rounds = catalog.rounds(connection)
+        number, settled = (rounds[-1].number if rounds else 0) + 1, collecting.settled(connection)
+        for chain_id in catalog.unsaved(connection, b""):
+            shown = catalog.shown(connection, chain_id, 1)
+            assert shown is not None
+            self.objects[shown.head] = b"".join(shown.data)
+            self.node.write(partial(catalog.note_saved, head=shown.head, number=number))
+        seen, _ = catalog.contexts(connection, b"")
+        covered = reading.log_context(connection)
+        covered |= {origin: max(seq, covered.get(origin, 0)) for origin, seq in seen.items()}
+        heads = list(catalog.heads_in(connection, number))
+        begun = Round(number, None, False, settled, covered, reading.log_end(connection), len(heads))  # noqa: FBT003
+        self.node.write(partial(catalog.begin_manifest, begun=begun))
+        self.node.write(partial(catalog.note_manifest, number=number, made_ms=number))
+        self.manifests = {one.number: self.manifests.get(one.number, heads) for one in catalog.rounds(connection)}
+        self.clean()
+
+    def pending(self) -> Round | None:
+        return next((one for one in catalog.rounds(self.node.connection) if not one.in_force), None)
+
+    def put_in_force(self, pending: Round, max_entries: int) -> None:
+        self.node.write(partial(catalog.put_in_force, number=pending.number))
+        while self.node.write(partial(collecting.collect, upto=pending.context, max_entries=max_entries)).entries:
+            pass
+        self.manifests = {pending.number: self.manifests[pending.number]}
+        self.clean()
+
+    def clean(self) -> None:
+        heads, _ = catalog.superfluous(self.node.connection, b"")
+        for head in heads:
+            del self.objects[head]
+        self.node.write(partial(catalog.forget_heads, heads=heads))
+        listed = {head for heads in self.manifests.values() for head in heads}
+        assert listed <= self.objects.keys(), "a manifest lists what was deleted"
+        for number, heads in self.manifests.items():
+            assert list(catalog.heads_in(self.node.connection, number)) == heads
+
+    def damages(self) -> list[str]:
+        """All that a check finds; what is unproven is found too."""
+        connection = self.node.connection
+        found = [] if log_lacks(connection) == 0 else ["lacking"]
+        for chain_id in chain_ids(connection):
+            chain = next(chain for chain in reading.chains_of(connection, None) if chain.id == chain_id)
+            compared = exhausted(Comparison(connection, chain_id, base=self.base_of(chain_id, chain.head)))
+            found += ["unproven"] if compared.unproven else [damage.what for damage in compared.damages]
+        found += [damage.what for damage in strays_of_trees(connection)]
+        found += [damage.what for damage in stray_rows(connection, FIRST).found]
+        found += [damage.what for damage in stray_pointers(connection, FIRST).found]
+        return found + [chain_id.hex() for chain_id in unseen_chains(connection, 0).found]
+
+
+def read(head: Head, data: bytes) -> MailboxState:
+    reader = CheckpointReader("test", head)
+    state = state_of(head, list(reader.receive(data)))
+    reader.finish()
+    return state  # type: ignore[return-value] # of trees too, which the caller does not look into
+
+
+class ForgetfulWatched(Watched):
+    keeper: Keeper
+
+    def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
+        for head in branches.branch_heads(self.node.connection, key.mailbox_id):
+            branch = branches.replay_branch(self.node.connection, head, self.keeper.base_of(key.mailbox_id, head))
+            if branch is None:
+                continue
+            plan = branches.plan_merge(self.node.connection, key, head, branch, self.uid)
+            meanwhile()
+            if plan is not None:
+                self.node.write(partial(branches.carry_out, plan=plan))
+        self.look()
+
+
+class ForgetfulWorld(World):
+    """Besides what nodes do in a `World`, they write checkpoints, and forget what all have settled."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        super().__init__(rng, size)
+        self.collected = 0
+        for one in self.all:
+            one.__class__ = ForgetfulWatched
+            self.forgetful(one).keeper = Keeper(one.node)
+
+    def forgetful(self, one: Watched) -> ForgetfulWatched:
+        assert isinstance(one, ForgetfulWatched)
+        return one
+
+    def step(self) -> None:
+        super().step()
+        if self.rng.random() < 0.15:
+            one = self.forgetful(self.rng.choice(self.all))
+            self.look_after(one)
+            one.look()
+
+    def look_after(self, one: ForgetfulWatched) -> None:
+        pending = one.keeper.pending()
+        if pending is None or self.rng.random() < 0.2:
+            one.keeper.round()
+        elif all(covers(collecting.settled(other.node.connection), pending.covered) for other in self.all):
+            before = reading.log_counts(one.node.connection)
+            one.keeper.put_in_force(pending, self.rng.randrange(1, 50))
+            after = reading.log_counts(one.node.connection)
+            assert after[1] == before[1], "nothing that waits goes"
+            self.collected += before[0] - after[0]
+
+    def check_replay(self, node: MemoryNode) -> None:
+        """What a checkpoint and the log after it give is what the database shows."""
+        (keeper,) = (self.forgetful(one).keeper for one in self.all if one.node is node)
+        for chain in reading.chains_of(node.connection, None):
+            assert chain.head is not None
+            base = keeper.base_of(chain.id, chain.head)
+            past = past_at(node.connection, chain.head, base, detours=True)
+            assert past is not None
+            if isinstance(past.state, MailboxState):
+                shown = {row.uid: row for row in reading.mailbox_rows(node.connection, chain.id)}
+                live = MailboxState(chain.uidnext, chain.highestmodseq, chain.context, shown, chain.risen)
+                assert past.state == live
+            else:
+                assert past.state == reading.tree_state(node.connection, chain.user, chain)
+
+
+@given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_nodes_that_forget_what_all_have_settled_converge_as_if_they_had_not(
+    size: int, steps: int, rng: random.Random
+) -> None:
+    world = ForgetfulWorld(rng, size)
+    for _ in range(steps):
+        world.step()
+    for one in world.all:
+        assert world.forgetful(one).keeper.damages() == []
+    world.settle()
+    world.check()
+    for one in world.all:
+        keeper = world.forgetful(one).keeper
+        keeper.round()
+        assert keeper.damages() == []
+    for one in world.all:
+        pending = world.forgetful(one).keeper.pending()
+        assert pending is not None
+        world.forgetful(one).keeper.put_in_force(pending, 7)
+        assert reading.log_counts(one.node.connection) == (0, 0), "everything may go in the end"
+        assert world.forgetful(one).keeper.damages() == []
+        consistency.check(one.node.connection)
+        one.node.connection.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_long_histories_much_is_forgotten(seed: int) -> None:
+    world = ForgetfulWorld(random.Random(seed), 2)
+    for number in range(600):
+        world.step()
+        if number % 100 == 99:
+            world.settle()
+    assert world.collected > 100
+    for one in world.all:
+        assert world.forgetful(one).keeper.damages() == []
+        one.node.connection.close()
