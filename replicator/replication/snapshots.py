@@ -11,6 +11,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from protocol import commands as c
 from protocol.codec import ProtocolError
@@ -68,7 +69,7 @@ class Snapshots:
                 key = link.key_of(number)
                 if key is None:
                     raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-                return self._keep(await self._store.read(lambda reader: shown(reader, key)))
+                return self._keep(await self._store.read(partial(shown, key=key)))
             case SyncNode():
                 return self._keep(await self._store.read(shown_node))
         snapshot = self._snapshots.get(command.snapshot)
@@ -140,8 +141,7 @@ def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = 
         if with_rows or not key.uidvalidity:
             rows = _items(connection, key)
             return Shown(key, chain, Fingerprints((name, bulk.hash_of(row)) for name, row in rows.items()), rows)
-        mailbox = reading.mailbox_rows(connection, key.mailbox_id)
-        return Shown(key, chain, Fingerprints((row.guid, row.fingerprint()) for row in mailbox))
+        return Shown(key, chain, Fingerprints(reading.fingerprints(connection, key.mailbox_id)))
     finally:
         connection.execute("COMMIT")
 

@@ -6,15 +6,19 @@ changes meanwhile, the next try begins with what the one before has got.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
+
+import trio
 
 from protocol import commands as c
 from protocol.commands import Content, Ranges, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.values import Context
 from replicator.errors import UnavailableError
-from replicator.replication.link import PeerLink
+from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
 from replicator.replication.snapshots import ROWS_AT_ONCE, Shown, shown, shown_node
 from replicator.store import chain as chains
@@ -28,6 +32,8 @@ from resync.ranges import Comparison, Difference, Fingerprint, Fingerprints
 from resync.row import Row, add, remove
 from resync.state import MailboxState
 from resync.tree import TreeState
+
+T = TypeVar("T")
 
 TRIES = 5  # of what changes meanwhile
 
@@ -80,11 +86,12 @@ async def learn(
     Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be
     (DamagedError), or if the mailbox does not keep still; LinkDownError.
     """
-    ours = await store.read(partial(shown, key=key, with_rows=with_rows))
+    ours, asked = await _both(store, partial(shown, key=key, with_rows=with_rows), mastership, sid, key)
     items: dict[bytes, Item] = {}
     gone: set[bytes] = set()
-    for _ in range(TRIES):
-        asked = await _ask(mastership, sid, key)
+    for turn in range(TRIES):
+        if turn:
+            asked = await _ask(mastership, sid, key)
         if asked.snapshot.head is None:
             return None
         theirs = asked.chain(key)
@@ -101,8 +108,7 @@ async def learn(
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
     """Which mailboxes and trees a node shows otherwise than this one. Raises UnavailableError, LinkDownError."""
-    ours = await store.read(shown_node)
-    asked = await _ask(mastership, sid, None)
+    ours, asked = await _both(store, shown_node, mastership, sid, None)
     try:
         difference = await asked.compare(ours.fingerprints)
         if difference is None:
@@ -182,6 +188,34 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None) -> _Ask
     if not isinstance(reply, c.Snapshot):
         raise UnavailableError(f"{sid} does not say what it shows: {reply}")
     return _Asked(link, sid, reply)
+
+
+async def _both(
+    store: Store, query: Callable[[sqlite3.Connection], T], mastership: Mastership, sid: str, key: MailboxKey | None
+) -> tuple[T, _Asked]:
+    """What is shown here and there, read at once, for either may take long. Raises as `_ask` does, or sqlite3.Error."""
+    here: list[T] = []
+    there: list[_Asked] = []
+    failed: list[Exception] = []
+
+    async def try_to(add: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await add()
+        except (UnavailableError, LinkDownError, sqlite3.Error) as error:  # a nursery would hide what it is
+            failed.append(error)
+
+    async def read() -> None:
+        here.append(await store.read(query))
+
+    async def ask() -> None:
+        there.append(await _ask(mastership, sid, key))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(try_to, read)
+        nursery.start_soon(try_to, ask)
+    if failed:
+        raise failed[0]
+    return here[0], there[0]
 
 
 async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[bytes, Item], gone: set[bytes]) -> bool:

@@ -11,7 +11,7 @@ from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import read_text
-from replicator.store.rows import ROW_COLUMNS, message_of, row_from
+from replicator.store.rows import GUID, ROW_COLUMNS, fingerprint_of, message_of, row_from
 from replicator.store.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
@@ -94,6 +94,12 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
         return
     for low, high in uids.ranges:
         yield from map(row_from, connection.execute(f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high)))
+
+
+def fingerprints(connection: sqlite3.Connection, mailbox_id: bytes) -> Iterator[tuple[bytes, int]]:
+    """The GUID and the fingerprint of each of a mailbox's rows, by UID."""
+    select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"  # noqa: S608 - the columns are constants
+    return ((columns[GUID], fingerprint_of(columns)) for columns in connection.execute(select, (mailbox_id,)))
 
 
 def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:

@@ -9,11 +9,14 @@ import msgpack
 
 from protocol.values import Dot
 from replicator.view import Message
-from resync.row import FlagStates, Row
+from resync.row import FlagStates, Row, fingerprint
 
 ROW_COLUMNS = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash"
 )
+
+GUID = ROW_COLUMNS.split(", ").index("guid")
+_NO_FLAGS = msgpack.packb({})
 
 
 class UnreadableError(sqlite3.DatabaseError):
@@ -53,6 +56,16 @@ def row_from(columns: tuple[object, ...]) -> Row:
         cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
     )
+
+
+def fingerprint_of(columns: tuple[object, ...]) -> int:
+    """As `row_from(columns).fingerprint()`, in half the time: whole mailboxes are compared by this.
+
+    Raises UnreadableError.
+    """
+    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, packed, *rest = columns
+    flags = [] if packed == _NO_FLAGS else sorted(unpacked_map(packed, "a message's row").items())
+    return fingerprint((uid, (origin, seq), change, guid, (claim_origin, claim_seq), modseq, flags, *rest))
 
 
 def message_of(row: Row) -> Message:

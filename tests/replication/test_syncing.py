@@ -2,6 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from replicator.replication.joining import Joiner
 from replicator.replication.link import PeerLink
 from replicator.store import branches, numbering
 from replicator.store import chain as chains
+from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Node, cluster
 
@@ -130,3 +134,49 @@ async def test_snapshots_are_bounded(
         assert isinstance(replies[0], Refused)
         assert replies[0].code == RefusalCode.TOO_OLD
         assert all(isinstance(reply, Content) for reply in replies[1:])
+
+
+async def test_nodes_that_are_equal_find_that_out_in_a_few_bytes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(100):
+            await nodes["dc1"].save("text", user=f"user{number}")
+        await nodes.converged()
+        one = nodes["dc1"]
+        before = received(one)
+        found = await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
+        assert found.keys == ()
+        assert received(one) - before < 500  # pings among them; however many mailboxes there are
+
+
+async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        key = await inbox(one)
+        await one.store.write(partial(_save_many, key=key, count=5000))
+        await nodes.converged()
+        monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+        await other.flag(*range(200, 4200, 400))
+        await other.expunge(*range(1, 4001, 400))
+        before = received(one)
+        learned_now = await syncing.learn(one.store, one.coordinator.mastership, "dc2", key)
+        assert received(one) - before < 65536
+        assert learned_now is not None
+        assert len(learned_now.items) == len(learned_now.gone) == 10
+
+
+def received(node: Node) -> int:
+    link = node.coordinator.connections.link("dc2")
+    assert link is not None
+    return link._received_bytes
+
+
+def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
+    text = StoredText.of(b"text")
+    for number in range(count):
+        numbering.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
+
+
+async def _never(*_arguments: object) -> None:
+    await trio.sleep_forever()

@@ -151,7 +151,9 @@ def _check_mailboxes(connection: sqlite3.Connection) -> None:
         assert chain.size_bytes == sum(message.size_bytes for message in messages)
         assert chain.uidnext > max((message.uid for message in messages), default=0)
         assert chain.highestmodseq >= max((message.modseq for message in messages), default=0)
-        assert chain.fingerprint == rows.add(0, *(row.fingerprint() for row in mailbox))
+        fingerprints = [(row.guid, row.fingerprint()) for row in mailbox]
+        assert chain.fingerprint == rows.add(0, *(value for _, value in fingerprints))
+        assert list(reading.fingerprints(connection, chain.id)) == fingerprints
     known = {mailbox for (mailbox,) in connection.execute("SELECT DISTINCT mailbox FROM by_uid")}
     assert known <= {chain.id for chain in chains}
 
