@@ -122,6 +122,14 @@ class ObjectStore:
         while (part := await self._run("read", name, lambda _: next(stream, None))) is not None:
             yield bytes(part)
 
+    async def exists(self, name: str) -> bool:
+        """Whether there is such an object. Raises ObjectStoreError."""
+        try:
+            await self._run("find", name, partial(obstore.head, path=name))
+        except ObjectMissingError:
+            return False
+        return True
+
     async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """All objects whose names begin with these levels, in no order; close it as `get`. Raises ObjectStoreError."""
         begin = partial(obstore.list, prefix=prefix or None, chunk_size=NAMES_AT_ONCE)

@@ -146,7 +146,7 @@ def _checkpoint(section: Section, directory: Path, defaults: CheckpointConfig) -
     endpoint = section.take("endpoint", values.endpoint, None)
     if endpoint is not None and url.startswith("file:"):
         section.problem("endpoint", "it is of a server that has s3:// URLs, and `url` is a directory; leave one out")
-    return CheckpointConfig(url, endpoint)
+    return CheckpointConfig(url, endpoint, section.take("shared", values.boolean, defaults.shared))
 
 
 def _tls(section: Section, directory: Path) -> TlsConfig | None:

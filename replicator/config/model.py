@@ -133,10 +133,14 @@ class ContentConfig:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Where checkpoints go: `file:///absolute/path` or `s3://bucket/prefix`, at Amazon's or at `endpoint`."""
+    """Where checkpoints go: `file:///absolute/path` or `s3://bucket/prefix`, at Amazon's or at `endpoint`.
+
+    `shared`: all nodes that say so by the same URL reach the same objects.
+    """
 
     url: str
     endpoint: str | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

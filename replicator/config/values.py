@@ -50,6 +50,13 @@ def text(value: object) -> str:
     return value
 
 
+def boolean(value: object) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, not {_shown(value)}")  # noqa: TRY004 - the same
+    return value
+
+
 def sid(value: object) -> str:
     """A node id."""
     return _matching(value, SID, "a node id: 1 to 32 of a-z, 0-9 and -, for example 'dc1'")

@@ -24,6 +24,7 @@ from replicator.config import Config, PeerConfig
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError, leaves
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
+from replicator.replication.remote import capability
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +216,8 @@ class Connections:
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        capabilities = policies if self._is_local() else (*policies, ZSTD)
+        abilities = (*policies, *capability(self._config.checkpoint))
+        capabilities = abilities if self._is_local() else (*abilities, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 

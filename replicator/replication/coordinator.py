@@ -33,6 +33,7 @@ from protocol.commands import (
     Ranges,
     RefusalCode,
     Refused,
+    Remote,
     Reply,
     Root,
     Rows,
@@ -59,6 +60,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
+from replicator.replication.remote import RemoteEntries
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.state_transfer import StateTransfer
@@ -118,7 +120,8 @@ class Coordinator:
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
         self.filler = Filler(store, environment, self.fetch_content)
-        self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin)
+        self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
+        self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
         self._forwarded = Forwarded()
@@ -133,6 +136,7 @@ class Coordinator:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
+            nursery.start_soon(self.remotes.run)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self.settling.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
@@ -290,7 +294,7 @@ class Coordinator:
                 self._acknowledged(link, command)
             case Settled():
                 self.settling.received(link, command)
-            case _ if isinstance(command, EntryCommand):
+            case _ if isinstance(command, EntryCommand | Remote):
                 await self.feeds.on(link).receiver.take(command)
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")

@@ -12,6 +12,7 @@ import trio
 
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver, TooOld
+from replicator.replication.remote import RemoteEntries
 from replicator.replication.shipping import Shipper, Ships
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -35,11 +36,12 @@ class Feed:
 class Feeds(Mapping[str, Feed]):
     """SID -> the feed on its link, while that is up. Belongs to the event loop."""
 
-    def __init__(self, store: Store, ships: Ships, link_to: LinkTo, too_old: TooOld) -> None:
+    def __init__(self, store: Store, ships: Ships, link_to: LinkTo, too_old: TooOld, remotes: RemoteEntries) -> None:
         self._store = store
         self._ships = ships
         self._link_to = link_to
         self._too_old = too_old
+        self._remotes = remotes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
         store.listeners.append(self._note_commit)
@@ -56,8 +58,8 @@ class Feeds(Mapping[str, Feed]):
     def begin(self, link: PeerLink) -> Feed:
         """A link stands; its feed is the caller's to run."""
         shipper, receiver = (
-            Shipper(self._store, link, self._ships),
-            Receiver(self._store, link, self._link_to, self._too_old),
+            Shipper(self._store, link, self._ships, self._remotes),
+            Receiver(self._store, link, self._link_to, self._too_old, self._remotes),
         )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed

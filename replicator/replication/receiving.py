@@ -6,19 +6,22 @@ predecessor is not here is kept and waits in the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
 
-from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused
+from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication.link import PeerLink
-from replicator.replication.wire import Arrived, EntryAssembler, error_of
+from replicator.replication.remote import INLINE_S, RemoteEntries
+from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
+from resync.entry import Entry
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
@@ -34,22 +37,29 @@ TooOld = Callable[[str], None]
 class Receiver:
     """One peer's log on its way to this node's disk."""
 
-    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo, too_old: TooOld) -> None:
+    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo, too_old: TooOld, remotes: RemoteEntries) -> None:
         self._store = store
         self._link = link
         self._link_to = link_to
         self._too_old = too_old
+        self._remotes = remotes
+        self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
-        self._waiting: list[Arrived] = []
+        self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
         self._arrived = trio.Event()
         self._taken = trio.Event()
         self._told: dict[str, int] = {}
         self._to_ask = trio.Event()
 
-    async def take(self, command: EntryCommand) -> None:
+    async def take(self, command: EntryCommand | Remote) -> None:
         """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError."""
-        arrived = self._assembler.add(command)
+        arrived: Arrived | Announced | None
+        if isinstance(command, Remote):
+            self._remotes.check(self._link, command)
+            arrived = self._assembler.announce(command)
+        else:
+            arrived = self._assembler.add(command)
         if arrived is None:
             return
         self._waiting.append(arrived)
@@ -70,7 +80,7 @@ class Receiver:
                 self._taken = trio.Event()
                 await self._write(batch)
                 self._acknowledge(batch)
-                if any(self._is_missing(item.entry.dot) for item in batch):
+                if any(self._is_missing(item.dot) for item in batch):
                     self.ask_again()
 
     def ask_again(self) -> None:
@@ -86,20 +96,46 @@ class Receiver:
         for origin, seq in self._store.context.items():
             self._tell(self._link, origin, seq)
 
-    async def _write(self, batch: list[Arrived]) -> None:
-        """Return when it is on disk. Raises HistoryError for what no node can have numbered."""
+    async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
+        """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""
+        whole: list[Arrived] = []
+        for item in batch:
+            if isinstance(item, Arrived):
+                whole.append(item)
+                continue
+            await self._write_whole(whole)  # so that one entry from the object store is in memory at a time
+            entry = await self._fetch(item)
+            whole = [] if entry is None else [Arrived(entry, [])]
+        await self._write_whole(whole)
+
+    async def _fetch(self, announced: Announced) -> Entry | None:
+        """None if it is here, if there is a gap before it, or if it cannot be had: then it is asked for on the link."""
+        origin, seq = announced.dot
+        if seq != self._store.context.get(origin, 0) + 1 or trio.current_time() < self._inline_until:
+            return None
+        entry = await self._remotes.get(announced)
+        if entry is None:
+            self._inline_until = trio.current_time() + INLINE_S
+        return entry
+
+    async def _write_whole(self, batch: list[Arrived]) -> None:
+        if not batch:
+            return
         while True:
             try:
-                return await self._store.write(partial(_receive_all, batch))
+                await self._store.write(partial(_receive_all, batch))
             except DiskFullError:
                 await trio.sleep(DISK_FULL_RETRY_S)
+            else:
+                return
 
     async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""
         while True:
             self._to_ask = trio.Event()
             self._told = dict(self._store.context)
-            reply = await self._link.request(Log(context_dots(self._store.context)))
+            inline = trio.current_time() < self._inline_until
+            reply = await self._link.request(Log(context_dots(self._store.context), inline))
             if isinstance(reply, Refused) and reply.code == RefusalCode.TOO_OLD:
                 self._too_old(self._link.sid)
             elif isinstance(reply, Refused):
@@ -109,9 +145,9 @@ class Receiver:
     def _is_missing(self, dot: Dot) -> bool:
         return dot.seq > self._store.context.get(dot.origin, 0)
 
-    def _acknowledge(self, batch: list[Arrived]) -> None:
+    def _acknowledge(self, batch: Sequence[Arrived | Announced]) -> None:
         """To the peer that sent it, and to the node that waits for it."""
-        for origin in dict.fromkeys(item.entry.dot.origin for item in batch):
+        for origin in dict.fromkeys(item.dot.origin for item in batch):
             seq = self._store.context.get(origin, 0)
             self._tell(self._link, origin, seq)
             author = self._link_to(Dot(origin, seq).sid)

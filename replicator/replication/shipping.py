@@ -9,17 +9,19 @@ is not in the log any more, the link ends, and on the next one the peer's LOG is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import trio
 
 from protocol.codec import ProtocolError
-from protocol.commands import Ack, Log
+from protocol.commands import Ack, EntryCommand, Log, Remote
 from protocol.values import Dot, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.wire import entry_commands
+from replicator.replication.remote import INLINE_S, RemoteEntries
+from replicator.replication.wire import entry_commands, remote_command
 from replicator.store import reading
 from replicator.store.history import NUMBER_MAX
 from replicator.store.reading import MailboxKey
@@ -35,12 +37,14 @@ Ships = Callable[[str, str], bool]
 class Shipper:
     """The log's way to one peer. Belongs to the link's task."""
 
-    def __init__(self, store: Store, link: PeerLink, ships: Ships) -> None:
+    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries) -> None:
         self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
         self._acked: dict[str, int] = {}  # by ACKs on this link
         self._store = store
         self._link = link
         self._ships = ships
+        self._remotes = remotes
+        self._inline_until = -math.inf  # the peer cannot read the object store
         self._sent: dict[str, int] = {}
         self.has_context = False  # the peer has said what it has
         self._sending = False  # in the middle of an entry
@@ -59,6 +63,8 @@ class Shipper:
             return False
         self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
+        if log.inline:
+            self._inline_until = trio.current_time() + INLINE_S
         self.start_again()
         return True
 
@@ -125,9 +131,10 @@ class Shipper:
         name = ""
         if not entry.is_tree and not self._link.is_numbered(key):
             name = await self._store.read(lambda reader: reading.folder_name(reader, key.mailbox_id) or "")
+        commands = await self._commands(item, lambda key: self._link.number(key, name))
         self._sending = True
         try:
-            for command in entry_commands(item, lambda key: self._link.number(key, name)):
+            for command in commands:
                 await self._link.room()
                 if self._link.closed:
                     raise LinkDownError(self._link.sid)
@@ -135,6 +142,13 @@ class Shipper:
         finally:
             self._sending = False
         self._sent[entry.dot.origin] = entry.dot.seq
+
+    async def _commands(self, item: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand | Remote]:
+        if self._remotes.is_shared_on(self._link) and trio.current_time() >= self._inline_until:
+            place = await self._remotes.put(item)
+            if place is not None:
+                return iter([remote_command(item.entry, number, *place)])
+        return entry_commands(item, number)
 
 
 def check_claims(store: Store, claims: Sequence[Dot]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import assert_never
 
 from protocol.codec import ProtocolError
@@ -17,12 +18,13 @@ from protocol.commands import (
     Merge,
     RefusalCode,
     Refused,
+    Remote,
     Rename,
     Save,
     Store,
     Subscribe,
 )
-from protocol.values import UidSet
+from protocol.values import Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,
     DiskFullError,
@@ -84,7 +86,7 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
     key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
     mailbox = 0 if entry.is_tree else number(key)
     for at, change in enumerate(entry.changes):
-        header = EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, at, len(entry.changes))
+        header = _header(entry, at)
         match change:
             case MailAdd():
                 yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
@@ -106,6 +108,16 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Subscribe(entry.user, name, subscribed, header)
 
 
+def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str, content_hash: bytes) -> Remote:
+    """An entry that lies in the object store under this name."""
+    mailbox = number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+    return Remote(mailbox, _header(entry, 0), name, content_hash)
+
+
+def _header(entry: Entry, change: int) -> EntryHeader:
+    return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, change, len(entry.changes))
+
+
 def _add_command(add: MailAdd, text: bytes | None, mailbox: int, header: EntryHeader) -> Save | Copy:
     if text is not None and not add.copied:
         return Save((mailbox,), add.received_ms, add.guid, add.flags, text, add.uid, header)
@@ -123,9 +135,44 @@ class Arrived:
     texts: list[StoredText] = field(repr=False)
 
     @property
+    def dot(self) -> Dot:
+        """Its name."""
+        return self.entry.dot
+
+    @property
     def size_bytes(self) -> int:
         """Of the texts."""
         return sum(len(text.text) for text in self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An entry that is to be had from the object store."""
+
+    header: EntryHeader
+    key: MailboxKey
+    content_hash: bytes
+
+    @property
+    def dot(self) -> Dot:
+        """Its name."""
+        return self.header.dot
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what came."""
+        return 0
+
+    def entry(self, changes: tuple[Change, ...]) -> Entry:
+        """The entry, which has these changes. Raises ValueError if they are not those that were announced."""
+        entry = _entry(self.header, self.key, changes)
+        if len(changes) != self.header.changes or sha256(entry.pack()).digest() != self.content_hash:
+            raise ValueError(f"the object of {self.dot} is of another entry than the one that was announced")
+        return entry
+
+
+def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) -> Entry:
+    return Entry(header.dot, header.predecessors, header.time, header.modseq, *key, changes)
 
 
 class EntryAssembler:
@@ -155,8 +202,16 @@ class EntryAssembler:
         if len(self._changes) < header.changes:
             return None
         self._header = None
-        entry = Entry(header.dot, header.predecessors, header.time, header.modseq, *key, tuple(self._changes))
-        return Arrived(entry, self._texts)
+        return Arrived(_entry(header, key, tuple(self._changes)), self._texts)
+
+    def announce(self, remote: Remote) -> Announced:
+        """An entry that does not come command by command. Raises ProtocolError."""
+        key = self._mailbox(remote)
+        if remote.entry.change != 0:
+            raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE of change {remote.entry.change}")
+        self._begin(remote.entry, key)
+        self._header = None
+        return Announced(remote.entry, key, remote.content_hash)
 
     def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
         if self._header is not None:
@@ -166,7 +221,7 @@ class EntryAssembler:
         self._header, self._key = header, key
         self._changes, self._texts, self._size_bytes = [], [], 0
 
-    def _mailbox(self, command: EntryCommand) -> MailboxKey:
+    def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
             case Create() | Rename() | Delete() | Subscribe():
                 return MailboxKey(command.user, tree_id(command.user), 0)
@@ -176,7 +231,7 @@ class EntryAssembler:
                 raise ProtocolError("a SAVE as an entry names one mailbox")
             case Copy():
                 number = command.destination
-            case Expunge() | Store() | Merge():
+            case Expunge() | Store() | Merge() | Remote():
                 number = command.mailbox
             case _:
                 assert_never(command)

@@ -39,6 +39,7 @@ class Kind(Enum):
 
     CHECKPOINT = b"C"
     MANIFEST = b"M"
+    ENTRY = b"E"
 
 
 class UnreadableError(Exception):
