@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
@@ -17,6 +18,8 @@ from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
 from resync.row import Row
 from resync.tree import TreeState
+
+T = TypeVar("T")
 
 
 class MailboxKey(NamedTuple):
@@ -90,16 +93,27 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
     """A mailbox's rows by UID: all, or these."""
     select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"  # noqa: S608 - the columns are constants
     if uids is None:
-        yield from map(row_from, connection.execute(f"{select} ORDER BY uid", (mailbox_id,)))
+        yield from _each(connection, row_from, f"{select} ORDER BY uid", (mailbox_id,))
         return
     for low, high in uids.ranges:
-        yield from map(row_from, connection.execute(f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high)))
+        yield from _each(connection, row_from, f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high))
 
 
 def fingerprints(connection: sqlite3.Connection, mailbox_id: bytes) -> Iterator[tuple[bytes, int]]:
     """The GUID and the fingerprint of each of a mailbox's rows, by UID."""
     select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"  # noqa: S608 - the columns are constants
-    return ((columns[GUID], fingerprint_of(columns)) for columns in connection.execute(select, (mailbox_id,)))
+    return _each(connection, lambda columns: (columns[GUID], fingerprint_of(columns)), select, (mailbox_id,))
+
+
+def _each(
+    connection: sqlite3.Connection,
+    meaning: Callable[[tuple[Any, ...]], T],
+    query: str,
+    parameters: tuple[object, ...],
+) -> Iterator[T]:
+    """What the rows of a query mean. One that cannot be read leaves no cursor, which would keep the past in sight."""
+    with closing(connection.execute(query, parameters)) as cursor:
+        yield from map(meaning, cursor)
 
 
 def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:
