@@ -1,6 +1,7 @@
 """Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
 
-These are the shapes behind `replicator check` and `scrub`, and of the JSON API; `replication/tasks` runs them.
+These are the shapes behind `replicator check`, `scrub` and `resync`, and of the JSON API; `replication/tasks` runs
+them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
-TaskName: TypeAlias = Literal["check", "scrub"]
+TaskName: TypeAlias = Literal["check", "scrub", "resync"]
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 
@@ -29,7 +30,23 @@ class ScrubOptions:
     rate: int | None = None
 
 
-TaskOptions: TypeAlias = CheckOptions | ScrubOptions
+@dataclass(frozen=True, slots=True)
+class ResyncOptions:
+    """Compare with other nodes, and make equal what differs.
+
+    One folder of a `user`, with the folder tree; all of a user's, if `mailbox` is None; all there is, if both are.
+    `peer`: with this node only; None: with all that can be reached. `dry_run`: change nothing. `rate`: rows a second.
+    """
+
+    name: ClassVar[TaskName] = "resync"
+    user: str | None = None
+    mailbox: str | None = None
+    peer: str | None = None
+    dry_run: bool = False
+    rate: int | None = None
+
+
+TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,3 +122,45 @@ class CheckStatus(TaskStatus):
     def copy(self) -> Self:
         """As it is now."""
         return replace(self, damage=dict(self.damage), findings=[] if self.is_running else list(self.findings))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mailbox or folder tree that another node shows otherwise, and what was done about it.
+
+    `folder`: its name, or the mailbox id where no name is known; None: the folder tree. `user` None: all, because the
+    other node could not be asked. `differed`: how much of each kind, see `resync.differing`. Without `done`, `why_not`
+    says why; nothing does in a dry run.
+    """
+
+    peer: str
+    user: str | None
+    folder: str | None
+    differed: dict[str, int]
+    done: str | None
+    why_not: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ResyncStatus(TaskStatus):
+    """A resync. `done` counts mailboxes and trees, once for each node that they were compared with."""
+
+    user: str | None
+    mailbox: str | None
+    dry_run: bool
+    peers: list[str] = field(default_factory=list)  # that this node was or is to be compared with
+    rows: int = 0
+    differed: dict[str, int] = field(default_factory=dict)  # of all differences
+    mended: int = 0  # differences that are no more
+    unmended: int = 0
+    differences: list[Difference] = field(default_factory=list)  # in copies none while it is running
+    left_out: int = 0  # differences beyond those that are listed
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        return f"{self.mended + self.unmended} differences, {self.mended} mended"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        listed = [] if self.is_running else list(self.differences)
+        return replace(self, differed=dict(self.differed), peers=list(self.peers), differences=listed)

@@ -8,10 +8,10 @@ message may be of several kinds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from protocol.values import Context, Dot
 from resync.bulk import Item
@@ -62,14 +62,25 @@ class Side:
         return MailboxState(self.uidnext, self.modseq, dict(self.context), rows, self.risen)
 
 
-def count_by_kind(ours: Side, theirs: Side) -> Counter[Kind]:
-    """How much there is of each kind; nothing if and only if both show the same of one history."""
-    is_one_history = ours.head == theirs.head or ours.context == theirs.context
-    found = kinds(ours, theirs)
-    if is_one_history:
-        is_same = not found and _numbers(ours) == _numbers(theirs)
-        return Counter() if is_same else Counter({Kind.DAMAGE: max(1, len(found))})
-    return Counter(kind for some in found.values() for kind in some) or Counter({Kind.CONTEXT: 1})
+class Differing(NamedTuple):
+    """What two sides show differently: kinds by the keys of rows, and how much there is of each kind."""
+
+    by_row: dict[bytes, frozenset[Kind]]
+    by_kind: Counter[Kind]
+
+
+def differing(ours: Side, theirs: Side) -> Differing:
+    """Of no kind if and only if both show the same of one history."""
+    by_row = kinds(ours, theirs)
+    if ours.head == theirs.head or ours.context == theirs.context:
+        is_same = not by_row and _numbers(ours) == _numbers(theirs)
+        return Differing(by_row, Counter({} if is_same else {Kind.DAMAGE: max(1, len(by_row))}))
+    return Differing(by_row, count(by_row) or Counter({Kind.CONTEXT: 1}))
+
+
+def count(by_row: Mapping[bytes, Iterable[Kind]]) -> Counter[Kind]:
+    """How many rows there are of each kind."""
+    return Counter(kind for some in by_row.values() for kind in some)
 
 
 def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from replicator.environment import Environment
 from replicator.replication.checking import Check
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.resyncing import Resync
 from replicator.replication.scrubbing import Scrub
 from replicator.replication.tasks import Job, Tasks
 from replicator.store.store import Store
-from replicator.tasks import CheckOptions, ScrubOptions, TaskOptions
+from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskOptions
 
 
 def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> Tasks:
@@ -25,5 +26,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                 return Check(options, store, environment, coordinator.fetch_content)
             case ScrubOptions():
                 return Scrub(options, store, environment, coordinator.fetch_content)
+            case ResyncOptions():
+                return Resync(options, store, coordinator.mastership, coordinator.joiner)
 
     return job_for

@@ -45,6 +45,12 @@ class Shown:
     fingerprints: Fingerprints
     rows: dict[bytes, Item] | None = None
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the rows are what the head counts: if not, they were damaged."""
+        size, total = self.fingerprints.of("")
+        return total == self.chain.fingerprint and (not self.key.uidvalidity or size == self.chain.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class ShownNode:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
 from resync.bulk import Item, key_of
-from resync.differing import Kind, Side, count_by_kind, kinds
+from resync.differing import Kind, Side, differing, kinds
 from resync.entry import FlagAdd, FolderState, MailAdd, MailDel, SubscriptionState
 from resync.merge import merge
 from resync.row import Row
@@ -73,7 +73,7 @@ def check_against_merge(one: Node, other: Node) -> None:
             assert some <= {Kind.FLAGS, Kind.UID, Kind.MODSEQ}
         assert Kind.DAMAGE not in some
         assert (Kind.MODSEQ in some) == (same_to_clients(mine, their) and Kind.UID not in some)
-    counted = count_by_kind(ours, theirs)
+    counted = differing(ours, theirs).by_kind
     if one.state == other.state:
         assert not counted
     elif found:
@@ -115,7 +115,7 @@ def two_apart() -> tuple[Node, Node]:
 
 
 def counted(one: Node, other: Node) -> dict[Kind, int]:
-    return dict(count_by_kind(*only_what_differs(one, other)))
+    return dict(differing(*only_what_differs(one, other)).by_kind)
 
 
 def test_what_each_side_did_is_told_apart() -> None:
@@ -157,9 +157,9 @@ def test_other_rows_or_numbers_of_one_history_are_damage() -> None:
     rows = dict(by_guid(other.state))
     del rows[b"x" * 16]
     rows[b"y" * 16] = rows[b"y" * 16]._replace(flags={"a": (9, "b", True)})
-    assert count_by_kind(whole, side_of(other, rows)) == {Kind.DAMAGE: 2}
+    assert differing(whole, side_of(other, rows)).by_kind == {Kind.DAMAGE: 2}
     other.state.uidnext += 1
-    assert count_by_kind(whole, side_of(other)) == {Kind.DAMAGE: 1}
+    assert differing(whole, side_of(other)).by_kind == {Kind.DAMAGE: 1}
 
 
 def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
@@ -167,13 +167,13 @@ def test_another_text_of_one_placement_is_damage_whatever_the_history() -> None:
     other.number(mail(4, b"w"))
     rows = dict(by_guid(other.state))
     rows[b"y" * 16] = rows[b"y" * 16]._replace(content_hash=b"?" * 32)
-    assert count_by_kind(side_of(one), side_of(other, rows)) == {Kind.DAMAGE: 1, Kind.MISSING_HERE: 1}
+    assert differing(side_of(one), side_of(other, rows)).by_kind == {Kind.DAMAGE: 1, Kind.MISSING_HERE: 1}
 
 
 def test_one_head_with_another_context_is_damage() -> None:
     one, _ = two_apart()
     bent = Side(Dot("a.x", 3), 4, 3, {"a.x": 3, "c.x": 1}, {})
-    assert count_by_kind(side_of(one, {}), bent) == {Kind.DAMAGE: 1}
+    assert differing(side_of(one, {}), bent).by_kind == {Kind.DAMAGE: 1}
 
 
 # ---- trees -------------------------------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ def test_kinds_of_folders() -> None:
         ([plain], [plain], {Kind.CONTEXT: 1}),
     ]
     for ours, theirs, expected in pairs:
-        assert count_by_kind(tree("dc1.x", *ours), tree("dc2.x", *theirs)) == expected
+        assert differing(tree("dc1.x", *ours), tree("dc2.x", *theirs)).by_kind == expected
 
 
 def test_kinds_of_subscriptions() -> None:
     one, other = (SubscriptionState("alice", "News", subscribed, 1, "dc1") for subscribed in (True, False))
-    assert count_by_kind(tree("dc1.x", one), tree("dc2.x", other)) == {Kind.SUBSCRIPTION: 1}
-    assert count_by_kind(tree("dc1.x"), tree("dc2.x", other)) == {Kind.MISSING_HERE: 1}
-    assert count_by_kind(tree("dc1.x", one), tree("dc2.x")) == {Kind.MISSING_THERE: 1}
+    assert differing(tree("dc1.x", one), tree("dc2.x", other)).by_kind == {Kind.SUBSCRIPTION: 1}
+    assert differing(tree("dc1.x"), tree("dc2.x", other)).by_kind == {Kind.MISSING_HERE: 1}
+    assert differing(tree("dc1.x", one), tree("dc2.x")).by_kind == {Kind.MISSING_THERE: 1}

@@ -1,0 +1,204 @@
+"""`replicator resync`: comparing mailboxes with other nodes on demand, and making them equal (design section 7).
+
+It does at once, and tells, what nodes do by themselves: whichever side is behind takes over what the other one shows,
+and forks are joined by the mailbox's master. Damage is told and nothing else: a merge cannot know what is right.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch
+from protocol.values import covers
+from replicator.errors import MailError, UnavailableError
+from replicator.replication import differences, syncing
+from replicator.replication.comparison import ask
+from replicator.replication.differences import Look
+from replicator.replication.joining import Joiner, Outcome
+from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
+from replicator.replication.tasks import TaskError
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from resync.entry import tree_id
+from resync.tree import GIVEN_UP
+
+DIFFERENCES_MAX = 10_000  # that are listed: 3 MiB of JSON
+MEND_TIMEOUT_S = 300.0  # of one mailbox: one of a million messages is joined in a minute or two
+SHOW_TIMEOUT_S = 30.0  # of that, for the other node to show what was done
+SHOW_EVERY_S = 0.2
+TRIES, TRY_AGAIN_S = 4, 0.5  # of a mailbox that is so busy that it cannot be compared
+
+_DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
+
+
+class Resync:
+    """See `Job`."""
+
+    def __init__(self, options: ResyncOptions, store: Store, mastership: Mastership, joiner: Joiner) -> None:
+        self.status = ResyncStatus(
+            task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
+        )
+        self._user, self._mailbox, self._peer = options.user, options.mailbox, options.peer
+        self._store = store
+        self._mastership = mastership
+        self._joiner = joiner
+        self._slow: set[str] = set()  # nodes
+        self._names: dict[bytes, str] = {}  # of folders that only other nodes have
+        self._is_anything_known = False
+
+    async def run(self) -> None:
+        """With one node after the other. Raises TaskError, sqlite3.Error."""
+        self.status.peers = self._peers()
+        for sid in self.status.peers:
+            try:
+                await (self._compare_user(self._user, sid) if self._user is not None else self._compare_all(sid))
+            except LinkDownError:
+                self._note(Difference(sid, None, None, {}, None, f"the link to {sid} has ended"))
+            except UnavailableError as error:
+                self._note(Difference(sid, None, None, {}, None, str(error)))
+        if self._user is not None and not self._is_anything_known and not self.status.unmended:
+            what = f"user {self._user!r}" if self._mailbox is None else f"folder {self._mailbox!r} of {self._user}"
+            raise TaskError(f"there is no {what} here or at {', '.join(self.status.peers)}")
+
+    def _peers(self) -> list[str]:
+        """Raises TaskError."""
+        others = sorted(sid for sid in self._mastership.table.component if sid != self._mastership.sid)
+        if self._peer is None and others:
+            return others
+        if self._peer is not None and self._peer in others:
+            return [self._peer]
+        which = self._peer or "no other node"
+        verb = "can" if self._peer is None else "cannot"
+        raise TaskError(f"{which} {verb} be reached from {self._mastership.sid}; `replicator status` shows its links")
+
+    async def _compare_all(self, sid: str) -> None:
+        keys = (await syncing.differing_chains(self._store, self._mastership, sid)).keys
+        self.status.total += len(keys)
+        for key in keys:
+            await self._resync(key, sid)
+
+    async def _compare_user(self, user: str, sid: str) -> None:
+        """The tree first, as it says which mailboxes there are."""
+        self.status.total += 1
+        tree = await self._resync(MailboxKey(user, tree_id(user), 0), sid)
+        keys = await self._store.read(partial(_mailboxes, user=user, name=self._mailbox))
+        for folder in tree.folders if tree else ():
+            if not folder.deleted and self._mailbox in {None, folder.name}:
+                keys.setdefault(folder.mailbox_id, MailboxKey(user, folder.mailbox_id, folder.uidvalidity))
+        self.status.total += len(keys)
+        self._is_anything_known |= bool(keys)
+        for key in keys.values():
+            await self._resync(key, sid)
+
+    async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
+        """Compare, and mend. What could not be is told, unless nothing can be with this node any more."""
+        look: Look | None = None
+        try:
+            look, done, why_not = await self._compare(key, sid)
+        except MailError as error:
+            if self._mastership.toward(sid) is None:
+                raise
+            done, why_not = None, str(error)
+        if look is None or look.by_kind:
+            differed = {str(kind): count for kind, count in look.by_kind.items()} if look else {}
+            self._note(Difference(sid, key.user, await self._name(key), differed, done, why_not))
+        self.status.count(1)
+        return look
+
+    async def _compare(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+        """What differs, and as `_mend`. Once more if the mailbox is too busy. Raises MailError, LinkDownError."""
+        for _ in range(TRIES - 1):
+            try:
+                return await self._compare_once(key, sid)
+            except UnavailableError:
+                if self._mastership.toward(sid) is None:
+                    raise
+            await trio.sleep(TRY_AGAIN_S)
+        return await self._compare_once(key, sid)
+
+    async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+        look = await differences.standing(self._store, self._mastership, sid, key)
+        self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
+        self.status.rows += look.rows
+        if self.status.rate is not None:
+            await trio.sleep(look.rows / self.status.rate)
+        return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
+
+    async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
+        """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
+        if look.damage or self.status.dry_run:
+            return None, look.damage
+        with trio.move_on_after(MEND_TIMEOUT_S):
+            outcome = await self._joiner.reconcile(key, sid)
+            match outcome:
+                case Outcome.APART:
+                    return None, "its branches cannot be joined; the log of its master says why"
+                case Outcome.DAMAGED:
+                    return None, f"it is damaged; run `replicator check --repair` here and at {sid}"
+            done = _DONE.get(outcome) or f"merged by {self._mastership.known_master(key) or 'its master'}"
+            if outcome in {Outcome.SAME, Outcome.ADOPTED} or await self._is_shown(key, sid, look):
+                return done, None
+            return None, f"not {done} within {SHOW_TIMEOUT_S:.0f} s; `replicator status` shows what {sid} lacks"
+        return (
+            None,
+            f"it was not done within {MEND_TIMEOUT_S:.0f} s; `replicator status` shows whether masters are known",
+        )
+
+    async def _is_shown(self, key: MailboxKey, sid: str, look: Look) -> bool:
+        """Wait until both nodes have seen what each of them showed, but not again for a node that takes too long."""
+        deadline = trio.current_time() + SHOW_TIMEOUT_S
+        while not await self._have_both_seen(key, sid, look):
+            if sid in self._slow or trio.current_time() > deadline:
+                self._slow.add(sid)
+                return False
+            await trio.sleep(SHOW_EVERY_S)
+        return True
+
+    async def _have_both_seen(self, key: MailboxKey, sid: str, look: Look) -> bool:
+        mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id)) or look.ours
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        theirs = mine.context if isinstance(reply, Done) else {}
+        if isinstance(reply, Mismatch):
+            theirs = {dot.origin: dot.seq for dot in reply.context}
+        return covers(theirs, look.ours.context) and covers(mine.context, look.theirs.context)
+
+    async def _name(self, key: MailboxKey) -> str | None:
+        if key.uidvalidity == 0:
+            return None
+        name = await self._store.read(partial(reading.folder_name, mailbox_id=key.mailbox_id))
+        return name or self._names.get(key.mailbox_id) or key.mailbox_id.hex()
+
+    def _note(self, difference: Difference) -> None:
+        status = self.status
+        for kind, count in difference.differed.items():
+            status.differed[kind] = status.differed.get(kind, 0) + count
+        status.mended += difference.done is not None
+        status.unmended += difference.done is None
+        if len(status.differences) < DIFFERENCES_MAX:
+            status.differences.append(difference)
+        else:
+            status.left_out += 1
+
+
+def _mailboxes(connection: sqlite3.Connection, user: str, name: str | None) -> dict[bytes, MailboxKey]:
+    """The user's mailboxes that this node knows, also of deleted folders; with a name, those of it that can be seen."""
+    if name is not None:
+        folders = reading.folders_in_sight(connection, user)
+        return {folder.mailbox_id: folder.key(user) for folder in folders if folder.name == name}
+    known, _ = reading.tree_rows(connection, user)
+    keys = {
+        folder.mailbox_id: MailboxKey(user, folder.mailbox_id, folder.uidvalidity)
+        for folder in known
+        if folder.sid != GIVEN_UP
+    }
+    chains_here = reading.chains_of(connection, user)
+    return {
+        chain.id: MailboxKey(user, chain.id, chain.uidvalidity) for chain in chains_here if chain.uidvalidity
+    } | keys
