@@ -74,8 +74,8 @@ class NodeStatus:
     mailboxes: int
     mastered: int  # mailboxes that this node numbers
     log_entries: int
-    transfer_done: int  # mailboxes and trees compared with a peer whose log begins after what this node has
-    transfer_total: int  # 0: this node is behind no peer's log
+    transfer_done: int  # mailboxes and trees taken over, from checkpoints or from a peer whose log begins too late
+    transfer_total: int  # 0: none need be
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     digest: str  # of all mailboxes and trees

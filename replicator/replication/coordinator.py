@@ -49,6 +49,7 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
 from replicator.replication import comparison, content, snapshots
+from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.circles import Forwarded
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -61,11 +62,13 @@ from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
 from replicator.replication.remote import RemoteEntries
+from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
+from replicator.store.archive import Archive
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -90,7 +93,14 @@ class Coordinator:
     """Belongs to the event loop. Owns the links and what runs on them."""
 
     def __init__(
-        self, config: Config, store: Store, environment: Environment, dial: Dial, certify: Certify = lambda _: None
+        self,
+        config: Config,
+        store: Store,
+        environment: Environment,
+        dial: Dial,
+        certify: Certify = lambda _: None,
+        *,
+        archive: Archive | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -116,9 +126,11 @@ class Coordinator:
             links=lambda: self.connections.links,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.joiner = Joiner(store, self.mastership, config.conflict.uid)
+        self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
+        self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
+        self.seeder = Seeder(store, archive) if archive else None
         self.filler = Filler(store, environment, self.fetch_content)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
@@ -142,10 +154,18 @@ class Coordinator:
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
+            nursery.start_soon(self._begin_log)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self._complete.wait()
             self._complete.set()
+
+    @property
+    def taken_over(self) -> tuple[int, int]:
+        """How many mailboxes and trees have been taken over, and of how many; (0, 0): none are being taken over."""
+        if self.seeder is not None and not self.feeds.may_ask.is_set():
+            return self.seeder.done, self.seeder.total
+        return (self.transfer.done, self.transfer.total) if self.transfer.is_running else (0, 0)
 
     # ---- changes
 
@@ -376,6 +396,12 @@ class Coordinator:
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()
+
+    async def _begin_log(self) -> None:
+        """A new node takes over checkpoints before it asks its peers for what came after them."""
+        if self.seeder is not None:
+            await self.seeder.run()
+        self.feeds.may_ask.set()
 
     def _ask_again(self) -> None:
         self.feeds.ask_again()

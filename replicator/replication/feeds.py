@@ -42,6 +42,7 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
+        self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
         store.listeners.append(self._note_commit)
@@ -57,9 +58,14 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """A link stands; its feed is the caller's to run."""
-        shipper, receiver = (
-            Shipper(self._store, link, self._ships, self._remotes),
-            Receiver(self._store, link, self._link_to, self._too_old, self._remotes),
+        shipper = Shipper(self._store, link, self._ships, self._remotes)
+        receiver = Receiver(
+            self._store,
+            link,
+            self._link_to,
+            too_old=self._too_old,
+            may_ask=self.may_ask,
+            remotes=self._remotes,
         )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed

@@ -22,6 +22,7 @@ from protocol.values import Dot, context_dots, covers
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailboxFullError, MailError, UnavailableError
 from replicator.replication import syncing
+from replicator.replication.bases import BaseSource
 from replicator.replication.comparison import ask
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
@@ -63,9 +64,10 @@ class Outcome(Enum):
 class Joiner:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, uid: UidConflict = UidConflict.RENUMBER) -> None:
+    def __init__(self, store: Store, mastership: Mastership, bases: BaseSource, uid: UidConflict) -> None:
         self._store = store
         self._mastership = mastership
+        self._bases = bases
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than there are entries
         self._joining: dict[bytes, trio.Event] = {}
@@ -190,7 +192,8 @@ class Joiner:
         term = self._mastership.masters.term
         try:
             async with self._reading:
-                branch = await self._store.read(partial(branches.replay_branch, head=head))
+                base = await self._bases.base_of(key.mailbox_id, head)
+                branch = await self._store.read(partial(branches.replay_branch, head=head, base=base))
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
         return await self._join(key, head, branch, term) if branch is not None else None

@@ -37,11 +37,21 @@ TooOld = Callable[[str], None]
 class Receiver:
     """One peer's log on its way to this node's disk."""
 
-    def __init__(self, store: Store, link: PeerLink, link_to: LinkTo, too_old: TooOld, remotes: RemoteEntries) -> None:
+    def __init__(
+        self,
+        store: Store,
+        link: PeerLink,
+        link_to: LinkTo,
+        *,
+        too_old: TooOld,
+        may_ask: trio.Event,
+        remotes: RemoteEntries,
+    ) -> None:
         self._store = store
         self._link = link
         self._link_to = link_to
         self._too_old = too_old
+        self._may_ask = may_ask
         self._remotes = remotes
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
@@ -131,6 +141,7 @@ class Receiver:
 
     async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""
+        await self._may_ask.wait()
         while True:
             self._to_ask = trio.Event()
             self._told = dict(self._store.context)

@@ -1,0 +1,147 @@
+"""A new node begins with the checkpoints that others have left in an object store that they share (design section 6).
+
+The newest manifest lists what belongs together: all that a node showed, and up to where the log is in it. When every
+one of its checkpoints has been taken over, this node's log begins after that. If any could not be, what is here stays,
+and the rest comes by the log from its beginning, or by SYNC.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
+
+import trio
+
+from protocol.values import Context, covers
+from replicator.errors import HistoryError, MailError
+from replicator.objects import ObjectStoreError
+from replicator.store import reading
+from replicator.store.adopting import Adoption, DamageError, adopt
+from replicator.store.archive import Archive
+from replicator.store.chain import Chain
+from replicator.store.checkpoint import Home
+from replicator.store.history import Head
+from replicator.store.manifest import Manifest
+from replicator.store.reading import MailboxKey
+from replicator.store.sealed import UnreadableError
+from replicator.store.store import Store
+from replicator.store.transaction import Transaction
+from resync import bulk
+from resync import row as rows
+from resync.bulk import Item
+from resync.entry import Merge, TreeMerge
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8  # checkpoints: some are read while others are written
+FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without
+READ_TIMEOUT_S = 300.0  # of one checkpoint
+
+_ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
+
+
+class Seeder:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+        self.done = self.total = 0  # checkpoints
+
+    async def run(self) -> None:
+        """Take over the newest checkpoints, if there is nothing here yet; then return."""
+        try:
+            if not await self._store.read(_is_empty):
+                return
+            with _deadline(FIND_TIMEOUT_S):
+                manifest = await self._archive.newest()
+            if manifest is not None:
+                await self._take_over(manifest)
+        except _ERRORS as error:
+            log.warning("this node does not begin with checkpoints: %s", error)
+
+    async def _take_over(self, manifest: Manifest) -> None:
+        async with aclosing(self._archive.heads(manifest)) as heads:
+            self.total = len([None async for _ in heads])
+        log.info("this node begins with the %d checkpoints of %s", self.total, manifest.name)
+        failed: list[Exception] = []
+        send, receive = trio.open_memory_channel[Head](0)
+
+        async def take_turns() -> None:
+            async for head in receive:
+                try:
+                    await self._adopt(manifest.home, head)
+                except _ERRORS as error:
+                    failed.append(error)
+                self.done += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(take_turns)
+            async with send, aclosing(self._archive.heads(manifest)) as heads:
+                async for head in heads:
+                    await send.send(head)
+        if failed:
+            log.warning("%d of %d checkpoints were not taken over, such as: %s", len(failed), self.total, failed[0])
+            return
+        context = {dot.origin: dot.seq for dot in manifest.context}
+        await self._store.write(lambda tx: tx.begin_log_after(context))
+
+    async def _adopt(self, home: Home, head: Head) -> None:
+        with _deadline(READ_TIMEOUT_S):
+            async with aclosing(self._archive.changes(home, head)) as parts:
+                changes = [change async for change in parts]
+        await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
+
+
+def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
+    """What a peer was asked for meanwhile may be newer. Raises HistoryError, DamageError."""
+    context = {dot.origin: dot.seq for dot in change.context}
+    here = tx.chain(head.mailbox_id)
+    if here is not None and covers(here.context, context):
+        return
+    if here is not None:
+        raise HistoryError(f"a mailbox of {head.user} is here already, and is not what the checkpoint goes on from")
+    key = MailboxKey(head.user, head.mailbox_id, head.uidvalidity)
+    adopt(tx, Adoption(key, None, _chain(head, context, change), change))
+
+
+def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:
+    """The head's numbers, as far as a digest knows them."""
+    chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot)
+    chain.highestmodseq, chain.context = head.modseq, dict(context)
+    items: list[Item] = []
+    if isinstance(change, Merge):
+        chain.uidnext, chain.risen, chain.messages = change.uidnext, change.risen, len(change.rows)
+        items += change.rows
+    else:
+        items += (*change.folders, *change.subscriptions)
+    chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
+    return chain
+
+
+def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
+    """A checkpoint's changes as one."""
+    first = changes[0]
+    if isinstance(first, Merge):
+        return first._replace(rows=tuple(row for change in changes if isinstance(change, Merge) for row in change.rows))
+    trees = [change for change in changes if isinstance(change, TreeMerge)]
+    folders = tuple(folder for change in trees for folder in change.folders)
+    return first._replace(folders=folders, subscriptions=tuple(one for change in trees for one in change.subscriptions))
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raises ObjectStoreError after so long."""
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except trio.TooSlowError:
+        raise ObjectStoreError(f"the object store gave nothing for {seconds:.0f} s") from None
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return not reading.log_context(connection) and next(reading.chains_of(connection, None), None) is None
