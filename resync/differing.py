@@ -79,8 +79,9 @@ def differing(ours: Side, theirs: Side) -> Differing:
 
 
 def count(by_row: Mapping[bytes, Iterable[Kind]]) -> Counter[Kind]:
-    """How many rows there are of each kind."""
-    return Counter(kind for some in by_row.values() for kind in some)
+    """How many rows there are of each kind, in the order of kinds."""
+    counted = Counter(kind for some in by_row.values() for kind in some)
+    return Counter({kind: counted[kind] for kind in Kind if counted[kind]})
 
 
 def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:

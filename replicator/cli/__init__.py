@@ -15,6 +15,7 @@ COMMANDS = {
     "import": "replicator.cli.import_mail:import_mail",
     "master": "replicator.cli.master:master",
     "node": "replicator.cli.node:node",
+    "resync": "replicator.cli.resync:resync",
     "scrub": "replicator.cli.check:scrub",
     "status": "replicator.cli.status:status",
     "user": "replicator.cli.user:user",

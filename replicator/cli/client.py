@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
-from replicator.tasks import CheckStatus, Finding, TaskName, TaskStatus
+from replicator.tasks import CheckStatus, Difference, Finding, ResyncStatus, TaskName, TaskStatus
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
 JSON = "application/json"
@@ -179,7 +179,13 @@ def _check_status(document: object) -> CheckStatus:
     return CheckStatus(**{**fields, "findings": [Finding(**finding) for finding in fields["findings"]]})
 
 
+def _resync_status(document: object) -> ResyncStatus:
+    fields = cast("_Object", document)
+    return ResyncStatus(**{**fields, "differences": [Difference(**one) for one in fields["differences"]]})
+
+
 CHECK, SCRUB = TaskKind("check", _check_status), TaskKind("scrub", _check_status)
+RESYNC = TaskKind("resync", _resync_status)
 
 
 def _master(document: object) -> str | None:

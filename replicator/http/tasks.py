@@ -1,4 +1,4 @@
-"""The routes of tasks: start one, look after it, end it. TASK is `check` or `scrub`.
+"""The routes of tasks: start one, look after it, end it. TASK is `check`, `scrub` or `resync`.
 
 | route | answers |
 |---|---|
@@ -6,8 +6,9 @@
 | `GET /api/v1/TASK?wait=` | the status of the present or the last one; 404 if there was none |
 | `DELETE /api/v1/TASK` | its status once it has ended |
 
-POST takes a JSON object with the task's options, of which each may be left out: `repair`, whether a check mends what it
-finds (a scrub always does), and `rate`, rows a second at most. With `wait=true` GET answers when the task has ended, or
+POST takes a JSON object with the task's options, of which each may be left out: `rate`, rows a second at most; of a
+check, whether to `repair` what it finds (a scrub always does); of a resync, a `user`, one `mailbox` of his, the `peer`
+to compare with, and whether to change nothing (`dry_run`). With `wait=true` GET answers when the task has ended, or
 after a second. The shapes are in `replicator.tasks`.
 """
 
@@ -25,7 +26,7 @@ import trio
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.tasks import CheckOptions, ScrubOptions, TaskName, TaskOptions
+from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskName, TaskOptions
 
 T = TypeVar("T")
 
@@ -91,6 +92,13 @@ class Options:
         """True or false, which is the default."""
         return self._value(name, bool, "true or false") or False
 
+    def text(self, name: str) -> str | None:
+        """Of at least one character."""
+        text = self._value(name, str, "a text")
+        if text == "":
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
+        return text
+
     def rate(self) -> int | None:
         """Rows a second."""
         rate = self._value("rate", int, "a number")
@@ -117,7 +125,21 @@ def _scrub(_services: HttpServices, options: Options) -> ScrubOptions:
     return ScrubOptions(options.rate())
 
 
-_ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {"check": _check, "scrub": _scrub}
+def _resync(services: HttpServices, options: Options) -> ResyncOptions:
+    """The mail of a user that was deleted is compared, too."""
+    options.allow("user", "mailbox", "peer", "dry_run", "rate")
+    user, mailbox = options.text("user"), options.text("mailbox")
+    if user is None and mailbox is not None:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "mailbox needs a user, whose it is")
+    known = None if user is None else services.users.find(user) or user
+    return ResyncOptions(known, mailbox, options.text("peer"), options.flag("dry_run"), options.rate())
+
+
+_ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {
+    "check": _check,
+    "scrub": _scrub,
+    "resync": _resync,
+}
 
 
 def _routes(name: TaskName) -> tuple[Route[HttpServices], ...]:

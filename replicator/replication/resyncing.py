@@ -7,6 +7,7 @@ and forks are joined by the mailbox's master. Damage is told and nothing else: a
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from functools import partial
 
 import trio
@@ -26,6 +27,7 @@ from replicator.store import reading
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from resync.differing import Kind
 from resync.entry import tree_id
 from resync.tree import GIVEN_UP
 
@@ -177,8 +179,8 @@ class Resync:
 
     def _note(self, difference: Difference) -> None:
         status = self.status
-        for kind, count in difference.differed.items():
-            status.differed[kind] = status.differed.get(kind, 0) + count
+        total = Counter(status.differed) + Counter(difference.differed)
+        status.differed = {str(kind): total[kind] for kind in Kind if total[kind]}
         status.mended += difference.done is not None
         status.unmended += difference.done is None
         if len(status.differences) < DIFFERENCES_MAX:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from replicator.replication.tasks import TaskError, Tasks
-from replicator.tasks import CheckOptions, CheckStatus, Finding, TaskOptions
+from replicator.tasks import CheckOptions, CheckStatus, Finding, ResyncOptions, ResyncStatus, TaskOptions
 
 FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 
@@ -17,7 +17,7 @@ FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 @dataclass
 class FixedJob:
     options: TaskOptions
-    status: CheckStatus
+    status: CheckStatus | ResyncStatus
     ended: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
 
@@ -32,8 +32,7 @@ class FixedJobs:
     begun: list[FixedJob] = field(default_factory=list)
 
     def job_for(self, options: TaskOptions) -> FixedJob:
-        repair = not isinstance(options, CheckOptions) or options.repair
-        self.begun.append(FixedJob(options, CheckStatus(task=options.name, rate=options.rate, repair=repair)))
+        self.begun.append(FixedJob(options, _status(options)))
         return self.begun[-1]
 
     @property
@@ -41,13 +40,24 @@ class FixedJobs:
         return self.begun[-1]
 
     def end(self, *findings: Finding, error: str | None = None) -> None:
-        self.last.status.findings += findings
-        self.last.status.damage = {"by_uid": len(findings)} if findings else {}
+        status = self.last.status
+        if isinstance(status, CheckStatus):
+            status.findings += findings
+            status.damage = {"by_uid": len(findings)} if findings else {}
         self.last.error = error
         self.last.ended.set()
 
     def tasks(self) -> Tasks:
         return Tasks(self.job_for, lambda: 1_000)
+
+
+def _status(options: TaskOptions) -> CheckStatus | ResyncStatus:
+    if isinstance(options, ResyncOptions):
+        return ResyncStatus(
+            task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
+        )
+    repair = not isinstance(options, CheckOptions) or options.repair
+    return CheckStatus(task=options.name, rate=options.rate, repair=repair)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
+from replicator.tasks import CheckStatus, ResyncOptions
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import FOUND, FixedJobs, running
 
@@ -47,7 +48,9 @@ async def test_a_check_is_started_followed_and_told(client: Conversation, jobs: 
 
 async def test_findings_are_listed_in_the_end_only(client: Conversation, jobs: FixedJobs) -> None:
     await ask(client, "POST", "/api/v1/check")
-    jobs.last.status.findings.append(FOUND)
+    status = jobs.last.status
+    assert isinstance(status, CheckStatus)
+    status.findings.append(FOUND)
     assert (await ask(client, "GET", "/api/v1/check")).json["findings"] == []
     jobs.end()
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["findings"] != []
@@ -95,6 +98,29 @@ async def test_what_is_cancelled_says_so(client: Conversation) -> None:
 )
 async def test_options_that_make_no_sense_are_refused(client: Conversation, jobs: FixedJobs, body: str) -> None:
     assert (await ask(client, "POST", "/api/v1/check", body)).status == 400
+    assert not jobs.begun
+
+
+async def test_a_resync_says_what_it_is_to_compare(client: Conversation, jobs: FixedJobs) -> None:
+    begun = await ask(
+        client, "POST", "/api/v1/resync",
+        '{"user": "Ann+x@example.org", "mailbox": "Work", "peer": "dc2", "dry_run": true, "rate": 9}',
+    )  # fmt: skip
+    assert (begun.status, begun.json["task"], begun.json["dry_run"]) == (202, "resync", True)
+    assert jobs.last.options == ResyncOptions("ann@example.org", "Work", "dc2", dry_run=True, rate=9)
+    jobs.end()
+    assert (await ask(client, "GET", "/api/v1/resync?wait=true")).json["state"] == "done"
+    await ask(client, "POST", "/api/v1/resync", '{"user": "who was deleted", "mailbox": null}')
+    assert jobs.last.options == ResyncOptions("who was deleted")
+
+
+@pytest.mark.parametrize(
+    "body", ['{"mailbox": "Work"}', '{"user": ""}', '{"user": 7}', '{"dry_run": "yes"}', '{"repair": true}']
+)
+async def test_a_resync_of_nothing_that_makes_sense_is_refused(
+    client: Conversation, jobs: FixedJobs, body: str
+) -> None:
+    assert (await ask(client, "POST", "/api/v1/resync", body)).status == 400
     assert not jobs.begun
 
 

@@ -1,0 +1,102 @@
+"""`replicator resync`: comparing mailboxes with other nodes, and making them equal, on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from replicator.cli.client import RESYNC
+from replicator.cli.following import echo_end, followed
+from replicator.cli.output import console, echo, echo_json, table
+from replicator.cli.target import one_node
+from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+
+TREE = "(folder tree)"
+NOTHING = "nothing (dry run)"
+
+_WORDS = {
+    "missing_here": "missing here", "missing_there": "missing there",
+    "expunged_here": "expunged here", "expunged_there": "expunged there",
+    "uid_conflict": "UID conflict", "modseq": "MODSEQ", "context": "same mail, other history",
+}  # fmt: skip
+
+
+@click.command()
+@click.argument("user", required=False)
+@click.argument("mailbox", required=False)
+@click.option("--user", "whole_user", metavar="USER", help="Compare all folders of a user.")
+@click.option("--all", "everything", is_flag=True, help="Compare everything that the node has.")
+@click.option("--peer", metavar="NODE", help="Compare with this node only; by default with all that can be reached.")
+@click.option("--dry-run", is_flag=True, help="Tell what differs, and change nothing.")
+@click.option("--rate", type=click.IntRange(min=1), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def resync(
+    *,
+    user: str | None,
+    mailbox: str | None,
+    whole_user: str | None,
+    peer: str | None,
+    rate: int | None,
+    config_file: Path | None,
+    url: str | None,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Compare USER's MAILBOX at a node with other nodes, and make equal what differs.
+
+    The user's folder tree is compared as well. Nodes do so by themselves; this tells what differed and what was done,
+    and does it now. Damage is told and left alone. An interrupt ends it. Exit code 0 if nothing differs in the end, 1
+    otherwise.
+    """
+    if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
+        raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")
+    options = ResyncOptions(user or whole_user, mailbox, peer, dry_run, rate)
+    status = followed(one_node(config_file, url), RESYNC, options, "Comparing")
+    if as_json:
+        echo_json(asdict(status))
+    else:
+        _print(status)
+    if status.state != "done" or status.unmended:
+        raise click.exceptions.Exit(1)
+
+
+def _print(status: ResyncStatus) -> None:
+    if status.differences:
+        echo(console(), _differences_table(status.differences))
+    if status.left_out:
+        click.echo(f"{status.left_out} more, which are not listed")
+    if status.peers:
+        some = f"{status.done} mailboxes and trees, {status.rows} rows"
+        amount = "All mailboxes and trees" if status.user is None else some
+        click.echo(f"{amount} compared with {', '.join(status.peers)}: {_amounts(status)}")
+    if status.state != "done":
+        echo_end(status)
+
+
+def _amounts(status: ResyncStatus) -> str:
+    count = status.mended + status.unmended
+    if not count:
+        return "nothing differs"
+    kinds = f" ({_in_words(status.differed)})" if status.differed else ""
+    return f"{count} differ{'s' if count == 1 else ''}{kinds}; {status.mended} equal now"
+
+
+def _in_words(differed: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {_WORDS.get(kind, kind)}" for kind, count in differed.items())
+
+
+def _differences_table(differences: Iterable[Difference]) -> Table:
+    made = table("Differences", "with", "user", "folder…", "differed…", "done…")
+    for one in differences:
+        folder = one.folder or (TREE if one.user is not None else "")
+        done = one.done or one.why_not or NOTHING
+        made.add_row(*map(escape, (one.peer, one.user or "", folder, _in_words(one.differed), done)))
+    return made

@@ -1,0 +1,65 @@
+"""Two linked nodes in a thread of their own; the first one's HTTP door on loopback."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from replicator.http.server import HttpServer
+from replicator.http.services import HttpServices
+from replicator.replication.jobs import tasks_of
+from tests.one_node import Names
+from tests.replication.cluster import Cluster, cluster
+
+T = TypeVar("T")
+
+
+@dataclass
+class ServedPair:
+    """Nodes dc1, which is served, and dc2, seen from another thread."""
+
+    url: str
+    nodes: Cluster
+    token: trio.lowlevel.TrioToken
+    ended: trio.Event
+
+    def do(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        """In the nodes' thread."""
+        return trio.from_thread.run(work, self.nodes, trio_token=self.token)
+
+
+@contextmanager
+def served_pair(directory: Path) -> Iterator[ServedPair]:
+    running: queue.Queue[ServedPair] = queue.Queue()
+
+    async def serve() -> None:
+        async with cluster(directory, None, 2) as nodes, trio.open_nursery() as nursery:
+            node, ended = nodes["dc1"], trio.Event()
+            tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+            nursery.start_soon(tasks.run)
+            services = HttpServices(
+                "dc1", node.mail, node.report, Names("alice", "bob"), node.registry, node.coordinator.mover, tasks
+            )
+            [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
+            url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+            running.put(ServedPair(url, nodes, trio.lowlevel.current_trio_token(), ended))
+            await ended.wait()
+            nursery.cancel_scope.cancel()
+
+    directory.mkdir()
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    pair = running.get(timeout=10)
+    try:
+        yield pair
+    finally:
+        pair.token.run_sync_soon(pair.ended.set)
+        thread.join()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import Result
+
+from replicator.cli.client import NodeClient, TaskKind
+from replicator.replication.healing import Healer
+from replicator.replication.shipping import Shipper
+from replicator.tasks import ResyncStatus
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+from tests.cli.served_pair import ServedPair, served_pair
+from tests.replication.cluster import Cluster
+
+
+async def _never(*_arguments: object) -> None:
+    await trio.sleep_forever()
+
+
+async def _two_saved(nodes: Cluster) -> None:
+    for text in ("one", "two"):
+        await nodes["dc1"].save(text)
+    await nodes.converged()
+
+
+async def _part(nodes: Cluster) -> None:
+    """dc2 goes on alone."""
+    nodes.isolate("dc2")
+    await nodes.linked(["dc1"], ["dc2"])
+    await nodes["dc2"].save("at dc2")
+    await nodes["dc2"].expunge(1)
+    await nodes["dc2"].mail.create_folder("alice", "[new]")
+
+
+async def _meet(nodes: Cluster) -> None:
+    nodes.rejoin("dc2")
+    await nodes.linked()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[ServedPair]:
+    with served_pair(tmp_path / "pair") as made:
+        made.do(_two_saved)
+        yield made
+
+
+@pytest.fixture
+def apart(pair: ServedPair, monkeypatch: pytest.MonkeyPatch) -> ServedPair:
+    """dc2 has more than dc1, and nobody brings it."""
+    pair.do(_part)
+    monkeypatch.setattr(Shipper, "_send", _never)
+    monkeypatch.setattr(Healer, "_look_after", _never)
+    pair.do(_meet)
+    return pair
+
+
+def document(result: Result) -> dict[str, object]:
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_nothing_differs(pair: ServedPair, invoke: Invoke) -> None:
+    one = invoke("resync", "alice", "INBOX", "--url", pair.url)
+    assert (one.exit_code, one.stderr) == (0, "")
+    assert one.stdout.startswith("2 mailboxes and trees, ")
+    assert one.stdout.endswith(" rows compared with dc2: nothing differs\n")
+    everything = invoke("resync", "--all", "--url", pair.url, "--rate", 100_000)
+    assert everything.stdout == "All mailboxes and trees compared with dc2: nothing differs\n"
+
+
+def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Invoke) -> None:
+    told = invoke("resync", "--user", "alice", "--peer", "dc2", "--dry-run", "--url", apart.url)
+    assert told.exit_code == 1
+    lines = [" ".join(line.split()) for line in told.stdout.splitlines()]
+    assert "dc2 alice (folder tree) 1 missing here nothing (dry run)" in lines
+    assert "dc2 alice INBOX 1 missing here, 1 expunged there nothing (dry run)" in lines
+    assert lines[-1].endswith("2 differ (2 missing here, 1 expunged there); 0 equal now")
+    done = invoke("resync", "--user", "alice", "--url", apart.url)
+    assert (done.exit_code, done.stdout.count("adopted here")) == (0, 2)
+    assert done.stdout.endswith("; 2 equal now\n")
+    assert sorted(apart.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc2", "two"]
+
+
+def test_the_report_as_json(apart: ServedPair, invoke: Invoke) -> None:
+    result = invoke("resync", "--all", "--json", "--url", apart.url)
+    report = document(result)
+    assert (result.exit_code, report["state"], report["peers"], report["mended"]) == (0, "done", ["dc2"], 2)
+    assert report["differed"] == {"missing_here": 2, "expunged_there": 1}
+    assert report["differences"] == [
+        {
+            "peer": "dc2", "user": "alice", "folder": None, "differed": {"missing_here": 1}, "done": "adopted here",
+            "why_not": None,
+        },
+        {
+            "peer": "dc2", "user": "alice", "folder": "INBOX", "done": "adopted here", "why_not": None,
+            "differed": {"missing_here": 1, "expunged_there": 1},
+        },
+    ]  # fmt: skip
+
+
+def test_an_interrupt_ends_it(pair: ServedPair, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_client: NodeClient, _task: TaskKind[ResyncStatus]) -> ResyncStatus:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NodeClient, "follow", interrupted)
+    result = invoke("resync", "--user", "alice", "--rate", 1, "--url", pair.url)
+    assert (result.exit_code, result.stderr) == (1, "Error: resync cancelled\n")
+
+
+def test_a_node_without_others(served: ServedNode, invoke: Invoke) -> None:
+    result = invoke("resync", "--all", "--url", served.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: resync failed: no other node can be reached from dc1")
+
+
+def test_what_is_not_there(pair: ServedPair, invoke: Invoke) -> None:
+    result = invoke("resync", "alice", "Nowhere", "--url", pair.url)
+    assert (result.exit_code, "there is no folder 'Nowhere' of alice here or at dc2" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["alice"], ["alice", "INBOX", "--all"], ["--all", "--user", "alice"], ["--all", "--rate", "0"]]
+)
+def test_wrong_usage(invoke: Invoke, arguments: list[str]) -> None:
+    assert invoke("resync", *arguments, "--url", "http://127.0.0.1:1").exit_code == 2
