@@ -101,7 +101,8 @@ class Unsealer:
 
     def refusal(self, problem: str) -> UnreadableError:
         """What to raise for what the frames hold."""
-        return UnreadableError(f"{self._name}: damaged: {problem}; delete it, and use the one before it")
+        advice = "delete it" if self._kind is Kind.ENTRY else "delete it, and use the one before it"
+        return UnreadableError(f"{self._name}: damaged: {problem}; {advice}")
 
     def _check_head(self) -> None:
         magic, kind, version = bytes(self._head[:8]), bytes(self._head[8:9]), int.from_bytes(self._head[9:])

@@ -130,6 +130,7 @@ class Cluster:
         self.network = Network(nursery)
         self.durability = durability
         self.conflict = ConflictConfig()
+        self.shares_objects = False
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
@@ -147,7 +148,13 @@ class Cluster:
     def config(self, sid: str) -> Config:
         peers = tuple(PeerConfig(other, self.peer_address) for other in self.sids if other != sid)
         defaults = default_config(sid, self.directory, peers=peers)
-        return replace(defaults, durability=self.durability, mastership=self.mastership, conflict=self.conflict)
+        return replace(
+            defaults,
+            durability=self.durability,
+            mastership=self.mastership,
+            conflict=self.conflict,
+            checkpoint=replace(defaults.checkpoint, shared=self.shares_objects),
+        )
 
     def data(self, sid: str) -> Path:
         return self.config(sid).node.data
@@ -247,6 +254,7 @@ async def cluster(
     copies: int = 2,
     when_short: WhenShort = WhenShort.PROCEED,
     uid: UidConflict = UidConflict.RENUMBER,
+    shares_objects: bool = False,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
@@ -256,6 +264,7 @@ async def cluster(
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
         made.conflict = ConflictConfig(uid)
+        made.shares_objects = shares_objects
         await made.start(*start)
         await made.linked()
         yield made

@@ -1,0 +1,416 @@
+"""Entries of very many changes go by a shared object store, and on the links whatever becomes of that."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.codec import Request
+from protocol.commands import Copy, EntryHeader, Log, Remote
+from protocol.values import Dot, UidSet
+from replicator.config import CheckpointConfig
+from replicator.environment import Environment
+from replicator.objects import ObjectStore
+from replicator.replication import remote
+from replicator.replication.remote import INLINE_S, REST_S, TIMEOUT_S, capability
+from replicator.store import reading
+from replicator.store.entry_object import entry_name, write_entry
+from replicator.store.sealed import Kind, seal
+from resync.entry import Change, Entry, FlagAdd, MailAdd
+from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster, until
+from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header, reasons
+
+T = TypeVar("T")
+
+MAILS = 6
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CHANGES_MIN", MAILS - 1)
+
+
+@asynccontextmanager
+async def with_mail(tmp_path: Path, clock: MockClock, size: int = 3) -> AsyncIterator[Cluster]:
+    """dc1 has messages and a folder to copy them to, and masters both."""
+    async with cluster(tmp_path, clock, size, shares_objects=True) as nodes:
+        for number in range(MAILS):
+            await nodes["dc1"].save(f"mail {number}")
+        await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await nodes["dc1"].save("first", "Archive")
+        await nodes.converged()
+        yield nodes
+
+
+async def copy_all(nodes: Cluster) -> Dot:
+    """dc1 copies all of its INBOX at once; the entry."""
+    dc1 = nodes["dc1"]
+    await dc1.mail.copy(await dc1.view(), UidSet.of(range(1, MAILS + 1)), await dc1.mail.folder(USER, "Archive"))
+    return Dot(dc1.store.origin, dc1.store.context[dc1.store.origin])
+
+
+async def entry_at(nodes: Cluster, dot: Dot) -> Entry:
+    entry = await nodes["dc1"].store.read(lambda reader: reading.entry_at(reader, dot))
+    assert entry is not None
+    return entry
+
+
+async def assert_copied(nodes: Cluster, times: int = 1) -> None:
+    await nodes.converged()
+    for node in nodes.all():
+        assert len(await node.texts("Archive")) == 1 + times * MAILS
+
+
+def sent(nodes: Cluster, kind: type[T], sender: str, receiver: str) -> list[T]:
+    """The commands of one kind that went over a link."""
+    items = nodes.network.road(sender, receiver).items()
+    return [item.command for item in items if isinstance(item, Request) and isinstance(item.command, kind)]
+
+
+def objects(nodes: Cluster) -> list[Path]:
+    return sorted(path for path in (nodes.directory / "checkpoints" / "mail" / "entries").rglob("*") if path.is_file())
+
+
+async def test_an_entry_of_many_changes_is_written_once_and_goes_by_name(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        dot = await copy_all(nodes)
+        await assert_copied(nodes)
+        [path] = objects(nodes)
+        assert path.relative_to(tmp_path / "checkpoints") == Path("mail", "entries", dot.origin, str(dot.seq))
+        for other in ("dc2", "dc3"):
+            [command] = sent(nodes, Remote, "dc1", other)
+            assert (command.entry.dot, command.entry.changes) == (dot, MAILS)
+            assert sent(nodes, Copy, "dc1", other) == []
+        written = path.stat()
+        await nodes.stop("dc3")
+        await copy_all(nodes)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await assert_copied(nodes, times=2)
+        assert path.stat().st_mtime_ns == written.st_mtime_ns
+        assert len(objects(nodes)) == 2
+
+
+async def test_nodes_that_share_no_object_store_send_everything_on_the_link(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc1"], shares_objects=True) as nodes:
+        nodes.shares_objects = False
+        await nodes.start("dc2")
+        nodes.shares_objects = True
+        await nodes.start("dc3")
+        await nodes.linked()
+        for number in range(MAILS):
+            await nodes["dc1"].save(f"mail {number}")
+        await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await nodes["dc1"].save("first", "Archive")
+        await copy_all(nodes)
+        await assert_copied(nodes)
+        assert len(sent(nodes, Copy, "dc1", "dc2")) == MAILS
+        assert sent(nodes, Remote, "dc1", "dc2") == []
+        assert len(sent(nodes, Remote, "dc1", "dc3")) == 1
+
+
+async def test_what_is_small_or_brings_texts_goes_on_the_link(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        monkeypatch.setattr(remote, "CHANGES_MIN", MAILS)
+        await copy_all(nodes)
+        monkeypatch.setattr(remote, "BYTES_MIN", 10)
+        await nodes["dc1"].save("a text that is longer than that")
+        await assert_copied(nodes)
+        assert objects(nodes) == []
+        await copy_all(nodes)  # large by its bytes
+        await assert_copied(nodes, times=2)
+        assert len(objects(nodes)) == 1
+        monkeypatch.setattr(remote, "BYTES_MAX", 10)
+        await copy_all(nodes)
+        await assert_copied(nodes, times=3)
+        assert len(objects(nodes)) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-40]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"".join(seal(Kind.CHECKPOINT, [b"x"]))),
+        lambda path: path.write_bytes(b"".join(seal(Kind.ENTRY, [b"\xc1"]))),
+        lambda path: path.write_bytes(b"".join(seal(Kind.ENTRY, [b"\x91\xa8MAIL_DEL"] * (MAILS + 1)))),
+    ],
+    ids=["torn", "empty", "of another kind", "of no changes", "too long"],
+)
+async def test_an_object_that_is_damaged_is_not_taken_and_the_entry_comes_on_the_link(
+    tmp_path: Path, autojump_clock: MockClock, damage: Callable[[Path], None]
+) -> None:
+    async with with_mail(tmp_path, autojump_clock, 2) as nodes:
+        first = await copy_all(nodes)
+        await assert_copied(nodes)
+        await nodes.stop("dc2")
+        await nodes.linked()  # dc1 knows it, and has nothing half written
+        dot = await copy_all(nodes)
+        place(nodes, await entry_at(nodes, dot))  # as if it had begun to send it before
+        damage(objects(nodes)[1])
+        await nodes.start("dc2")
+        await nodes.linked()
+        await assert_copied(nodes, times=2)
+        for path in objects(nodes):  # for a while everything comes so
+            path.unlink()
+        await copy_all(nodes)
+        await assert_copied(nodes, times=3)
+        assert [command.entry.dot for command in sent(nodes, Remote, "dc1", "dc2")] == [first, dot]
+        await trio.sleep(INLINE_S)
+        last = await copy_all(nodes)
+        await assert_copied(nodes, times=4)
+        assert [command.entry.dot for command in sent(nodes, Remote, "dc1", "dc2")] == [first, dot, last]
+
+
+async def test_an_object_of_another_entry_is_not_taken(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        dot = await copy_all(nodes)
+        entry = await entry_at(nodes, dot)
+        first = entry.changes[0]
+        assert isinstance(first, MailAdd)
+        forged = replace(entry, changes=(first._replace(guid=b"f" * 16), *entry.changes[1:]))
+        objects(nodes)[0].write_bytes(b"".join(write_entry(forged)))
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await assert_copied(nodes)
+
+
+async def test_an_object_that_is_gone_is_written_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await copy_all(nodes)
+        objects(nodes)[0].unlink()
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await assert_copied(nodes)
+        assert len(objects(nodes)) == 1
+        assert sent(nodes, Copy, "dc1", "dc3") == sent(nodes, Copy, "dc2", "dc3") == []
+
+
+async def test_a_node_that_finds_nothing_where_the_others_have_it_gets_it_on_the_link(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        elsewhere = (tmp_path / "not mounted").as_uri()
+        nodes["dc3"].coordinator.remotes._objects = ObjectStore(elsewhere, Environment())
+        await copy_all(nodes)
+        await assert_copied(nodes)
+        assert sent(nodes, Copy, "dc1", "dc2") == []
+        assert len(sent(nodes, Copy, "dc1", "dc3")) == MAILS
+        assert [log.inline for log in sent(nodes, Log, "dc3", "dc1")][-1]
+
+
+async def test_a_store_that_fails_is_left_alone_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        (tmp_path / "checkpoints").mkdir()
+        blocked = tmp_path / "checkpoints" / "mail"
+        blocked.write_bytes(b"a file where a directory is to be")
+        await copy_all(nodes)
+        await assert_copied(nodes)
+        blocked.unlink()
+        await copy_all(nodes)
+        await assert_copied(nodes, times=2)
+        assert objects(nodes) == []
+        await trio.sleep(REST_S)
+        await copy_all(nodes)
+        await assert_copied(nodes, times=3)
+        assert len(objects(nodes)) == 1
+
+
+@pytest.mark.parametrize("hangs_at", ["dc1", "dc3"])
+async def test_a_store_that_hangs_holds_up_one_entry_and_no_other(
+    tmp_path: Path, autojump_clock: MockClock, hangs_at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        released = trio.Event()
+
+        async def hang(work: Callable[[], T]) -> T:
+            await released.wait()
+            return work()
+
+        remotes = nodes[hangs_at].coordinator.remotes
+        whole = remotes._objects
+        remotes._objects = ObjectStore((tmp_path / "checkpoints").as_uri(), Environment(run_in_thread=hang))
+        began = trio.current_time()
+        await copy_all(nodes)
+        await assert_copied(nodes)
+        assert TIMEOUT_S <= trio.current_time() - began < TIMEOUT_S + 2
+        assert "has not answered for 10 s" in caplog.text
+        await trio.sleep(max(REST_S, INLINE_S) + 1)
+        began = trio.current_time()
+        await copy_all(nodes)
+        await assert_copied(nodes, times=2)
+        assert trio.current_time() - began < 2
+        remotes._objects = whole
+        released.set()
+        await trio.sleep(max(REST_S, INLINE_S) + 1)
+        before = len(sent(nodes, Remote, "dc1", "dc3"))
+        await copy_all(nodes)
+        await assert_copied(nodes, times=3)
+        assert len(sent(nodes, Remote, "dc1", "dc3")) == before + 1
+
+
+async def test_what_has_been_collected_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        first = await copy_all(nodes)
+        second = await copy_all(nodes)
+        await assert_copied(nodes, times=2)
+        foreign = objects(nodes)[0].with_name("notes.txt")
+        foreign.write_text("of somebody else")
+        others = foreign.parent.with_name("dc9.x") / "1"
+        others.parent.mkdir()
+        others.write_bytes(b"")
+        remotes = nodes["dc2"].coordinator.remotes
+        await remotes.forget({first.origin: first.seq - 1})
+        assert len(objects(nodes)) == 4
+        await remotes.forget({first.origin: first.seq})
+        assert {path.name for path in objects(nodes)} == {str(second.seq), "notes.txt", "1"}
+        await remotes.forget({second.origin: 1 << 60})
+        assert {path.name for path in objects(nodes)} == {"notes.txt", "1"}
+
+
+def test_stores_are_the_same_if_all_that_names_them_is() -> None:
+    here = CheckpointConfig("s3://mail/x", "https://objects.example:9000", shared=True)
+    names = {
+        capability(here),
+        capability(replace(here, url="s3://mail/y")),
+        capability(replace(here, endpoint=None)),
+        capability(replace(here, endpoint="https://objects.example:9001")),
+    }
+    assert len(names) == 4
+    assert capability(replace(here)) in names
+    assert capability(replace(here, shared=False)) == ()
+
+
+# ---- a peer that says what it must not
+
+
+@asynccontextmanager
+async def visit(nodes: Cluster, *, shared: bool = True, answers_log: bool = True) -> AsyncIterator[Stranger]:
+    """A link to dc2 of a peer that shares its object store."""
+    stranger = await approach(nodes)
+    stranger.answers_log = answers_log
+    await stranger.greet(capabilities=capability(nodes.config("dc2").checkpoint) if shared else ())
+    await stranger.number_mailbox()
+    yield stranger
+    await trio.aclose_forcefully(stranger.stream)
+
+
+def announced(changes: tuple[Change, ...], entry: EntryHeader | None = None) -> tuple[Remote, Entry]:
+    """A REMOTE of an entry with these changes."""
+    entry = entry or header(1, changes=len(changes))
+    whole = Entry(entry.dot, entry.predecessors, entry.time, entry.modseq, *INBOX, changes)
+    return Remote(1, entry, entry_name("mail", entry.dot), sha256(whole.pack()).digest()), whole
+
+
+def mails(number: int, **changes: object) -> tuple[MailAdd, ...]:
+    return tuple(
+        MailAdd(uid, bytes([uid]) * 16, EPOCH_MS, ("\\Seen",), 4, b"h" * 32, copied=True)._replace(**changes)  # type: ignore[arg-type]
+        for uid in range(1, number + 1)
+    )
+
+
+def place(nodes: Cluster, entry: Entry) -> None:
+    path = nodes.directory / "checkpoints" / entry_name("mail", entry.dot)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(write_entry(entry)))
+
+
+async def test_a_peers_entry_is_taken_from_the_store(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
+        async with visit(nodes) as stranger:
+            command, entry = announced(mails(3))
+            place(nodes, entry)
+            await stranger.send(command)
+            await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 1)
+        assert await nodes["dc2"].store.read(lambda reader: reading.entry_at(reader, entry.dot)) == entry
+
+
+SOUND = announced(mails(3))[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (replace(SOUND, name="mail/entries/dc1.stranger/2"), "does not lie"),
+        (replace(SOUND, name="mail/checkpoints/dc2"), "does not lie"),
+        (replace(SOUND, mailbox=7), "mailbox number 7 was not given"),
+        (replace(SOUND, entry=header(1, change=1, changes=3)), "a REMOTE of change 1"),
+        (replace(SOUND, entry=header(1, changes=100_001)), "100001 changes; from 1 to 100000"),
+        (replace(SOUND, entry=header(1, changes=0)), "0 changes; from 1"),
+    ],
+)
+async def test_a_remote_that_cannot_be_ends_the_link(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, command: Remote, error: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
+        async with visit(nodes) as stranger:
+            await stranger.send(command)
+            assert await stranger.ended()
+        await until(lambda: any(error in reason for reason in reasons(caplog.records)))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_a_remote_between_nodes_that_share_nothing_ends_the_link(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    ours: bool,  # noqa: FBT001 - parametrized
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=ours) as nodes:
+        async with visit(nodes, shared=not ours) as stranger:
+            await stranger.send(SOUND)
+            assert await stranger.ended()
+        await until(lambda: any("shares no object store" in reason for reason in reasons(caplog.records)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        mails(3, uid="1"),
+        mails(3, guid="g" * 16),
+        mails(3, received_ms=None),
+        mails(3, flags=(1,)),
+        mails(3, flags="\\Seen"),
+        mails(3, flags=("a b",)),
+        mails(3, flags=("x)\r\na ROOT 1 dc1",)),
+        mails(3, size_bytes=1.5),
+        mails(3, content_hash=None),
+        mails(3, copied=1),
+        (FlagAdd(UidSet((("1", "2"),)), ("a",)),),  # type: ignore[arg-type]
+        (FlagAdd(UidSet(((1, 2, 3),)), ("a",)),),  # type: ignore[arg-type]
+        (FlagAdd(UidSet(((1, 2),)), ("",)),),
+        (FlagAdd(UidSet(((1, 2),)), (b"a",)),),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+async def test_changes_that_no_command_could_say_are_not_read(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, changes: tuple[Change, ...]
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
+        async with visit(nodes, answers_log=False) as stranger:
+            command, entry = announced(changes)
+            place(nodes, entry)
+            assert not (await stranger.next_log()).inline
+            await stranger.send(command)
+            assert (await stranger.next_log()).inline
+        assert "travels on the link instead" in caplog.text
+        assert nodes["dc2"].store.context.get(ORIGIN) is None
