@@ -17,10 +17,14 @@ from protocol.values import Dot
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import MailError
+from replicator.objects import ObjectStore
+from replicator.replication.collecting import Collector
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import CopyOperation, Operation
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.store.archive import Archive
+from replicator.store.checkpoint import Home
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Listener, Store
 from replicator.store.transaction import Commit
@@ -137,6 +141,7 @@ class Machine:
         watch: Watch,
         observer: Observer,
         config: Callable[[str, Path], Config],
+        collects: bool,
     ) -> None:
         self.sid = sid
         self.dice = random.Random(f"{seed} {sid}")
@@ -147,6 +152,7 @@ class Machine:
         self.story = story
         self._network, self._nursery = network, nursery
         self._observer, self._config = observer, config
+        self._objects = (directory / f"objects-{sid}").as_uri() if collects else None
         self.is_starting = False
         self.ended = trio.Event()  # the last run, and all that it did as it unwound
         self.ended.set()
@@ -224,8 +230,13 @@ class Machine:
                 origin = environment.new_origin(self.sid)
                 async with Store.open(self.disk.path, origin, environment) as store:
                     self.watch.begin(store._connection, origin)
+                    archive = self._archive(environment)
                     coordinator = _ObservedCoordinator(
-                        config, store, environment, lambda peer: self._network.connect(self.sid, peer.id)
+                        config,
+                        store,
+                        environment,
+                        lambda peer: self._network.connect(self.sid, peer.id),
+                        archive=archive,
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
                     mail, registry = _ObservedMail(store, coordinator, environment), CollectorRegistry()
@@ -238,6 +249,9 @@ class Machine:
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
                         self._network.accepting[self.sid] = self._accept
                         nursery.start_soon(coordinator.run)
+                        if archive is not None:
+                            collector = Collector(store, archive, coordinator.settling, config.log, environment)
+                            nursery.start_soon(collector.run)
                         task_status.started()
         except* Exception:
             if not owner.is_dead:
@@ -245,6 +259,12 @@ class Machine:
                 raise
         finally:
             stopped.set()
+
+    def _archive(self, environment: Environment) -> Archive | None:
+        """Of this node alone, on a disk that is never lost."""
+        if self._objects is None:
+            return None
+        return Archive(ObjectStore(self._objects, environment), Home("mail", self.sid))
 
     def _note_term(self) -> None:
         """The writer is about to number, in this term or not at all."""

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from replicator.config import ConflictConfig, DurabilityConfig, MastershipConfig, Scope, UidConflict, WhenShort
+from replicator.config import (
+    ConflictConfig,
+    DurabilityConfig,
+    LogConfig,
+    MastershipConfig,
+    Scope,
+    UidConflict,
+    WhenShort,
+)
 
 CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
 
@@ -19,6 +27,7 @@ class Plan:
     durability: DurabilityConfig = field(default_factory=DurabilityConfig)
     mastership: MastershipConfig = field(default_factory=MastershipConfig)
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
+    log: LogConfig | None = None  # None: nothing ever leaves it
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
     delay_s: tuple[float, float] = (0.0, 0.0)  # of a road: at least, at most
     jitter_s: float = 0.0
@@ -39,6 +48,7 @@ class Plan:
         return (
             f"{self.size} nodes, {self.durability.copies} copies, {self.durability.when_short} when short,"
             f" scope {self.mastership.scope}, {self.conflict.uid} on conflict,"
+            f" {f'log kept for {self.log.keep_s:g} s and {self.log.max_size_bytes} bytes' if self.log else 'log kept'},"
             f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
             f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
             f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
@@ -57,7 +67,7 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
     heartbeat_s = dice.choice((0.5, 1.0, 1.0, 2.0)) if size <= 4 else 2.0
     is_long = size <= 3 and dice.random() < 0.05
     low_s = dice.uniform(-240, -50)
-    return Plan(
+    plan = Plan(
         seed=str(seed),
         size=size,
         durability=DurabilityConfig(min(copies, size), dice.choice((*WhenShort, WhenShort.PROCEED))),
@@ -80,3 +90,14 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,
     )
+    return replace(plan, log=_log(seed, plan.weights))
+
+
+def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:
+    """How long the log is kept. Where disks are lost, nothing goes that a node needs: what nobody shows is in logs."""
+    dice = random.Random(f"log {seed}")
+    if dice.random() < 0.4:
+        return None
+    if weights.get("lose_disk") or dice.random() < 0.4:
+        return LogConfig(keep_s=1e6, max_size_bytes=1 << 40)
+    return LogConfig(keep_s=dice.choice((0.5, 2.0, 5.0)), max_size_bytes=dice.choice((1 << 12, 1 << 14, 1 << 30)))

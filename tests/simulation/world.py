@@ -26,6 +26,7 @@ from tests.replication.network import Network
 from tests.simulation import settling
 from tests.simulation.cache import Cache
 from tests.simulation.history import History
+from tests.simulation.hurry import hurried
 from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
@@ -60,6 +61,7 @@ class World:
                 watch=Watch(sid, self.history),
                 observer=self,
                 config=self._config,
+                collects=plan.log is not None,
             )
             for sid in self.sids
         }
@@ -97,6 +99,7 @@ class World:
             durability=plan.durability,
             mastership=plan.mastership,
             conflict=plan.conflict,
+            log=plan.log or defaults.log,
         )
 
     # ---- the network
@@ -236,7 +239,7 @@ async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
     gc.disable()  # when it runs is no business of the story
     try:
         async with trio.open_nursery() as nursery:
-            with deterministic(plan.seed):
+            with deterministic(plan.seed), hurried():
                 world = World(plan, directory, nursery)
                 with world.story.told_by_logs():
                     try:
