@@ -1,0 +1,61 @@
+"""Two parts of a cluster go on apart; `replicator resync` as an operator runs it, and what it says of a bad disk."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from benchmarks.cluster import Cluster
+
+COMMAND_TIMEOUT_S = 120.0
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("resync") / "nodes", ["alice"], proxied=True) as started:
+        yield started
+
+
+def replicator(cluster: Cluster, sid: str, *arguments: str) -> tuple[int, dict[str, object]]:
+    """The exit code and the report."""
+    config = str(cluster.directory / f"{sid}.toml")
+    command = [sys.executable, "-m", "replicator", *arguments, "--json", "--config", config]
+    ended = subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    assert ended.stderr == b""
+    report = json.loads(ended.stdout)
+    assert isinstance(report, dict)
+    return ended.returncode, report
+
+
+def deliver(cluster: Cluster, sid: str, text: str) -> None:
+    with smtplib.LMTP(*cluster.node(sid).address("lmtp")) as client:
+        client.sendmail("sender@example.org", ["alice"], f"Subject: {text}\r\n\r\n{text}\r\n")
+
+
+def test_what_went_apart_is_equal_after_a_resync_and_damage_is_named(cluster: Cluster) -> None:
+    deliver(cluster, "dc1", "before")
+    cluster.partition(["dc1"], ["dc2", "dc3"])
+    for sid in ("dc1", "dc3"):
+        deliver(cluster, sid, f"apart, at {sid}")
+    cluster.heal()
+    cluster.wait_together()
+    assert replicator(cluster, "dc1", "resync", "--all")[0] == 0
+    code, report = replicator(cluster, "dc2", "resync", "alice", "INBOX")
+    assert (code, report["state"], report["peers"]) == (0, "done", ["dc1", "dc3"])
+    cluster.wait_until_equal()
+
+    database = cluster.directory / "dc2" / "node.db"
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        assert connection.execute("DELETE FROM by_uid WHERE uid = 1").rowcount == 1
+    code, report = replicator(cluster, "dc1", "resync", "--user", "alice")
+    assert (code, report["differed"], report["mended"], report["unmended"]) == (1, {"damage": 1}, 0, 1)
+    assert replicator(cluster, "dc2", "check", "--repair")[0] == 0
+    code, report = replicator(cluster, "dc1", "resync", "--user", "alice")
+    assert (code, report["differences"]) == (0, [])
