@@ -64,6 +64,8 @@ async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxK
             return again
         stands = {row: some for row, some in again.by_row.items() if row in stands}
         last = again
+    if last.damage:
+        return last
     return replace(last, by_row=stands, by_kind=differing.count(stands))
 
 

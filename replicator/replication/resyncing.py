@@ -6,8 +6,10 @@ and forks are joined by the mailbox's master. Damage is told and nothing else: a
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable
 from functools import partial
 
 import trio
@@ -31,6 +33,7 @@ from resync.differing import Kind
 from resync.entry import tree_id
 from resync.tree import GIVEN_UP
 
+AT_ONCE = 8  # mailboxes, which mostly wait for answers; of each, what differs is in memory
 DIFFERENCES_MAX = 10_000  # that are listed: 3 MiB of JSON
 MEND_TIMEOUT_S = 300.0  # of one mailbox: one of a million messages is joined in a minute or two
 SHOW_TIMEOUT_S = 30.0  # of that, for the other node to show what was done
@@ -51,6 +54,7 @@ class Resync:
         self._store = store
         self._mastership = mastership
         self._joiner = joiner
+        self._busy_until = -math.inf
         self._slow: set[str] = set()  # nodes
         self._names: dict[bytes, str] = {}  # of folders that only other nodes have
         self._is_anything_known = False
@@ -83,8 +87,8 @@ class Resync:
     async def _compare_all(self, sid: str) -> None:
         keys = (await syncing.differing_chains(self._store, self._mastership, sid)).keys
         self.status.total += len(keys)
-        for key in keys:
-            await self._resync(key, sid)
+        await self._resync_all([key for key in keys if not key.uidvalidity], sid)  # they say how folders are called
+        await self._resync_all([key for key in keys if key.uidvalidity], sid)
 
     async def _compare_user(self, user: str, sid: str) -> None:
         """The tree first, as it says which mailboxes there are."""
@@ -96,8 +100,24 @@ class Resync:
                 keys.setdefault(folder.mailbox_id, MailboxKey(user, folder.mailbox_id, folder.uidvalidity))
         self.status.total += len(keys)
         self._is_anything_known |= bool(keys)
-        for key in keys.values():
-            await self._resync(key, sid)
+        await self._resync_all(keys.values(), sid)
+
+    async def _resync_all(self, keys: Iterable[MailboxKey], sid: str) -> None:
+        """Several at once. Raises LinkDownError, MailError or sqlite3.Error after the first that meets one."""
+        waiting, failures = deque(keys), list[LinkDownError | MailError | sqlite3.Error]()
+
+        async def take_turns() -> None:
+            while waiting and not failures:
+                try:
+                    await self._resync(waiting.popleft(), sid)
+                except (LinkDownError, MailError, sqlite3.Error) as error:  # a nursery would hide what it is
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(take_turns)
+        if failures:
+            raise failures[0]
 
     async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
         """Compare, and mend. What could not be is told, unless nothing can be with this node any more."""
@@ -129,9 +149,14 @@ class Resync:
         look = await differences.standing(self._store, self._mastership, sid, key)
         self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
         self.status.rows += look.rows
-        if self.status.rate is not None:
-            await trio.sleep(look.rows / self.status.rate)
+        await self._rest(look.rows)
         return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
+
+    async def _rest(self, rows: int) -> None:
+        """As the rate has it, whoever else compares meanwhile."""
+        if self.status.rate is not None:
+            self._busy_until = max(self._busy_until, trio.current_time()) + rows / self.status.rate
+            await trio.sleep_until(self._busy_until)
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
         """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""

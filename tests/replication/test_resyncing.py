@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.replication import resyncing
+from replicator.replication.differences import LOOK_AGAIN_S
 from replicator.replication.jobs import tasks_of
 from replicator.replication.resyncing import SHOW_TIMEOUT_S
 from replicator.replication.tasks import Tasks
@@ -197,6 +198,28 @@ async def test_what_the_other_node_lacks_is_waited_for(
         assert isinstance(status, ResyncStatus)
         assert [one.done for one in status.differences] == ["adopted there"]
         # of the second folder nothing was left to do
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_several_mailboxes_are_compared_at_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        names = [f"F{number}" for number in range(30)]
+        for name in names:
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in names:
+            await nodes["dc2"].save("there", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = trio.current_time()
+        status = await run(nodes["dc1"], ResyncOptions())
+        assert trio.current_time() - before < len(names) * LOOK_AGAIN_S / 2
+        assert sorted((one.folder, one.done) for one in status.differences) == [
+            (name, "adopted here") for name in sorted(names)
+        ]
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------
