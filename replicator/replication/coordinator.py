@@ -69,6 +69,7 @@ from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
 from replicator.store.archive import Archive
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -130,7 +131,7 @@ class Coordinator:
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
-        self.seeder = Seeder(store, archive) if archive else None
+        self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
         self.filler = Filler(store, environment, self.fetch_content)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
@@ -206,7 +207,7 @@ class Coordinator:
                     return await self._number(operation)
                 except _NotOursError:
                     continue
-                except DiskFullError:
+                except (DiskFullError, DatabaseDamagedError):
                     if came_from is None:
                         raise
                     await self.mover.resign(key, came_from.sid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 
@@ -36,6 +36,7 @@ from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
+AGE_MIN_S = 30.0  # of a manifest: what a client still waits for counts as on this disk only with its text
 AT_ONCE = 8  # checkpoints: some are read while others are written
 FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without
 READ_TIMEOUT_S = 300.0  # of one checkpoint
@@ -46,9 +47,10 @@ _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailErr
 class Seeder:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, archive: Archive) -> None:
+    def __init__(self, store: Store, archive: Archive, clock_ms: Callable[[], int]) -> None:
         self._store = store
         self._archive = archive
+        self._clock_ms = clock_ms
         self.done = self.total = 0  # checkpoints
 
     async def run(self) -> None:
@@ -57,7 +59,8 @@ class Seeder:
             if not await self._store.read(_is_empty):
                 return
             with _deadline(FIND_TIMEOUT_S):
-                manifest = await self._archive.newest()
+                until_ms = self._clock_ms() - int(AGE_MIN_S * 1000)
+                manifest = await self._archive.newest(until_ms=until_ms)
             if manifest is not None:
                 await self._take_over(manifest)
         except _ERRORS as error:

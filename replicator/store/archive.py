@@ -19,7 +19,7 @@ from replicator.objects import NAMES_AT_ONCE, ObjectMissingError, ObjectStore
 from replicator.store import checkpoint, manifest
 from replicator.store.checkpoint import CheckpointReader, Home, checkpoint_name
 from replicator.store.history import Head
-from replicator.store.manifest import Manifest, ManifestReader
+from replicator.store.manifest import DATE_MAX_MS, Manifest, ManifestReader
 from replicator.store.sealed import UnreadableError
 from resync.entry import Merge, TreeMerge
 
@@ -69,9 +69,10 @@ class Archive:
         await self._objects.put(made.name, manifest.write_manifest(made, heads))
         return made
 
-    async def newest(self, sid: str | None = None) -> Manifest | None:
-        """The newest manifest that is whole, of any node or of one. Those that are not are in the log."""
-        for name in manifest.newest_first(await self.manifests(sid)):
+    async def newest(self, sid: str | None = None, *, until_ms: int = DATE_MAX_MS) -> Manifest | None:
+        """The newest manifest that is whole, of any node or of one, made until then. Others are named in the log."""
+        names = manifest.newest_first(await self.manifests(sid))
+        for name in (name for name in names if (manifest.made_ms(name) or 0) <= until_ms):
             try:
                 return await self._manifest(name)
             except (UnreadableError, ObjectMissingError) as error:

@@ -11,8 +11,9 @@ from trio.testing import MockClock
 from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.objects import ObjectStore
+from replicator.replication import seeding
 from replicator.replication.collecting import Collector
-from replicator.replication.seeding import Seeder
+from replicator.replication.seeding import AGE_MIN_S, Seeder
 from replicator.store import reading
 from replicator.store.archive import Archive
 from replicator.store.checkpoint import Home
@@ -33,12 +34,17 @@ def archive_of(path: Path, sid: str, clock: MockClock) -> Archive:
     return Archive(ObjectStore((path / "objects").as_uri(), environment), Home("mail", sid))
 
 
+def seeder_of(store: Store, path: Path, clock: MockClock) -> Seeder:
+    return Seeder(store, archive_of(path, "dc9", clock), virtual_environment(clock, "dc9").clock_ms)
+
+
 async def checkpointed(node: Node, archive: Archive) -> None:
     collector = Collector(node.store, archive, Alone(), LogConfig(), node.store._environment)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collector.run)
         await collector.checkpoint_now()
         nursery.cancel_scope.cancel()
+    await trio.sleep(AGE_MIN_S)
 
 
 async def digests(store: Store) -> dict[bytes, bytes]:
@@ -67,7 +73,7 @@ async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
         await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            seeder = Seeder(store, archive_of(tmp_path, "dc9", autojump_clock))
+            seeder = seeder_of(store, tmp_path, autojump_clock)
             await seeder.run()
             assert seeder.done == seeder.total == 42
             assert await digests(store) == await digests(node.store)
@@ -77,7 +83,7 @@ async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
             assert view.messages[2].flags == {"\\Seen"}
             assert (await node.mail.folders(USER))[1].name == "Work"
         async with open_store(tmp_path / "new", "dc9.b", virtual_environment(autojump_clock, "b")) as store:
-            again = Seeder(store, archive_of(tmp_path, "dc9", autojump_clock))
+            again = seeder_of(store, tmp_path, autojump_clock)
             await again.run()
             assert again.total == 0, "it is not new any more"
 
@@ -90,7 +96,7 @@ async def test_without_one_of_the_checkpoints_the_log_is_asked_for_whole(
         next((tmp_path / "objects").rglob("*.mailbox")).write_bytes(b"damaged")
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            await Seeder(store, archive_of(tmp_path, "dc9", autojump_clock)).run()
+            await seeder_of(store, tmp_path, autojump_clock).run()
             assert store.context == {}
             assert len(await digests(store)) == 41
         assert "1 of 42 checkpoints" in caplog.text
@@ -101,6 +107,19 @@ async def test_without_an_object_store_a_node_begins_with_nothing(
 ) -> None:
     (tmp_path / "objects").write_text("a file in its place")
     async with open_store(tmp_path, "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-        await Seeder(store, archive_of(tmp_path, "dc9", autojump_clock)).run()
+        await seeder_of(store, tmp_path, autojump_clock).run()
         assert store.context == {}
     assert "does not begin with checkpoints" in caplog.text
+
+
+async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who says that it has an entry has its text on disk, where copies are counted."""
+    async with filled(tmp_path, autojump_clock) as node:
+        await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
+        monkeypatch.setattr(seeding, "AGE_MIN_S", 2 * AGE_MIN_S)
+        (tmp_path / "new").mkdir()
+        async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
+            await seeder_of(store, tmp_path, autojump_clock).run()
+            assert store.context == {}
