@@ -15,9 +15,17 @@ import trio
 
 from replicator.environment import Environment
 from replicator.errors import MailError
-from replicator.store.content import StoredText, forget_lacking, is_here, lacking, lacking_count, write_text
+from replicator.store.content import (
+    StoredText,
+    forget_lacking,
+    is_here,
+    lacking,
+    lacking_count,
+    lacking_in_vain,
+    write_text,
+)
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
+from replicator.store.transaction import Commit
 
 AT_ONCE = 16  # texts on their way
 SLICE = 256  # texts of one look
@@ -59,9 +67,13 @@ class Filler:
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
-            found = await self._fetched(some)
-            await self._store.write(partial(_forget, found=found))
-            self.lacking = await self._store.read(lacking_count)
+            await self._forget(await self._fetched(some))
+        if self.lacking:
+            await self._forget(await self._store.read(lacking_in_vain))
+
+    async def _forget(self, found: list[tuple[int, bytes]]) -> None:
+        await self._store.write(lambda tx: forget_lacking(tx.connection, found))
+        self.lacking = await self._store.read(lacking_count)
 
     async def _fetched(self, some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         todo, found = list(reversed(some)), list[tuple[int, bytes]]()
@@ -95,7 +107,3 @@ class Filler:
     def _note_commit(self, commit: Commit) -> None:
         if any(entry.is_merge for entry in commit.applied):
             self._wanted.set()
-
-
-def _forget(tx: Transaction, found: list[tuple[int, bytes]]) -> None:
-    forget_lacking(tx.connection, found)

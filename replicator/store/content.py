@@ -74,6 +74,12 @@ def lacking_count(connection: sqlite3.Connection) -> int:
     return count
 
 
+def lacking_in_vain(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+    """Those that no message has any more. Reads all messages."""
+    query = "SELECT received_ms, hash FROM lacking WHERE hash NOT IN (SELECT content_hash FROM by_uid)"
+    return connection.execute(query).fetchall()
+
+
 def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:
     """Whether there is a text of that hash, whole or not."""
     return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None

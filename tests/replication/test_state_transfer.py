@@ -171,27 +171,30 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         assert await nodes["dc1"].texts() == {1: "before", 2: "meanwhile"}
 
 
-async def test_a_text_that_no_node_has_yet_is_looked_for_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_message_goes(
+    tmp_path: Path, autojump_clock: MockClock, *, comes: bool
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        await nodes["dc1"].save("text")
+        donor = nodes["dc1"]
+        await donor.save("text")
         await nodes.converged()
         await nodes.stop("dc2")
         for path in nodes.data("dc2").iterdir():
             path.unlink()
-        await forget_log(nodes["dc1"])
-        kept = await nodes["dc1"].store.write(
-            lambda tx: tx.connection.execute("SELECT hash, body FROM content").fetchall()
-        )
-        await nodes["dc1"].store.write(lambda tx: tx.connection.execute("DELETE FROM content").rowcount)
+        await forget_log(donor)
+        kept = await donor.store.write(lambda tx: tx.connection.execute("SELECT hash, body FROM content").fetchall())
+        await donor.store.write(lambda tx: tx.connection.execute("DELETE FROM content").rowcount)
         await nodes.start("dc2")
         await nodes.linked()
         await logs_agree(nodes)
         await trio.sleep(2 * filling.RETRY_S)
-        status = await nodes["dc2"].report.node_status()
-        assert status.texts_lacking == 1
-        await nodes["dc1"].store.write(
-            lambda tx: tx.connection.executemany("INSERT INTO content (hash, body) VALUES (?, ?)", kept).rowcount
-        )
+        assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
+        if comes:
+            insert = "INSERT INTO content (hash, body) VALUES (?, ?)"
+            await donor.store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
+        else:
+            await donor.expunge(1)
         await trio.sleep(2 * filling.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
         await filled(nodes["dc2"])
