@@ -14,10 +14,12 @@ from pathlib import Path
 import click
 import trio
 
+from replicator.cli.output import own_name
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
 from replicator.errors import ConfigError, DataError, leaves
 from replicator.node import run_node
+from replicator.store.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,10 @@ def run_process(config: Config, file: Path, log_level: str, *, asked: Sequence[i
         errors = leaves(group)
     if errors:
         kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError
-        raise kind(f"{file}: the node cannot run: {'; '.join(map(str, errors))}")
+        advice = ""
+        if any(isinstance(error, DatabaseDamagedError) for error in errors):
+            advice = f"; run `{own_name()} rebuild --from-peers --config {file}`"
+        raise kind(f"{file}: the node cannot run: {'; '.join(map(str, errors))}{advice}")
 
 
 async def _run(config: Config, asked: Sequence[int], until_stdin_closes: bool) -> None:  # noqa: FBT001  trio.run passes by position

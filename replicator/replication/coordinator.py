@@ -69,6 +69,7 @@ from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.wire import error_of, refusal
 from replicator.store import reading
 from replicator.store.archive import Archive
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -206,7 +207,7 @@ class Coordinator:
                     return await self._number(operation)
                 except _NotOursError:
                     continue
-                except DiskFullError:
+                except (DiskFullError, DatabaseDamagedError):
                     if came_from is None:
                         raise
                     await self.mover.resign(key, came_from.sid)

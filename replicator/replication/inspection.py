@@ -21,6 +21,7 @@ from replicator.replication.tasks import TaskError
 from replicator.store import reading, sweeps
 from replicator.store.check import Damage
 from replicator.store.content import StoredText, read_text, replace_text
+from replicator.store.damage import REMEDY
 from replicator.store.history import HASH_BYTES
 from replicator.store.mending import mend_strays
 from replicator.store.store import Reader, Store
@@ -43,9 +44,7 @@ def advising() -> Iterator[None]:
     try:
         yield
     except (MailError, sqlite3.Error, TaskError) as error:
-        raise TaskError(
-            f"{error}; is the disk sound? If `node.db` is damaged, give the node a new one: it fills from its peers"
-        ) from error
+        raise TaskError(f"{error}; is the disk sound? If `node.db` is damaged, {REMEDY}") from error
 
 
 class Inspection:

@@ -80,7 +80,7 @@ class Mover:
         return Refused(RefusalCode.NOT_MASTER, "the master is not reached this way; ask again")
 
     async def resign(self, key: MailboxKey, successor: str) -> None:
-        """This node cannot number changes, its disk being full: let another node do it."""
+        """This node cannot number changes, its disk being full or damaged: let another node do it."""
         scope, term = self._mastership.scope(key), self._masters.term
         covering = self._masters.covering(scope) or scope
         async with self._promised(scope, covering, term) as promised:

@@ -19,13 +19,14 @@ from replicator.replication.link import PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 from resync.entry import Entry
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
-DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for are tried again
+DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
@@ -134,7 +135,7 @@ class Receiver:
         while True:
             try:
                 await self._store.write(partial(_receive_all, batch))
-            except DiskFullError:
+            except (DiskFullError, DatabaseDamagedError):  # the link stays up for what needs no disk
                 await trio.sleep(DISK_FULL_RETRY_S)
             else:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -19,6 +20,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import reading, schema
 from replicator.store.chain import Chain
+from replicator.store.damage import REMEDY, DatabaseDamagedError
 from replicator.store.reading import FolderRecord, Lag, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -102,23 +104,28 @@ class Report:
                 with trio.fail_after(WRITE_TIMEOUT_S):
                     await self._store.write(lambda tx: schema.try_to_write(tx.connection))
                 self._tried_at = trio.current_time()
+        except DatabaseDamagedError:
+            pass  # told below, also where it was met by others
         except sqlite3.Error as error:
             problems.append(f"the database does not answer: {error}")
         except MailError as error:
             problems.append(f"changes are refused: {error}")
         except trio.TooSlowError:
             problems.append(f"the disk has not taken a change for {WRITE_TIMEOUT_S:.0f} s")
+        if self._store.damage.found is not None:
+            problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
 
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
         while True:
-            _, waiting = await self._store.read(reading.log_counts)
-            mastered = self._coordinator.mastership.masters.own_count
-            copies = self._coordinator.durability.reachable
-            self._metrics.refresh(
-                await self._links(), waiting=waiting, mastered=mastered, copies=copies, info=self._info()
-            )
+            with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
+                _, waiting = await self._store.read(reading.log_counts)
+                mastered = self._coordinator.mastership.masters.own_count
+                copies = self._coordinator.durability.reachable
+                self._metrics.refresh(
+                    await self._links(), waiting=waiting, mastered=mastered, copies=copies, info=self._info()
+                )
             await trio.sleep(interval_s)
 
     def _info(self) -> dict[str, str]:

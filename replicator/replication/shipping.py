@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -23,6 +24,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.wire import entry_commands, remote_command
 from replicator.store import reading
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import NUMBER_MAX
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -86,8 +88,8 @@ class Shipper:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            with trio.CancelScope() as self._restart:
-                await self._ship()
+            with trio.CancelScope() as self._restart, suppress(DatabaseDamagedError):
+                await self._ship()  # what cannot be read cannot be sent; the link stays up for all else
 
     async def _ship(self) -> None:
         if not self.has_context:

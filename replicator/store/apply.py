@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgpack
 
 from protocol.values import Dot, UidSet
-from replicator.store import history
+from replicator.store import history, reading
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, note_lacking
@@ -132,7 +132,7 @@ def _next_waiting(tx: Transaction, chain_id: bytes) -> tuple[int, Entry] | None:
         " WHERE w.chain = ? AND w.origin = ? AND w.seq = ? ORDER BY w.position",
         (chain_id, *chain.head),
     )
-    waiting = ((position, Entry.unpack(Dot(origin, seq), body)) for position, origin, seq, body in cursor)
+    waiting = ((position, reading.entry_of(Dot(origin, seq), body)) for position, origin, seq, body in cursor)
     return next((item for item in waiting if fits(tx, item[1])), None)
 
 
@@ -144,7 +144,7 @@ def _absorb(tx: Transaction, chain: Chain) -> None:
     for position, origin, seq, body in waiting:
         dot = Dot(origin, seq)
         if chain.has_seen(dot):
-            _release(tx, position, Entry.unpack(dot, body))
+            _release(tx, position, reading.entry_of(dot, body))
             tx.commit.absorbed.append(dot)
 
 

@@ -35,7 +35,7 @@ def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
     rows = connection.execute(
         "SELECT origin, seq, body, MAX(time) FROM log WHERE applied = 0 GROUP BY chain ORDER BY MAX(time) DESC"
     )
-    entries = (Entry.unpack(Dot(origin, seq), body) for origin, seq, body, _ in rows)
+    entries = (reading.entry_of(Dot(origin, seq), body) for origin, seq, body, _ in rows)
     return [MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity) for entry in entries]
 
 
@@ -44,7 +44,7 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
     rows = connection.execute(
         "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 0 ORDER BY seq, origin", (chain_id,)
     )
-    waiting = {Dot(origin, seq): Entry.unpack(Dot(origin, seq), body) for origin, seq, body in rows}
+    waiting = {Dot(origin, seq): reading.entry_of(Dot(origin, seq), body) for origin, seq, body in rows}
     followed = {predecessor for entry in waiting.values() for predecessor in entry.predecessors}
     shown, ways = chains.load(connection, chain_id), 2 if catalog.heads_of(connection, chain_id) else 1
 

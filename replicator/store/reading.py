@@ -12,7 +12,7 @@ from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import read_text
-from replicator.store.rows import GUID, ROW_COLUMNS, fingerprint_of, message_of, row_from
+from replicator.store.rows import GUID, ROW_COLUMNS, UnreadableError, fingerprint_of, message_of, row_from
 from replicator.store.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
@@ -183,9 +183,17 @@ def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: 
 
 
 def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
-    """One entry of the log."""
+    """One entry of the log. Raises UnreadableError."""
     row = connection.execute("SELECT body FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-    return Entry.unpack(dot, row[0]) if row else None
+    return entry_of(dot, row[0]) if row else None
+
+
+def entry_of(dot: Dot, body: bytes) -> Entry:
+    """An entry from its row. Raises UnreadableError."""
+    try:
+        return Entry.unpack(dot, body)
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        raise UnreadableError(f"entry {dot.seq} of {dot.origin}") from error
 
 
 def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
@@ -261,7 +269,7 @@ def log_after(
         (position, end, max_entries),
     )
     for at, origin, seq, body in cursor:
-        entry = Entry.unpack(Dot(origin, seq), body)
+        entry = entry_of(Dot(origin, seq), body)
         hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
         texts = {key: text for key in hashes if (text := read_text(connection, key)) is not None}
         size_bytes = len(body) + sum(map(len, texts.values()))
@@ -298,7 +306,7 @@ def lag(connection: sqlite3.Connection, context: Context) -> Lag:
         if first <= seq and (row := connection.execute(query, (origin, first)).fetchone()) is not None:
             time, first_offset, body = row
             times.append(time)
-            size_bytes += offset - first_offset + _size_bytes(Entry.unpack(Dot(origin, first), body), body)
+            size_bytes += offset - first_offset + _size_bytes(entry_of(Dot(origin, first), body), body)
     return Lag(entries, size_bytes if times or not entries else None, min(times) >> 16 if times else None)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import cast
 
 import msgpack
 
 from protocol.values import Dot
+from replicator.store.damage import DatabaseDamagedError
 from replicator.view import Message
 from resync.row import FlagStates, Row, fingerprint
 
@@ -19,7 +19,7 @@ GUID = ROW_COLUMNS.split(", ").index("guid")
 _NO_FLAGS = msgpack.packb({})
 
 
-class UnreadableError(sqlite3.DatabaseError):
+class UnreadableError(DatabaseDamagedError):
     """A row that is here cannot be read: the database was damaged."""
 
     def __init__(self, what: str) -> None:

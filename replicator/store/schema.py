@@ -10,6 +10,7 @@ from pathlib import Path
 
 from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
+from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
 SCHEMA_VERSION = 4
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
@@ -184,7 +185,7 @@ def exclusive(path: Path) -> Iterator[None]:
     """Keep other processes from the database: two that number would give UIDs twice. The lock dies with its process.
 
     Raises DataError if another has it, if the directory is not there, or if anything in the block finds the file
-    to be unusable.
+    to be unusable; DatabaseDamagedError if it is damaged.
     """
     try:
         with path.with_name(f"{path.name}.lock").open("wb") as lock:
@@ -194,10 +195,14 @@ def exclusive(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: another process has it open; stop that one, or give this one other data") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
+    except DatabaseDamagedError:
+        raise
     except sqlite3.DatabaseError as error:
+        if is_damage(error):
+            raise DatabaseDamagedError(f"{path}: the database is damaged: {error}") from error
         if is_full(error):
             raise DataError(f"{path}: the disk is full; make room, and start the node again") from error
-        raise DataError(f"{path}: {error}; is it a file of mail-replicator, and is the disk sound?") from error
+        raise DataError(f"{path}: {error}; is the disk sound?") from error
 
 
 def is_full(error: Exception) -> bool:
@@ -215,8 +220,10 @@ def is_failing(error: Exception) -> bool:
 def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
     """The connection that writes; creates the database if it is not there.
 
-    Raises ConfigError if the file belongs to another version or program, sqlite3.DatabaseError if it is no database.
+    Raises ConfigError if the file belongs to another version or program, sqlite3.DatabaseError if it is no database,
+    DatabaseDamagedError if it was one.
     """
+    check_file(path)
     connection = _connect(path, open_file)
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
@@ -230,6 +237,8 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     if version == 0:
         connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    else:
+        check_tables(connection, path)
     return connection
 
 

@@ -15,6 +15,7 @@ import trio
 from protocol.values import Dot
 from replicator.environment import Environment, ThreadRunner
 from replicator.store import reading, schema
+from replicator.store.damage import Damage
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit, Logged, Transaction
 from replicator.store.views import Views
@@ -75,13 +76,15 @@ class Tail:
 class Reader:
     """A reading connection, for one query after the other."""
 
-    def __init__(self, connection: sqlite3.Connection, run_in_thread: ThreadRunner) -> None:
+    def __init__(self, connection: sqlite3.Connection, run_in_thread: ThreadRunner, damage: Damage) -> None:
         self._connection = connection
         self._run_in_thread = run_in_thread
+        self._damage = damage
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query beside the writer. It sees the last commit, or what the transaction sees that it stands in."""
-        return await self._run_in_thread(partial(query, self._connection))
+        with self._damage.noticed():
+            return await self._run_in_thread(partial(query, self._connection))
 
 
 class Store:
@@ -89,6 +92,7 @@ class Store:
 
     def __init__(self, path: Path, origin: str, environment: Environment) -> None:
         self.origin = origin
+        self.damage = Damage(path)
         self._environment = environment
         open_file = environment.open_database
         self._open_reader = partial(schema.open_reader, path, open_file)
@@ -102,6 +106,7 @@ class Store:
                 clock_ms=environment.clock_ms,
                 run_in_thread=environment.run_in_thread,
                 publish=self._publish,
+                damage=self.damage,
             )
             self.context = reading.log_context(self._connection)
             self.collected = reading.log_collected(self._connection)
@@ -157,11 +162,12 @@ class Store:
         await self._writer.flush()
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query beside the writer. It sees the last commit."""
+        """Run a query beside the writer. It sees the last commit. Raises what it raises, DatabaseDamagedError."""
         async with self._reader_room:
             reader = self._idle_readers.pop()
             try:
-                return await self._environment.run_in_thread(partial(query, reader))
+                with self.damage.noticed():
+                    return await self._environment.run_in_thread(partial(query, reader))
             finally:
                 self._idle_readers.append(reader)
 
@@ -170,7 +176,7 @@ class Store:
         """A connection of the caller's own, for work that takes long: it keeps none of the others from clients."""
         connection = await self._environment.run_in_thread(self._open_reader)
         try:
-            yield Reader(connection, self._environment.run_in_thread)
+            yield Reader(connection, self._environment.run_in_thread, self.damage)
         finally:
             connection.close()
 

@@ -20,6 +20,7 @@ import trio
 from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.store import schema
+from replicator.store.damage import Damage, is_damage
 from replicator.store.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
@@ -64,11 +65,13 @@ class Writer:
         clock_ms: Callable[[], int],
         run_in_thread: ThreadRunner,
         publish: Callable[[Commit], None],
+        damage: Damage,
     ) -> None:
         self._connection = connection
         self._origin = origin
         self._run_in_thread = run_in_thread
         self._publish = publish
+        self._damage = damage
         self._clock = HybridClock(clock_ms)
         self._clock.observe(_last_time(connection))
         self._memory = Memory(connection)
@@ -79,8 +82,8 @@ class Writer:
     async def submit(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the writer's thread and return its result once it is on disk.
 
-        Raises what `work` raises, DiskFullError, UnavailableError where the disk fails, or sqlite3.Error. Cancelled,
-        the work may still be done.
+        Raises what `work` raises, DiskFullError, UnavailableError where the disk fails or is damaged, or sqlite3.Error.
+        Cancelled, the work may still be done.
         """
         async with self._room:
             job = _Job(work)
@@ -132,7 +135,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the edge where a failed transaction becomes its callers' errors
             self._undo()
             for job in jobs:
-                job.error = _translated(error)
+                job.error = self._translated(error)
             return None
         return commit
 
@@ -140,6 +143,14 @@ class Writer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self._memory = Memory(self._connection)
+
+    def _translated(self, error: Exception) -> Exception:
+        if schema.is_full(error):
+            return DiskFullError("the disk is full; nothing was stored")
+        if schema.is_failing(error):
+            log.error("the database could not be written: %s", error)
+            return UnavailableError(f"the disk fails ({error}); the change may or may not have been made; try again")
+        return self._damage.note(error) if is_damage(error) else error
 
 
 def _last_time(connection: sqlite3.Connection) -> int:
@@ -150,12 +161,3 @@ def _last_time(connection: sqlite3.Connection) -> int:
         (FOLLOWED_MAX_MS << COUNTER_BITS,),
     ).fetchone()[0]
     return last or 0
-
-
-def _translated(error: Exception) -> Exception:
-    if schema.is_full(error):
-        return DiskFullError("the disk is full; nothing was stored")
-    if schema.is_failing(error):
-        log.error("the database could not be written: %s", error)
-        return UnavailableError(f"the disk fails ({error}); the change may or may not have been made; try again")
-    return error

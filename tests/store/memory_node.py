@@ -10,6 +10,7 @@ from protocol.values import Dot
 from replicator.environment import run_in_thread
 from replicator.store import apply, reading, schema
 from replicator.store.content import StoredText
+from replicator.store.damage import Damage
 from replicator.store.transaction import Commit, Logged, Transaction
 from replicator.store.writer import Writer, _Job
 from resync.entry import Entry
@@ -32,6 +33,7 @@ class MemoryNode:
             clock_ms=lambda: self.now_ms,
             run_in_thread=run_in_thread,
             publish=self.commits.append,
+            damage=Damage(Path(":memory:")),
         )
 
     def write(self, work: Callable[[Transaction], T]) -> T:

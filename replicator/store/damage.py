@@ -1,0 +1,89 @@
+"""A database that is damaged: how that is found, told, and lived with (design section 11).
+
+SQLite finds damage where it meets it, in reading a page. At the start all small tables are read whole, and of the large
+ones the first and the last row: a node whose heads or contexts cannot be read does not run. What is met later fails
+whoever asked for it, is told once, and makes the node unhealthy; the rest goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from replicator.errors import DataError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+REMEDY = "end the node and run `replicator rebuild --from-peers` with its configuration"
+
+# Those that grow with the messages: reading them takes minutes. What orders them: the table itself, and each index.
+_LARGE = {
+    "log": ("position", "origin, seq"),
+    "by_uid": ("mailbox, uid",),
+    "by_guid": ("guid, mailbox",),
+    "content": ("id", "hash"),
+}
+
+
+class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
+    """What was asked for cannot be had, because a part of the database is damaged.
+
+    Doors tell it their clients; whoever has to do with the database lives with it as with any other failure of it; and
+    a node that meets it at its start does not run.
+    """
+
+
+class Damage:
+    """What SQLite has found since the node's start. Any thread may ask, and tell."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: str | None = None  # the first, in SQLite's words
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Raises DatabaseDamagedError where SQLite finds damage in the block."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            raise self.note(error) from error
+
+    def note(self, error: Exception) -> DatabaseDamagedError:
+        """What is to be raised in the error's place. The first is told to the operator."""
+        if self.found is None:
+            self.found = str(error)
+            log.error("%s is damaged: %s; what it still gives is served; %s", self._path, error, REMEDY)
+        return DatabaseDamagedError("a part of this node's database is damaged; its operator must rebuild it")
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether SQLite says that what it reads is no database, or one that cannot be."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, sqlite3.Error) and code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def check_file(path: Path) -> None:
+    """Before the database is opened. Raises DatabaseDamagedError: SQLite would take it for new, and drop its log."""
+    wal = path.with_name(f"{path.name}-wal")
+    if path.is_file() and not path.stat().st_size and wal.is_file() and wal.stat().st_size:
+        raise DatabaseDamagedError(f"{path}: the database is damaged: the file is empty, and {wal.name} is not")
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Once it is open. Raises DatabaseDamagedError or, where SQLite cannot go on, sqlite3.DatabaseError."""
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in tables:
+        if name in _LARGE:
+            for order in _LARGE[name]:
+                for direction in ("ASC", "DESC"):
+                    keys = ", ".join(f"{key} {direction}" for key in order.split(", "))
+                    connection.execute(f"SELECT * FROM {name} ORDER BY {keys} LIMIT 1").fetchall()  # noqa: S608 - constants
+        else:
+            found = connection.execute(f"PRAGMA quick_check({name})").fetchone()[0]
+            if found != "ok":
+                raise DatabaseDamagedError(f"{path}: the database is damaged: table {name}: {found}")
