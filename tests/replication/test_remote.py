@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from protocol.codec import Request
 from protocol.commands import Copy, EntryHeader, Log, Remote
+from protocol.commands import Store as StoreFlags
 from protocol.values import Dot, UidSet
 from replicator.config import CheckpointConfig
 from replicator.environment import Environment
@@ -332,17 +333,61 @@ def place(nodes: Cluster, entry: Entry) -> None:
     path.write_bytes(b"".join(write_entry(entry)))
 
 
-async def test_a_peers_entry_is_taken_from_the_store(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
-        async with visit(nodes) as stranger:
-            command, entry = announced(mails(3))
-            place(nodes, entry)
-            await stranger.send(command)
-            await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 1)
-        assert await nodes["dc2"].store.read(lambda reader: reading.entry_at(reader, entry.dot)) == entry
-
-
+FLAGGED = StoreFlags(1, UidSet.of([1]), ("a",), ())
 SOUND = announced(mails(3))[0]
+
+
+async def test_a_peers_entry_is_taken_from_the_store_in_its_turn(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
+        store = nodes["dc2"].store
+        async with visit(nodes, answers_log=False) as stranger:
+            await stranger.next_log()
+            command, entry = announced(mails(3), header(2, changes=3))
+            place(nodes, entry)
+            await stranger.send_entry(1, FLAGGED)
+            await stranger.send(command)
+            await stranger.send_entry(3, FLAGGED)
+            await until(lambda: store.context.get(ORIGIN) == 3)
+            assert await no_question(stranger)
+        assert await store.read(lambda reader: reading.entry_at(reader, entry.dot)) == entry
+
+
+async def test_what_is_here_is_not_read_again(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes:
+        async with visit(nodes, answers_log=False) as stranger:
+            await stranger.next_log()
+            await stranger.send_entry(1, FLAGGED)
+            await stranger.send(SOUND)
+            await stranger.send_entry(2, FLAGGED)
+            await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 2)
+            assert await no_question(stranger)
+        assert "an object" not in caplog.text
+
+
+async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with (
+        cluster(tmp_path, autojump_clock, 2, start=["dc2"], shares_objects=True) as nodes,
+        visit(nodes, answers_log=False) as stranger,
+    ):
+        await stranger.next_log()
+        await stranger.send(SOUND)
+        command, entry = announced(mails(3), replace(header(1, changes=3), dot=Dot("dc9.x", 1)))
+        place(nodes, entry)
+        await stranger.send(command)
+        assert (await stranger.next_log()).inline
+        assert "dc9.x" not in nodes["dc2"].store.context
+        await stranger.send_entry(1, FLAGGED)
+        await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 1)
+
+
+async def no_question(stranger: Stranger) -> bool:
+    """Whether the node has all that it was told of."""
+    with trio.move_on_after(TIMEOUT_S):
+        await stranger.next_command(Log)
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

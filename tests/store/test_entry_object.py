@@ -1,0 +1,85 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.values import Dot, UidSet
+from replicator.store.entry_object import EntryReader, dot_of, entry_name, write_entry
+from replicator.store.sealed import UnreadableError
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderState,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    Merge,
+    SubscriptionState,
+    TreeMerge,
+)
+from resync.row import Row
+from tests.protocol.strategies import dates, flags, hashes, ids, numbers, sids, texts, tuples_of, uid_sets, uids
+
+DOT = Dot("dc1.b3", 7)
+ROW = Row(4, DOT, 0, b"g" * 16, DOT, 9, {"\\Seen": (5, "dc1", True)}, 1000, 12, b"h" * 32)
+MERGE = Merge(5, 1, (DOT,), (ROW,), (b"r" * 16,))
+FOLDER = FolderState(b"m" * 16, "ann", "Work", 9, deleted=False, time=5, sid="dc1")
+TREE = TreeMerge((DOT,), (FOLDER,), (SubscriptionState("ann", "Work", subscribed=True, time=5, sid="dc1"),))
+
+lists_of_flags = tuples_of(flags)
+changes = st.one_of(
+    st.builds(MailAdd, uids, ids, dates, lists_of_flags, numbers, hashes, st.booleans()),
+    st.builds(MailDel, uid_sets),
+    st.builds(FlagAdd, uid_sets, lists_of_flags),
+    st.builds(FlagDel, uid_sets, lists_of_flags),
+    st.builds(FolderCreate, ids, texts, uids),
+    st.builds(FolderRename, ids, texts),
+    st.builds(FolderDelete, ids),
+    st.builds(FolderSubscribe, texts, st.booleans()),
+    st.sampled_from([MERGE, TREE]),
+)
+
+
+def of(*some: Change) -> bytes:
+    return b"".join(write_entry(Entry(DOT, (), 1, 1, "ann", b"m" * 16, 9, some)))
+
+
+def read(data: bytes, max_changes: int = 100, max_bytes: int = 1 << 20) -> tuple[Change, ...]:
+    reader = EntryReader("it", max_changes, max_bytes)
+    for start in range(0, len(data), 50):
+        reader.receive(data[start : start + 50])
+    return reader.changes()
+
+
+@given(st.lists(changes, max_size=5))
+def test_changes_are_read_as_they_were_written(some: list[Change]) -> None:
+    assert read(of(*some)) == tuple(some)
+
+
+def test_what_is_larger_than_was_said_is_not_read_to_its_end() -> None:
+    three = (MailDel(UidSet.of([1])),) * 3
+    assert read(of(*three), max_changes=3) == three
+    with pytest.raises(UnreadableError, match=r"it: damaged: it is larger than its entry; delete it$"):
+        read(of(*three), max_changes=2)
+    with pytest.raises(UnreadableError, match="larger"):
+        read(of(MERGE), max_bytes=100)
+
+
+@pytest.mark.parametrize("end", range(1, len(of(MERGE)), 9))
+def test_what_is_cut_short_is_not_taken(end: int) -> None:
+    with pytest.raises(UnreadableError):
+        read(of(MERGE)[:end])
+
+
+@given(st.builds(Dot, st.builds("{}.{}".format, sids, sids), numbers))
+def test_a_name_names_one_entry(dot: Dot) -> None:
+    assert dot_of(entry_name("mail", dot)) == dot
+
+
+@pytest.mark.parametrize("name", ["", "7", "a/7", "mail/entries/dc1.b3/x", "mail/entries/dc1.b3/²", "mail/entries/a/"])
+def test_other_names_name_none(name: str) -> None:
+    assert dot_of(name) is None
