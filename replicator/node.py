@@ -7,17 +7,15 @@ last, so that what was being written is finished.
 from __future__ import annotations
 
 import logging
-import os
-import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Address, Config, PeerConfig, TlsConfig
+from replicator.config import Address, Config
 from replicator.environment import Environment
-from replicator.errors import ConfigError, DataError
+from replicator.errors import DataError
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.server import serve_imap
@@ -33,11 +31,10 @@ from replicator.replication.service import ClusterMail
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
 from replicator.store.store import Store
+from replicator.streams import Handler, Tls, certified_names, guarded, listen
 from replicator.users import UserDirectory
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 DATABASE = "node.db"
 
@@ -49,11 +46,11 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     directory cannot be used, OSError if an address cannot.
     """
     environment = environment or Environment()
-    _make_directory(config.node.data)
+    make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
     async with Store.open(config.node.data / DATABASE, origin, environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
-        tls = _Tls(config.tls)
+        tls = Tls(config.tls)
         coordinator = Coordinator(config, store, environment, tls.dial, certified_names)
         mail = ClusterMail(store, coordinator, environment)
         registry = CollectorRegistry()
@@ -67,19 +64,19 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             config, tls, coordinator, mail=mail, users=users, report=report, tasks=tasks, registry=registry
         )
         async with trio.open_nursery() as nursery:
-            listeners = [(await _listen(address), handler) for address, handler in handlers]
+            listeners = [(await listen(address), handler) for address, handler in handlers]
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
             for sockets, handler in listeners:
-                await nursery.start(trio.serve_listeners, _guarded(handler), sockets)
+                await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
             ready()
 
 
 def _doors(
     config: Config,
-    tls: _Tls,
+    tls: Tls,
     coordinator: Coordinator,
     *,
     mail: ClusterMail,
@@ -89,7 +86,7 @@ def _doors(
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
     """What listens where."""
-    listen, sid = config.listen, config.node.id
+    doors, sid = config.listen, config.node.id
     imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients, metrics=ImapMetrics(registry))
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
     lmtp = LmtpServer(LmtpServices(mail=mail, users=users, node_name=host, metrics=lmtp_metrics))
@@ -106,100 +103,19 @@ def _doors(
             metrics=http_metrics,
         )
     )
-    if listen.peer:
-        yield listen.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
-    if listen.imap:
-        yield listen.imap, lambda stream: serve_imap(stream, imap, address=stream.socket.getpeername()[0])
-    if listen.lmtp:
-        yield listen.lmtp, lmtp.serve
-    if listen.http:
-        yield listen.http, http.serve
+    if doors.peer:
+        yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream))
+    if doors.imap:
+        yield doors.imap, lambda stream: serve_imap(stream, imap, address=stream.socket.getpeername()[0])
+    if doors.lmtp:
+        yield doors.lmtp, lmtp.serve
+    if doors.http:
+        yield doors.http, http.serve
 
 
-async def _listen(address: Address) -> list[trio.SocketListener]:
-    """Raises OSError that names the address."""
-    try:
-        return await trio.open_tcp_listeners(address.port, host=address.host)
-    except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
-
-
-def _guarded(handler: Handler) -> Handler:
-    """The one edge where a defect in one connection is kept from the others."""
-
-    async def guarded(stream: trio.SocketStream) -> None:
-        try:
-            await handler(stream)
-        except Exception:
-            log.exception("a connection ended because of a defect in this program")
-
-    return guarded
-
-
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Raises DataError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; check `node.data`") from error
-
-
-class _Tls:
-    """Contexts for links and clients; without configuration, plain streams (then all listeners are on loopback)."""
-
-    def __init__(self, config: TlsConfig | None) -> None:
-        self.for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER) if config else None
-        self._accepting = _context(config, ssl.PROTOCOL_TLS_SERVER, peers=True) if config and config.ca else None
-        self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
-
-    async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
-        """Connect to a peer. Raises OSError that says why not."""
-        try:
-            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
-        except OSError as error:
-            raise OSError(_reason(error)) from error
-        return trio.SSLStream(stream, self._dialling) if self._dialling else stream
-
-    def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
-        """A peer's connection."""
-        return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
-
-
-def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
-    """The names in the peer's certificate, once the handshake is done; None: the stream has no TLS."""
-    if not isinstance(stream, trio.SSLStream):
-        return None
-    certificate = stream.getpeercert() or {}
-    names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
-    subject = (pair for part in certificate.get("subject", ()) for pair in part)
-    return frozenset(names | {value for kind, value in subject if kind == "commonName"})
-
-
-def _reason(error: OSError) -> str:
-    """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
-    cause = error.__cause__
-    attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
-    return "; ".join(dict.fromkeys(map(_plain, attempts)))
-
-
-def _plain(error: BaseException) -> str:
-    """The system's own word for it; a name that cannot be looked up has a negative number, and its text in place."""
-    if not isinstance(error, OSError) or error.errno is None:
-        return str(error)
-    return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
-
-
-def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
-    """A context with this node's certificate; `peers`: the other side must have one that our CA signed."""
-    context = ssl.SSLContext(kind)
-    try:
-        context.load_cert_chain(config.certificate, config.key)
-        if peers:
-            context.check_hostname = False  # a certificate names a node, not a host: see `certified_names`
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(config.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"[tls]: {config.certificate}, {config.key} or {config.ca} cannot be used: {error}"
-        ) from error
-    return context

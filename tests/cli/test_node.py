@@ -7,7 +7,7 @@ import pytest
 
 from replicator.cli.node_process import OneLineFormatter
 from replicator.config import Address, PeerConfig
-from replicator.node import _Tls
+from replicator.streams import Tls
 from tests.cli.conftest import Invoke
 
 
@@ -30,4 +30,4 @@ def test_a_passwd_file_that_cannot_be_is_a_mistake_in_the_configuration(tmp_path
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_peer_that_cannot_be_reached_is_told_with_its_reason(host: str) -> None:
     with pytest.raises(OSError, match=r"^Connection refused$"):
-        await _Tls(None).dial(PeerConfig("dc2", Address(host, 1)))
+        await Tls(None).dial(PeerConfig("dc2", Address(host, 1)))

@@ -1,0 +1,98 @@
+"""Streams as nodes and clients use them: addresses that are listened on, and TLS on top (design sections 4 and 8)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from replicator.config import Address, PeerConfig, TlsConfig
+from replicator.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+async def listen(address: Address) -> list[trio.SocketListener]:
+    """Raises OSError that names the address."""
+    try:
+        return await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        raise OSError(f"cannot listen on {address}: {error.strerror}; another program may use it") from error
+
+
+def guarded(handler: Handler) -> Handler:
+    """The one edge where a defect in one connection is kept from the others."""
+
+    async def guarded(stream: trio.SocketStream) -> None:
+        try:
+            await handler(stream)
+        except Exception:
+            log.exception("a connection ended because of a defect in this program")
+
+    return guarded
+
+
+class Tls:
+    """Contexts for links and clients; without configuration, plain streams (then all listeners are on loopback)."""
+
+    def __init__(self, config: TlsConfig | None) -> None:
+        self.for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER) if config else None
+        self._accepting = _context(config, ssl.PROTOCOL_TLS_SERVER, peers=True) if config and config.ca else None
+        self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
+
+    async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
+        """Connect to a peer. Raises OSError that says why not."""
+        try:
+            stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
+        except OSError as error:
+            raise OSError(_reason(error)) from error
+        return trio.SSLStream(stream, self._dialling) if self._dialling else stream
+
+    def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        """A peer's connection."""
+        return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
+
+
+def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
+    """The names in the peer's certificate, once the handshake is done; None: the stream has no TLS."""
+    if not isinstance(stream, trio.SSLStream):
+        return None
+    certificate = stream.getpeercert() or {}
+    names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    return frozenset(names | {value for kind, value in subject if kind == "commonName"})
+
+
+def _reason(error: OSError) -> str:
+    """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
+    cause = error.__cause__
+    attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
+    return "; ".join(dict.fromkeys(map(_plain, attempts)))
+
+
+def _plain(error: BaseException) -> str:
+    """The system's own word for it; a name that cannot be looked up has a negative number, and its text in place."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
+
+
+def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
+    """A context with this node's certificate; `peers`: the other side must have one that our CA signed."""
+    context = ssl.SSLContext(kind)
+    try:
+        context.load_cert_chain(config.certificate, config.key)
+        if peers:
+            context.check_hostname = False  # a certificate names a node, not a host: see `certified_names`
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(config.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"[tls]: {config.certificate}, {config.key} or {config.ca} cannot be used: {error}"
+        ) from error
+    return context
