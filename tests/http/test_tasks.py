@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
-from replicator.tasks import CheckStatus, ResyncOptions
+from replicator.tasks import CheckStatus, Difference, ResyncOptions, ResyncStatus
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import FOUND, FixedJobs, running
 
@@ -54,6 +54,16 @@ async def test_findings_are_listed_in_the_end_only(client: Conversation, jobs: F
     assert (await ask(client, "GET", "/api/v1/check")).json["findings"] == []
     jobs.end()
     assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["findings"] != []
+
+
+async def test_differences_are_listed_in_the_end_only(client: Conversation, jobs: FixedJobs) -> None:
+    await ask(client, "POST", "/api/v1/resync")
+    status = jobs.last.status
+    assert isinstance(status, ResyncStatus)
+    status.differences.append(Difference("dc2", "alice", None, {"missing_here": 1}, "adopted here", None))
+    assert (await ask(client, "GET", "/api/v1/resync")).json["differences"] == []
+    jobs.end()
+    assert (await ask(client, "GET", "/api/v1/resync?wait=true")).json["differences"] != []
 
 
 async def test_what_cannot_be_done_says_why(client: Conversation, jobs: FixedJobs) -> None:

@@ -1,0 +1,145 @@
+"""What two nodes show differently, while they go on: what is on its way does not count, what stands does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Command, Reply, SyncEnd
+from protocol.values import UidSet
+from replicator.replication import differences
+from replicator.replication.differences import LOOK_AGAIN_S, LOOKS, Look
+from replicator.replication.link import PeerLink
+from replicator.store import numbering
+from replicator.store.reading import MailboxKey
+from resync.differing import Kind
+from tests.replication.cluster import Cluster, Node, cluster
+from tests.replication.meeting import key_of
+
+pytestmark = pytest.mark.usefixtures("nobody_heals")
+
+
+async def _never(*_arguments: object) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.fixture
+def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.replication.healing.Healer._work", _never)
+
+
+async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
+    """dc2 has a message more than dc1, and nobody ships it."""
+    for number in range(3):
+        await nodes["dc1"].save(f"common {number}")
+    await nodes.converged()
+    nodes.isolate("dc1")
+    await nodes.linked(["dc1"], ["dc2"])
+    await nodes["dc2"].save("at dc2")
+    monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+    nodes.rejoin("dc1")
+    await nodes.linked()
+    return key_of(await nodes["dc1"].view())
+
+
+async def standing(node: Node, key: MailboxKey) -> Look:
+    return await differences.standing(node.store, node.coordinator.mastership, "dc2", key)
+
+
+async def test_what_stands_is_looked_at_twice(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        key = await apart(nodes, monkeypatch)
+        before = trio.current_time()
+        assert (await standing(nodes["dc1"], key)).by_kind == {Kind.MISSING_HERE: 1}
+        assert trio.current_time() - before == pytest.approx(LOOK_AGAIN_S, abs=0.1)
+
+
+async def test_what_arrives_meanwhile_does_not_count(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
+        key = await apart(nodes, monkeypatch)
+
+        async def arrive() -> None:
+            await trio.sleep(LOOK_AGAIN_S / 2)
+            await nodes["dc1"].coordinator.joiner.reconcile(key, "dc2")
+
+        nursery.start_soon(arrive)
+        assert (await standing(nodes["dc1"], key)).by_kind == {}
+
+
+async def test_of_a_mailbox_that_goes_on_and_on_what_differs_each_time_stands(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
+        key = await apart(nodes, monkeypatch)
+        written: list[str] = []
+
+        async def flag(name: str) -> None:
+            await nodes["dc2"].store.write(
+                lambda tx: numbering.store(tx, key, UidSet.of([1]), added=[name], removed=[])
+            )
+            written.append(name)
+
+        async def keep_writing() -> None:
+            while True:
+                await trio.sleep(LOOK_AGAIN_S / 2)
+                await flag(f"f{len(written)}")
+
+        nursery.start_soon(keep_writing)
+        found = await standing(nodes["dc1"], key)
+        assert len(written) >= LOOKS - 1
+        # The flags were the same at the first look, the message was not.
+        assert found.by_kind == {Kind.MISSING_HERE: 1}
+        nursery.cancel_scope.cancel()
+
+
+async def test_damage_that_is_done_meanwhile_is_told(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
+        key = await apart(nodes, monkeypatch)
+
+        def set_messages(count: int) -> None:
+            """As a disk might."""
+            nursery.start_soon(
+                nodes["dc1"].store.write,
+                lambda tx: tx.connection.execute("UPDATE chain SET messages = ? WHERE id = ?", (count, key.mailbox_id)),
+            )
+
+        async def damage_it() -> None:
+            await trio.sleep(LOOK_AGAIN_S / 2)
+            set_messages(7)
+
+        nursery.start_soon(damage_it)
+        found = await standing(nodes["dc1"], key)
+        assert (found.by_kind[Kind.DAMAGE], "run `replicator check --repair` here" in str(found.damage)) == (1, True)
+        set_messages(3)
+
+
+async def test_rows_are_those_of_the_head_that_is_told(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mailbox goes on here after the other node was asked, and before this node's own rows are read."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        key = await apart(nodes, monkeypatch)
+        one = nodes["dc1"]
+        ask, asked = PeerLink.request, 0
+
+        async def request(self: PeerLink, command: Command | Callable[[PeerLink], Command]) -> Reply:
+            nonlocal asked
+            if isinstance(command, SyncEnd):
+                asked += 1
+                if asked == 1:
+                    await one.store.write(lambda tx: numbering.store(tx, key, UidSet.of([2]), added=["a"], removed=[]))
+            return await ask(self, command)
+
+        monkeypatch.setattr(PeerLink, "request", request)
+        found = await differences.look(one.store, one.coordinator.mastership, "dc2", key)
+        assert asked == 2
+        assert found.ours.head == (await one.view()).head
+        assert found.by_kind == {Kind.MISSING_HERE: 1, Kind.FLAGS: 1}
