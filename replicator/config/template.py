@@ -66,6 +66,7 @@ def _writes(config: Config) -> str:
 
 
 def _storage(config: Config, directory: Path) -> str:
+    shared = config.checkpoint.shared
     return (
         "[conflict]\n"
         f'uid = {_quoted(config.conflict.uid)}    # or "uidvalidity"\n'
@@ -81,6 +82,7 @@ def _storage(config: Config, directory: Path) -> str:
         "[checkpoint]    # no effect yet: there are no checkpoints\n"
         f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
         + (f"endpoint = {_quoted(config.checkpoint.endpoint)}\n" if config.checkpoint.endpoint else "")
+        + ("shared = true    # the same objects at all nodes: very large changes go by them\n" if shared else "")
     )
 
 

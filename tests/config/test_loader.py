@@ -140,6 +140,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
         [checkpoint]
         url = "s3://bucket/prefix"
         endpoint = "https://objects.example:9000/"
+        shared = true
         [tls]
         certificate = "c.pem"
         key = "k.pem"
@@ -155,7 +156,7 @@ def test_every_key_can_differ_from_its_default(tmp_path: Path) -> None:
     assert config.conflict.uid is UidConflict.UIDVALIDITY
     assert (config.log.keep_s, config.log.max_size_bytes) == (129600, 10 * 1024**2)
     assert (config.content.inline_max_bytes, config.content.keep_expunged_s) == (0, 5400)
-    assert config.checkpoint == CheckpointConfig("s3://bucket/prefix", "https://objects.example:9000")
+    assert config.checkpoint == CheckpointConfig("s3://bucket/prefix", "https://objects.example:9000", shared=True)
     assert config.tls is not None
     assert config.tls.ca == tmp_path / "ca.pem"
 
@@ -220,6 +221,7 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n[checkpoint]\nurl = "s3://b//p"', "3: url: expected 'file:DIRECTORY' or"),
         ('node.id = "a"\n[checkpoint]\nurl = "s3://b/p?x=1"', "3: url: expected 'file:DIRECTORY' or"),
         ('node.id = "a"\ncheckpoint.url = "s3://b"\ncheckpoint.endpoint = 1', "3: endpoint: expected an endpoint such"),
+        ('node.id = "a"\ncheckpoint.shared = "yes"', "2: shared: expected true or false, not 'yes'"),
         ('node.id = "a"\ncheckpoint.endpoint = "https://u:p@h:1"', "2: endpoint: expected an endpoint such"),
         ('node.id = "a"\ncheckpoint.endpoint = "https://h:0"', "2: endpoint: expected an endpoint such"),
         ('node.id = "a"\ncheckpoint.endpoint = "http://h:1"', "2: endpoint: expected https"),

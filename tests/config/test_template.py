@@ -57,7 +57,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
         content=ContentConfig(draw(st.integers(0, 2**26)), draw(DURATIONS)),
         checkpoint=draw(
-            st.builds(CheckpointConfig, paths.map(Path.as_uri))
+            st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))
         ),
         tls=draw(st.none() | st.just(tls)),

@@ -50,6 +50,16 @@ async def test_an_object_that_is_put_again_is_the_new_one(store: ObjectStore) ->
 async def test_an_empty_object_is_one(store: ObjectStore) -> None:
     await store.put("a", [])
     assert await read(store, "a") == b""
+    assert await store.exists("a")
+
+
+async def test_what_exists_is_an_object(store: ObjectStore) -> None:
+    assert not await store.exists(HARD_NAME)
+    await store.put(HARD_NAME, [b"1"])
+    assert await store.exists(HARD_NAME)
+    assert not await store.exists(HARD_NAME.rpartition("/")[0])
+    await store.delete([HARD_NAME])
+    assert not await store.exists(HARD_NAME)
 
 
 async def test_a_prefix_is_of_whole_levels(store: ObjectStore) -> None:
