@@ -57,14 +57,14 @@ async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxK
     stands = dict(last.by_row)
     for _ in range(LOOKS - 1):
         if not last.by_kind or last.damage:
-            return last
+            break
         await trio.sleep(LOOK_AGAIN_S)
         again = await look(store, mastership, sid, key)
         if again.heads == last.heads:
             return again
         stands = {row: some for row, some in again.by_row.items() if row in stands}
         last = again
-    if last.damage:
+    if not last.by_kind or last.damage:
         return last
     return replace(last, by_row=stands, by_kind=differing.count(stands))
 

@@ -44,6 +44,17 @@ async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
     return key_of(await nodes["dc1"].view())
 
 
+async def flag(node: Node, key: MailboxKey, name: str) -> None:
+    await node.store.write(lambda tx: numbering.store(tx, key, UidSet.of([1]), added=[name], removed=[]))
+
+
+async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
+    while True:
+        await trio.sleep(LOOK_AGAIN_S / 2)
+        written.append(f"f{len(written)}")
+        await flag(node, key, written[-1])
+
+
 async def standing(node: Node, key: MailboxKey) -> Look:
     return await differences.standing(node.store, node.coordinator.mastership, "dc2", key)
 
@@ -78,19 +89,7 @@ async def test_of_a_mailbox_that_goes_on_and_on_what_differs_each_time_stands(
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
         key = await apart(nodes, monkeypatch)
         written: list[str] = []
-
-        async def flag(name: str) -> None:
-            await nodes["dc2"].store.write(
-                lambda tx: numbering.store(tx, key, UidSet.of([1]), added=[name], removed=[])
-            )
-            written.append(name)
-
-        async def keep_writing() -> None:
-            while True:
-                await trio.sleep(LOOK_AGAIN_S / 2)
-                await flag(f"f{len(written)}")
-
-        nursery.start_soon(keep_writing)
+        nursery.start_soon(keep_writing, nodes["dc2"], key, written)
         found = await standing(nodes["dc1"], key)
         assert len(written) >= LOOKS - 1
         # The flags were the same at the first look, the message was not.
@@ -104,21 +103,22 @@ async def test_damage_that_is_done_meanwhile_is_told(
     async with cluster(tmp_path, autojump_clock, 2) as nodes, trio.open_nursery() as nursery:
         key = await apart(nodes, monkeypatch)
 
-        def set_messages(count: int) -> None:
+        async def set_messages(count: int) -> None:
             """As a disk might."""
-            nursery.start_soon(
-                nodes["dc1"].store.write,
-                lambda tx: tx.connection.execute("UPDATE chain SET messages = ? WHERE id = ?", (count, key.mailbox_id)),
-            )
+            update = "UPDATE chain SET messages = ? WHERE id = ?"
+            await nodes["dc1"].store.write(lambda tx: tx.connection.execute(update, (count, key.mailbox_id)).rowcount)
 
         async def damage_it() -> None:
-            await trio.sleep(LOOK_AGAIN_S / 2)
-            set_messages(7)
+            await trio.sleep(LOOK_AGAIN_S * (LOOKS - 1.5))
+            await set_messages(7)
 
+        nursery.start_soon(keep_writing, nodes["dc2"], key, [])
         nursery.start_soon(damage_it)
         found = await standing(nodes["dc1"], key)
-        assert (found.by_kind[Kind.DAMAGE], "run `replicator check --repair` here" in str(found.damage)) == (1, True)
-        set_messages(3)
+        assert found.by_kind[Kind.DAMAGE]
+        assert "run `replicator check --repair` here" in str(found.damage)
+        await set_messages(3)
+        nursery.cancel_scope.cancel()
 
 
 async def test_rows_are_those_of_the_head_that_is_told(
