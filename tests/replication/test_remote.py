@@ -363,7 +363,7 @@ async def test_what_is_here_is_not_read_again(
             await stranger.send_entry(2, FLAGGED)
             await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 2)
             assert await no_question(stranger)
-        assert "an object" not in caplog.text
+        assert "travels on the link" not in caplog.text
 
 
 async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -377,9 +377,10 @@ async def test_after_one_that_could_not_be_read_none_is_tried(tmp_path: Path, au
         place(nodes, entry)
         await stranger.send(command)
         assert (await stranger.next_log()).inline
-        assert "dc9.x" not in nodes["dc2"].store.context
         await stranger.send_entry(1, FLAGGED)
         await until(lambda: nodes["dc2"].store.context.get(ORIGIN) == 1)
+        await trio.sleep(1)
+        assert "dc9.x" not in nodes["dc2"].store.context
 
 
 async def no_question(stranger: Stranger) -> bool:
