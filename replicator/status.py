@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -78,6 +79,7 @@ class NodeStatus:
     transfer_total: int  # 0: none need be
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
+    unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees
     copies: int  # `durability.copies`
     when_short: str  # `durability.when_short`: "proceed" or "refuse"

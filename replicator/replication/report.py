@@ -83,6 +83,7 @@ class Report:
             transfer_total=coordinator.taken_over[1],
             texts_lacking=coordinator.filler.lacking,
             waiting_entries=counts.waiting,
+            unsettled=coordinator.settling.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,

@@ -68,6 +68,14 @@ class Settling:
         """Nodes of which it is not known that they have settled all of this."""
         return sorted(sid for sid, settled in self.known().items() if not covers(settled, context))
 
+    def unsettled(self) -> dict[str, int]:
+        """Each known node -> how many entries of this node's log it is not known to have settled."""
+        context, collected = self._store.context.items(), self._store.collected
+        return {
+            sid: sum(max(0, seq - max(settled.get(origin, 0), collected.get(origin, 0))) for origin, seq in context)
+            for sid, settled in sorted(self.known().items())
+        }
+
     # ---- events
 
     def link_up(self, link: PeerLink) -> None:

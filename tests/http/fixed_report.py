@@ -51,6 +51,7 @@ class FixedReport:
             transfer_total=0,
             texts_lacking=0,
             waiting_entries=0,
+            unsettled={"dc1": 0, "dc2": 0, "dc3": 7},
             digest=self.digest,
             copies=2,
             when_short=self.when_short,

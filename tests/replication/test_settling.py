@@ -77,12 +77,15 @@ async def test_what_is_cut_off_lacks_what_it_has_not_got(tmp_path: Path, autojum
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
         nodes.isolate("dc3")
         await nodes.linked(("dc1", "dc2"), ("dc3",))
         await nodes["dc1"].save("here")
         await nodes["dc3"].save("there")
         assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == ["dc3"]
         assert await lacking_at_last(nodes["dc3"], nodes["dc3"].store.context) == ["dc1", "dc2"]
+        assert (await nodes["dc1"].report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 1}
+        assert (await nodes["dc3"].report.node_status()).unsettled == {"dc1": 1, "dc2": 1, "dc3": 0}
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes.converged()
