@@ -82,7 +82,7 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
             for order in _LARGE[name]:
                 for direction in ("ASC", "DESC"):
                     keys = ", ".join(f"{key} {direction}" for key in order.split(", "))
-                    connection.execute(f"SELECT * FROM {name} ORDER BY {keys} LIMIT 1").fetchall()  # noqa: S608 - constants
+                    connection.execute(f"SELECT {order} FROM {name} ORDER BY {keys} LIMIT 1").fetchall()  # noqa: S608 - constants
         else:
             found = connection.execute(f"PRAGMA quick_check({name})").fetchone()[0]
             if found != "ok":

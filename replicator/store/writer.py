@@ -154,9 +154,12 @@ class Writer:
 
 
 def _last_time(connection: sqlite3.Connection) -> int:
-    """The latest stamp here that a clock can have given: each origin's last entry in the log has its latest."""
+    """The latest stamp here that a clock can have given: each origin's last entry in the log has its latest.
+
+    CROSS: SQLite would otherwise read the whole log, and look up origins.
+    """
     last: int | None = connection.execute(
-        "SELECT MAX(time) FROM (SELECT l.time FROM origin o JOIN log l ON l.origin = o.name AND l.seq = o.seq"
+        "SELECT MAX(time) FROM (SELECT l.time FROM origin o CROSS JOIN log l ON l.origin = o.name AND l.seq = o.seq"
         " UNION ALL SELECT time FROM clock) WHERE time <= ?",
         (FOLLOWED_MAX_MS << COUNTER_BITS,),
     ).fetchone()[0]

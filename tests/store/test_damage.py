@@ -1,0 +1,146 @@
+"""Damage to `node.db` on disk: the node does not run, or goes on with what it can; nothing is numbered from it."""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol.values import UidSet
+from replicator.environment import Environment
+from replicator.errors import DataError, UnavailableError
+from replicator.store import reading, schema
+from replicator.store.damage import DatabaseDamagedError
+from replicator.store.store import Store
+from tests.store.damaging import leaves_of, overwrite, zero_middle
+from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
+
+SIZE = 800  # messages: three pages of the smallest index, at least
+LARGE = ["log", "sqlite_autoindex_log_1", "by_uid", "by_guid", "content", "sqlite_autoindex_content_1"]
+SMALL = ["origin", "chain", "folder", "waiting", "sqlite_sequence", "identity", "chain_user", "manifest", "clock"]
+
+
+async def a_full_store(tmp_path: Path) -> Path:
+    """With several pages in each large table."""
+    async with open_store(tmp_path) as store:
+        jobs = [saving(b"text %d" % number, guid(number)) for number in range(SIZE)]
+        await store.write(lambda tx: [job(tx) for job in jobs])
+    return tmp_path / "node.db"
+
+
+async def refused(path: Path) -> str:
+    """Why the store is not opened."""
+    with pytest.raises(DataError) as caught:
+        async with Store.open(path, "dc1.b", Environment()):
+            pass
+    assert isinstance(caught.value, DatabaseDamagedError), caught.value
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def overwrite_header(path: Path) -> None:
+    overwrite(path, 1, b"\xa5" * 100)
+
+
+def overwrite_all(path: Path) -> None:
+    path.write_bytes(b"From: someone\r\n" * 1000)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: 3 * schema.PAGE_BYTES + 100])
+
+
+@pytest.mark.parametrize("harm", [overwrite_header, overwrite_all, truncate], ids=lambda harm: harm.__name__)
+async def test_a_file_that_is_no_whole_database_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    path = await a_full_store(tmp_path)
+    harm(path)
+    before = path.read_bytes()
+    assert "the database is damaged" in await refused(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("tree", SMALL)
+async def test_what_heads_and_contexts_are_read_from_must_be_whole(tmp_path: Path, tree: str) -> None:
+    path = await a_full_store(tmp_path)
+    overwrite(path, leaves_of(path, tree)[-1])
+    await refused(path)
+
+
+@pytest.mark.parametrize("tree", LARGE)
+@pytest.mark.parametrize("which", [0, -1])
+async def test_the_ends_of_what_is_large_must_be_whole(tmp_path: Path, tree: str, which: int) -> None:
+    path = await a_full_store(tmp_path)
+    overwrite(path, leaves_of(path, tree)[which])
+    await refused(path)
+
+
+@pytest.mark.parametrize("tree", LARGE)
+async def test_damage_in_the_midst_fails_who_meets_it_and_is_told_once(
+    tmp_path: Path, tree: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = await a_full_store(tmp_path)
+    zero_middle(path, tree)
+    query = "SELECT SUM(length(hash)) FROM content ORDER BY hash" if tree.endswith("content_1") else None
+    async with Store.open(path, "dc1.b", Environment()) as store:
+        assert store.damage.found is None
+        for _ in range(2):
+            with pytest.raises(DatabaseDamagedError):
+                await store.read(lambda reader: _read_all(reader, tree, query))
+        async with store.reader() as reader:
+            with pytest.raises(DatabaseDamagedError):
+                await reader.read(lambda reader: _read_all(reader, tree, query))
+        assert store.damage.found == "database disk image is malformed"
+        assert len(caplog.messages) == 1
+        assert "run `replicator rebuild --from-peers`" in caplog.text
+        assert await save(store, SIZE) == SIZE + 1  # at the ends all is well
+
+
+def _read_all(connection: sqlite3.Connection, tree: str, query: str | None) -> None:
+    if tree == "sqlite_autoindex_log_1":
+        query = f"SELECT COUNT(seq) FROM log INDEXED BY {tree}"
+    connection.execute(query or f"SELECT * FROM {tree}").fetchall()
+
+
+async def test_a_change_that_meets_damage_is_refused_and_others_are_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = await a_full_store(tmp_path)
+    zero_middle(path, "by_uid")
+    async with Store.open(path, "dc1.b", Environment()) as store:
+        with pytest.raises(UnavailableError, match="a part of this node's database is damaged"):
+            await store.write(flagging(*range(1, SIZE + 1), added=["\\Seen"]))
+        assert (await store.write(flagging(1, SIZE, added=["\\Seen"]))).refused == UidSet()
+        assert caplog.record_tuples[0][1] == logging.ERROR
+        context = await store.read(reading.log_context)
+        assert context["dc1.b"] == 1
+
+
+async def test_a_broken_end_of_the_write_ahead_log_is_as_if_it_had_not_been_written(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    async with open_store(tmp_path) as store:
+        for number in range(20):
+            await save(store, number)
+        for suffix in ("", "-wal"):
+            shutil.copy(tmp_path / f"node.db{suffix}", kept / f"node.db{suffix}")
+    wal = kept / "node.db-wal"
+    data = wal.read_bytes()
+    wal.write_bytes(data[: len(data) * 2 // 3] + b"\x5a" * (len(data) // 3))
+    async with open_store(kept, "dc1.b") as store:
+        shown = len((await store.view(INBOX)).messages)
+        assert 0 < shown < 20
+        assert await save(store, 100) == shown + 1
+
+
+async def test_an_emptied_file_with_a_log_is_refused_and_one_without_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    path.touch()
+    wal = tmp_path / "node.db-wal"
+    wal.write_bytes(b"something")
+    assert "is empty, and node.db-wal is not" in await refused(path)
+    assert wal.read_bytes() == b"something"
+    wal.unlink()
+    async with open_store(tmp_path) as store:
+        assert await save(store, 1) == 1
