@@ -30,6 +30,7 @@ from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
+from replicator.store.replacement import check_none
 from replicator.store.store import Store
 from replicator.streams import Handler, Tls, certified_names, guarded, listen
 from replicator.users import UserDirectory
@@ -48,6 +49,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     environment = environment or Environment()
     make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
+    check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
         tls = Tls(config.tls)

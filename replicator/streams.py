@@ -28,13 +28,13 @@ async def listen(address: Address) -> list[trio.SocketListener]:
 def guarded(handler: Handler) -> Handler:
     """The one edge where a defect in one connection is kept from the others."""
 
-    async def guarded(stream: trio.SocketStream) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
         try:
             await handler(stream)
         except Exception:
             log.exception("a connection ended because of a defect in this program")
 
-    return guarded
+    return serve
 
 
 class Tls:

@@ -11,11 +11,13 @@ from replicator.cli.group import LazyGroup
 
 COMMANDS = {
     "check": "replicator.cli.check:check",
+    "checkpoint": "replicator.cli.checkpoint:checkpoint",
     "cluster": "replicator.cli.cluster:cluster",
     "import": "replicator.cli.import_mail:import_mail",
     "master": "replicator.cli.master:master",
     "node": "replicator.cli.node:node",
     "resync": "replicator.cli.resync:resync",
+    "rebuild": "replicator.cli.rebuild:rebuild",
     "scrub": "replicator.cli.check:scrub",
     "status": "replicator.cli.status:status",
     "user": "replicator.cli.user:user",

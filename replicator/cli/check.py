@@ -59,12 +59,14 @@ def _run(node: NodeUrl, task: TaskKind[CheckStatus], options: TaskOptions, shown
 
 def _print(status: CheckStatus) -> None:
     if status.findings:
-        echo(console(), _findings_table(status.findings))
+        echo(console(), findings_table(status.findings))
     if status.left_out:
         click.echo(f"{status.left_out} more, which are not listed")
     kinds = "".join(f", {count} in {kind}" for kind, count in sorted(status.damage.items()))
     found = status.repaired + status.unrepaired
     click.echo(f"{_amount(status)} read: {found} damaged{kinds}; {status.repaired} repaired")
+    if status.unproven:
+        click.echo(f"{status.unproven} could not be compared with the log: `replicator checkpoint` makes that possible")
     if status.state != "done":
         echo_end(status)
     elif status.unrepaired and not status.repair:
@@ -77,7 +79,8 @@ def _amount(status: CheckStatus) -> str:
     return f"{status.mailboxes} mailboxes and trees, {status.rows} rows"
 
 
-def _findings_table(findings: Iterable[Finding]) -> Table:
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """What was found, and what was done about it."""
     made = table("Damage", "in", "user", "folder…", ">UID", "what…", "done…")
     for one in findings:
         uid = "" if one.uid is None else str(one.uid)

@@ -8,7 +8,8 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
 from replicator.errors import ConfigError, DataError, leaves
 from replicator.node import run_node
+from replicator.replication.rebuilding import RebuildError
 from replicator.store.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
@@ -47,18 +49,25 @@ def run_process(config: Config, file: Path, log_level: str, *, asked: Sequence[i
     `asked` are signals that have come until now, and go on to come until the node has taken over. Raises
     ConfigurationError, CommandError.
     """
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level)
+    with ending_in_one_line(file, "the node cannot run"):
+        trio.run(_run, config, asked, until_stdin_closes)
+
+
+@contextmanager
+def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
+    """Raises ConfigurationError or CommandError, which say `what` is not done, for what is no defect of ours."""
     errors: list[Exception] = []
     try:
-        trio.run(_run, config, asked, until_stdin_closes)
-    except* (OSError, sqlite3.Error, DataError, ConfigError) as group:
+        yield
+    except* (OSError, sqlite3.Error, DataError, ConfigError, RebuildError) as group:
         errors = leaves(group)
     if errors:
         kind = ConfigurationError if isinstance(errors[0], ConfigError) else CommandError
         advice = ""
         if any(isinstance(error, DatabaseDamagedError) for error in errors):
             advice = f"; run `{own_name()} rebuild --from-peers --config {file}`"
-        raise kind(f"{file}: the node cannot run: {'; '.join(map(str, errors))}{advice}")
+        raise kind(f"{file}: {what}: {'; '.join(map(str, errors))}{advice}")
 
 
 async def _run(config: Config, asked: Sequence[int], until_stdin_closes: bool) -> None:  # noqa: FBT001  trio.run passes by position
@@ -99,7 +108,8 @@ def _say_ready() -> None:
     click.echo("ready")
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
+    """Log events of this level and above, a line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter("%(asctime)sZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])

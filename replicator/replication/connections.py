@@ -35,6 +35,8 @@ MAX_REASONS = 64  # that are remembered, so as not to be said again
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
 PAST_ORIGINS = 64  # of one peer: one that calls again has been alive all the time
 ZSTD = "ZSTD"
+REBUILDING = "REBUILDING"
+"""The capability of a node that is filling the place of a damaged database: others like it must not rely on it."""
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
@@ -81,8 +83,10 @@ class Connections:
         owner: LinkOwner,
         dial: Dial,
         certify: Certify,
+        capabilities: tuple[str, ...] = (),
     ) -> None:
         self._config = config
+        self._capabilities = capabilities
         self._origin = origin
         self._environment = environment
         self._owner = owner
@@ -216,7 +220,7 @@ class Connections:
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, *capability(self._config.checkpoint))
+        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities)
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)

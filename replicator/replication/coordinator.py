@@ -102,11 +102,14 @@ class Coordinator:
         certify: Certify = lambda _: None,
         *,
         archive: Archive | None = None,
+        capabilities: tuple[str, ...] = (),
     ) -> None:
         self.config = config
         self.store = store
         self.sid = config.node.id
-        self.connections = Connections(config, store.origin, environment, owner=self, dial=dial, certify=certify)
+        self.connections = Connections(
+            config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
+        )
         self.durability = Durability(config.durability, self._others)
         self.mastership = Mastership(
             self.sid,

@@ -1,0 +1,30 @@
+"""`replicator rebuild`: a new database for a node whose own is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replicator.cli.target import config_argument
+
+
+@click.command()
+@click.option("--from-peers", is_flag=True, help="Take what other nodes have. There is no other way, but say it.")
+@click.option(
+    "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
+    """Give a node that does not run a new database, from its peers.
+
+    What only the damaged database has is taken from there, as far as it can be read; then it is set aside as
+    node.db.DATE.damaged. An interrupt leaves the node as it was; run it again to go on. Exit code 0 if all is there, 1
+    otherwise.
+    """
+    if not from_peers:
+        raise click.UsageError("say --from-peers: all that this node alone has, and cannot be read, will be missing")
+    config = config_argument(config_file, serving=True)
+    from replicator.cli.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
+
+    run_rebuild(config, config_file, as_json=as_json)

@@ -1,0 +1,100 @@
+"""A rebuild in this process: its progress, its end, and what came of it. Loading it takes long: it loads the node."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import trio
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from replicator.cli.check import findings_table
+from replicator.cli.node_process import STOP_SIGNALS, ending_in_one_line, log_to_stderr
+from replicator.cli.output import console, echo, echo_json, own_name
+from replicator.cli.target import CommandError
+from replicator.config import Config
+from replicator.rebuild import rebuild_node
+from replicator.replication.rebuilding import Progress, Rebuilt
+
+
+def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
+    """Rebuild until it is done or a signal comes. Raises ConfigurationError, CommandError, click's Exit with 1."""
+    log_to_stderr("warning")
+    with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:
+        rebuilt = trio.run(_run, config, tell)
+    if rebuilt is None:
+        again = f"{own_name()} rebuild --from-peers --config {file}"
+        raise CommandError(f"{file}: interrupted; the node is as it was; run `{again}` to go on")
+    if as_json:
+        echo_json(asdict(rebuilt))
+    else:
+        _print(rebuilt)
+    if not rebuilt.is_whole:
+        raise click.exceptions.Exit(1)
+
+
+async def _run(config: Config, tell: Callable[[Progress], None]) -> Rebuilt | None:
+    """None: a signal came."""
+    rebuilt: Rebuilt | None = None
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end)
+            rebuilt = await rebuild_node(config, tell=tell)
+            nursery.cancel_scope.cancel()
+    return rebuilt
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere a line whenever something else begins."""
+    said: list[str] = []
+
+    def say(progress: Progress) -> None:
+        if said[-1:] != [progress.what]:
+            said.append(progress.what)
+            click.echo(f"Rebuilding: {progress.what}", err=True)
+
+    if not sys.stderr.isatty():
+        yield say
+        return
+    with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console(stderr=True)) as bar:
+        task = bar.add_task("Rebuilding", total=None)
+
+        def show(progress: Progress) -> None:
+            bar.update(task, description=progress.what, completed=progress.done, total=progress.total or None)
+
+        yield show
+
+
+def _print(rebuilt: Rebuilt) -> None:
+    click.echo(
+        f"rebuilt from {', '.join(rebuilt.peers)}: {rebuilt.mailboxes} folders, {rebuilt.messages} messages,"
+        f" {rebuilt.texts} texts"
+    )
+    if rebuilt.set_aside:
+        lost = "some log entries, if any" if rebuilt.lost_entries is None else f"{rebuilt.lost_entries} log entries"
+        click.echo(
+            f"from the damaged database: {rebuilt.salvaged_entries} log entries that no peer had;"
+            f" {rebuilt.unreadable_rows} rows of its log could not be read; {lost} are nowhere now"
+        )
+        if rebuilt.waiting_entries:
+            click.echo(
+                f"{rebuilt.waiting_entries} entries wait for branches to be joined; nodes that run go on with it"
+            )
+        click.echo(f"it lies at {rebuilt.set_aside}; remove it when nothing is missed")
+    if rebuilt.missing_texts:
+        echo(console(), findings_table(rebuilt.missing_texts))
+        click.echo("texts that no node has, and no part of the damaged database that can be read: restore a backup,"
+                   " or start nodes that are down and run `replicator scrub`", err=True)  # fmt: skip
+    for name in rebuilt.differing:
+        click.echo(f"shown otherwise by a peer: {name}; run `replicator check --repair` there, then `resync`", err=True)

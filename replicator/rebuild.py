@@ -1,0 +1,74 @@
+"""A new database for a node that does not run, from its peers and what its damaged one still has (design section 11).
+
+The node's links run without doors for clients. The new database lies beside the old one and takes its place in the end:
+until then nothing is lost by an interruption, and the next rebuild goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import trio
+
+from replicator.config import Config
+from replicator.environment import Environment
+from replicator.errors import DataError, MailError
+from replicator.node import DATABASE, make_directory
+from replicator.replication.connections import REBUILDING
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.rebuilding import Progress, Rebuild, RebuildError, Rebuilt
+from replicator.store import replacement, schema, wreck
+from replicator.store.store import Store
+from replicator.streams import Tls, certified_names, guarded, listen
+
+log = logging.getLogger(__name__)
+
+
+async def rebuild_node(
+    config: Config, *, tell: Callable[[Progress], None], environment: Environment | None = None
+) -> Rebuilt:
+    """Replace the node's database, and set the old one aside. `tell` hears how far it is.
+
+    Raises RebuildError if it cannot be done now, and then, as if it is cancelled, the old database stays in its place.
+    Raises as `run_node`, too.
+    """
+    environment = environment or Environment()
+    make_directory(config.node.data)
+    path = config.node.data / DATABASE
+    with schema.exclusive(path):
+        try:
+            rebuilt = await _filled(config, environment, tell)
+        except (MailError, sqlite3.Error) as error:
+            raise RebuildError(f"the new database fails: {error}; is the disk sound, and has it room?") from error
+        date = datetime.fromtimestamp(environment.clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        try:
+            aside = replacement.take_place(path, date)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}; the new database lies beside it; run this again") from error
+    rebuilt.set_aside = str(aside) if aside else None
+    return rebuilt
+
+
+async def _filled(config: Config, environment: Environment, tell: Callable[[Progress], None]) -> Rebuilt:
+    """Build the new database beside the old one; it is closed then."""
+    path = config.node.data / DATABASE
+    new = replacement.replacement_of(path)
+    origin = environment.new_origin(config.node.id)
+    with wreck.opened(path) as damaged:
+        async with Store.open(new, origin, environment) as store:
+            await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
+            tls = Tls(config.tls)
+            coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))
+            async with trio.open_nursery() as nursery:
+                if config.listen.peer:
+                    sockets = await listen(config.listen.peer)
+                    handler = guarded(lambda stream: coordinator.connections.accept(tls.accept(stream)))
+                    await nursery.start(trio.serve_listeners, handler, sockets)
+                nursery.start_soon(coordinator.run)
+                log.info("node %s is rebuilt as %s", config.node.id, origin)
+                rebuilt = await Rebuild(store, coordinator, environment, tell).run(damaged)
+                nursery.cancel_scope.cancel()
+    return rebuilt

@@ -1,0 +1,286 @@
+"""`replicator rebuild`: an empty node becomes what its peers are, and takes in what a damaged database still has alone.
+
+A peer is a source unless it is being rebuilt itself: two such nodes would agree on nothing. First everything comes by
+the log or by SYNC, as to any node that is behind, until each mailbox has been equal to each source's at some moment.
+Then entries that no source has are read from the damaged database, and texts that are lacking, before neighbours are
+asked for those. Interrupted, it begins again, and finds less to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol.values import covers
+from replicator.environment import Environment
+from replicator.errors import HistoryError, MailError
+from replicator.replication import syncing
+from replicator.replication.connections import REBUILDING
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.inspection import Inspection
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.store import reading, sweeps
+from replicator.store.apply import receive
+from replicator.store.content import StoredText, lacking, lacking_count, write_text
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Transaction
+from replicator.store.wreck import Salvaged, Wreck
+from replicator.tasks import CheckStatus, Finding
+
+log = logging.getLogger(__name__)
+
+REACH_S = 60.0  # for a source to be reached: links are dialled every 10 s at least
+STUCK_S = 90.0  # without anything new from sources that can be reached: texts are looked for every 30 s
+JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with that
+LOOK_EVERY_S = 1.0
+SLICE = 256  # texts of one look
+
+
+class RebuildError(Exception):
+    """It cannot be done now. The text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a rebuild is at, and how far: `done` of `total`, entries or texts; 0 of 0 while it waits."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What came of it. `lost_entries`: that came to the damaged database and are nowhere; None: nobody knows."""
+
+    peers: list[str]
+    mailboxes: int = 0
+    messages: int = 0
+    texts: int = 0
+    salvaged_entries: int = 0
+    lost_entries: int | None = 0
+    waiting_entries: int = 0  # that are here and not shown: of branches that have not been joined yet
+    unreadable_rows: int = 0  # of the damaged database's log, whether or not peers have what was in them
+    differing: list[str] = field(default_factory=list)  # mailboxes that a peer shows otherwise still
+    missing_texts: list[Finding] = field(default_factory=list)
+    set_aside: str | None = None  # where the damaged database lies
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return not (self.lost_entries or self.differing or self.missing_texts)
+
+
+class Rebuild:
+    """Belongs to the event loop, beside a coordinator that runs. `tell` hears how far it is."""
+
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, tell: Callable[[Progress], None]
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._tell = tell
+        self._apart: dict[str, set[MailboxKey]] = {}  # SID -> what has not been equal to what it shows since the start
+        self._met: set[str] = set()
+
+    async def run(self, wreck: Wreck) -> Rebuilt:
+        """Return when all that can be had is here. Raises RebuildError, MailError or sqlite3.Error."""
+        await self._follow()
+        await self._check_collected(wreck)
+        rebuilt = Rebuilt(sorted(self._met))
+        rebuilt.salvaged_entries = await self._salvage(wreck)
+        rebuilt.unreadable_rows = wreck.unreadable
+        rebuilt.lost_entries = await self._lost(wreck)
+        rebuilt.waiting_entries = await self._joined()
+        await self._fill(wreck)
+        rebuilt.missing_texts = await self._missing(wreck)
+        rebuilt.differing = [
+            await self._coordinator.joiner.name(key) for key in sorted(set().union(*self._apart.values()))
+        ]
+        rebuilt.mailboxes, rebuilt.messages, rebuilt.texts = await self._store.read(_counts)
+        return rebuilt
+
+    # ---- what peers show
+
+    def _sources(self) -> list[PeerLink]:
+        return [link for link in self._coordinator.connections.links if REBUILDING not in link.hello.capabilities]
+
+    async def _reached(self) -> list[PeerLink]:
+        """The sources, at least one. Raises RebuildError."""
+        until = trio.current_time() + REACH_S
+        while not (sources := self._sources()):
+            why = self._why_none()
+            self._tell(Progress(f"waiting for a peer ({why})"))
+            if trio.current_time() > until:
+                raise RebuildError(f"no peer can be reached that has what this node had: {why}")
+            await trio.sleep(LOOK_EVERY_S)
+        self._met |= {link.sid for link in sources}
+        return sources
+
+    def _why_none(self) -> str:
+        reasons = []
+        for sid, state in self._coordinator.connections.peers.items():
+            why = "it is being rebuilt itself" if state.link is not None else state.error or "no answer yet"
+            reasons.append(f"{sid}: {why}")
+        return "; ".join(reasons) or "there is no [[peer]] in the configuration"
+
+    async def _follow(self) -> None:
+        """Return when each mailbox has been equal to each source's, or nothing comes any more. Raises RebuildError."""
+        watch = _Watch()
+        while True:
+            sources = await self._reached()
+            for link in sources:
+                if self._has_settled(link.sid) or watch.is_stuck(STUCK_S / 2):
+                    await self._compare(link.sid)
+            if all(self._apart.get(link.sid) == set() for link in sources):
+                return
+            if watch.is_stuck(STUCK_S, self._reach()):
+                if not any(link.sid in self._apart for link in sources):
+                    raise RebuildError("nothing comes from the peers that can be reached; their logs may say why")
+                return
+            self._tell(self._far())
+            await trio.sleep(LOOK_EVERY_S)
+
+    def _has_settled(self, sid: str) -> bool:
+        """Whether all is shown here that the node has said that it shows."""
+        return covers(self._store.settled(), self._coordinator.settling.known().get(sid, {}))
+
+    async def _compare(self, sid: str) -> None:
+        try:
+            difference = await syncing.differing_chains(self._store, self._coordinator.mastership, sid)
+        except (MailError, LinkDownError, sqlite3.Error) as error:
+            log.info("what %s shows cannot be compared now: %s", sid, error)
+            return
+        keys = set(difference.keys)
+        self._apart[sid] = keys & self._apart.get(sid, keys)
+
+    def _reach(self) -> object:
+        """What grows as long as something comes."""
+        context, apart = self._store.context, sum(map(len, self._apart.values()))
+        return sum(context.values()), self._coordinator.taken_over, apart
+
+    def _far(self) -> Progress:
+        done, total = self._coordinator.taken_over
+        if total:
+            return Progress("mailboxes", done, total)
+        context, target = self._store.context, dict[str, int]()
+        for said in self._coordinator.settling.known().values():
+            target |= {origin: max(seq, target.get(origin, 0)) for origin, seq in said.items()}
+        done = sum(min(seq, context.get(origin, 0)) for origin, seq in target.items())
+        return Progress("entries", done, sum(target.values()))
+
+    # ---- what the damaged database has
+
+    async def _check_collected(self, wreck: Wreck) -> None:
+        """What had left its log was at all nodes: who lacks that is no source. Raises RebuildError."""
+        collected = await self._environment.run_in_thread(wreck.collected)
+        if collected is not None and not covers(self._store.context, collected):
+            raise RebuildError(
+                f"{', '.join(sorted(self._met))} lack what all nodes once had, and the damaged database has it in no"
+                " log any more: bring back the other nodes first"
+            )
+
+    async def _salvage(self, wreck: Wreck) -> int:
+        """Take in what no source has; how many entries that were."""
+        slices = wreck.log(self._store.context)
+        count = read = 0
+        while (part := await self._environment.run_in_thread(partial(next, slices, None))) is not None:
+            read += part.rows
+            self._tell(Progress("rows of the damaged log", read))
+            if part.entries:
+                count += await self._store.write(partial(_take_in, part=part))
+        return count
+
+    async def _lost(self, wreck: Wreck) -> int | None:
+        had = await self._environment.run_in_thread(wreck.context)
+        if had is None:
+            return None
+        return sum(max(0, seq - self._store.context.get(origin, 0)) for origin, seq in had.items())
+
+    async def _joined(self) -> int:
+        """Return when branches have been joined, or none is any more; how many entries wait still."""
+        watch = _Watch()
+        while (waiting := (await self._store.read(reading.log_counts))[1]) and not watch.is_stuck(JOIN_S, waiting):
+            self._tell(Progress(f"{waiting} entries wait for branches to be joined"))
+            await trio.sleep(LOOK_EVERY_S)
+        return waiting
+
+    # ---- texts
+
+    async def _fill(self, wreck: Wreck) -> None:
+        """Return when no text is lacking, or none comes any more."""
+        after: tuple[int, bytes] | None = None
+        while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
+            after = some[-1]
+            texts = await self._environment.run_in_thread(partial(_texts, wreck, some))
+            await self._store.write(partial(_write, texts=texts))
+        watch, total = _Watch(), 0
+        while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
+            total = max(total, left)
+            self._tell(Progress("texts", total - left, total))
+            await self._reached()
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _missing(self, wreck: Wreck) -> list[Finding]:
+        """Look for the text of each message once more; those that are nowhere."""
+
+        async def fetch(content_hash: bytes) -> bytes | None:
+            text = await self._environment.run_in_thread(partial(wreck.text, content_hash))
+            return text if text is not None else await self._coordinator.fetch_content(content_hash)
+
+        status = CheckStatus(task="scrub", rate=None, repair=True)
+        async with self._store.reader() as reader:
+            await Inspection(status, self._store, self._environment, fetch, reader).sweep_rows()
+        return [finding for finding in status.findings if finding.done is None]
+
+
+class _Watch:
+    """Since when nothing has changed."""
+
+    def __init__(self) -> None:
+        self._since = trio.current_time()
+        self._seen: object = None
+
+    def is_stuck(self, seconds: float, now: object = None) -> bool:
+        """Whether it has been so for long."""
+        if now is not None and now != self._seen:
+            self._seen, self._since = now, trio.current_time()
+        return trio.current_time() > self._since + seconds
+
+
+def _take_in(tx: Transaction, part: Salvaged) -> int:
+    """How many entries were new, and followed what is here."""
+    count = 0
+    for entry, texts in part.entries:
+        before = tx.seen(entry.dot.origin)
+        try:
+            receive(tx, entry, texts)
+        except HistoryError as error:
+            log.warning("of the damaged database: %s", error)
+        count += tx.seen(entry.dot.origin) - before
+    return count
+
+
+def _texts(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[StoredText]:
+    texts = (wreck.text(content_hash) for _, content_hash in some)
+    return [StoredText.of(text) for text in texts if text is not None]
+
+
+def _write(tx: Transaction, texts: list[StoredText]) -> None:
+    for stored in texts:
+        write_text(tx.connection, stored)
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Folders of all users, their messages, and texts."""
+    _, messages, _ = sweeps.sizes(connection)
+    folders = sum(len(reading.folders_in_sight(connection, user)) for user in reading.users(connection))
+    texts: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]
+    return folders, messages, texts

@@ -1,0 +1,169 @@
+"""What a damaged database still gives: entries of its log and texts, row by row; what cannot be read is left out.
+
+It is opened read-only, twice: with what its write-ahead log holds, and without, should that be what is damaged. For one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from protocol.values import Dot
+from replicator.store import reading
+from replicator.store.content import StoredText, read_text
+from replicator.store.rows import UnreadableError
+from resync.entry import Entry, MailAdd
+
+SLICE_ROWS = 1000  # some 10 ms of a thread
+SLICE_BYTES = 16 << 20  # of texts
+UNREADABLE_MAX = 1_000_000  # positions one after the other: some 10 s; then the rest of the log is given up
+
+_ROWS = "SELECT position, origin, seq, time, chain, body FROM log WHERE position BETWEEN ? AND ? ORDER BY position"
+_INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # has each position, too
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """A slice of a log: entries that are not known elsewhere, in order of arrival, with the texts that came with them.
+
+    `rows` were read, or could not be.
+    """
+
+    entries: list[tuple[Entry, list[StoredText]]] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is enough for once."""
+        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Wreck]:
+    """The database at the path, which may be none at all, or not be there: then it gives nothing."""
+    wal = path.with_name(f"{path.name}-wal")
+    ways = ("mode=ro", "immutable=1") if wal.exists() else ("immutable=1",)
+    connections = [
+        sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True, check_same_thread=False)
+        for way in ways
+        if path.is_file()
+    ]
+    try:
+        yield Wreck(connections)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+class Wreck:
+    """A damaged database: ways to read it, the best one first."""
+
+    def __init__(self, ways: list[sqlite3.Connection]) -> None:
+        self._ways = ways
+        self._unreadable = [0] * len(ways)
+
+    @property
+    def unreadable(self) -> int:
+        """How many rows of the log could not be read the best way, whether or not they are known elsewhere."""
+        return min(self._unreadable, default=0)
+
+    def context(self) -> dict[str, int] | None:
+        """Of its log: origin -> the last seq that came. None: it cannot be read."""
+        return self._origins("seq")
+
+    def collected(self) -> dict[str, int] | None:
+        """Up to where entries were not in its log any more. None: it cannot be read."""
+        return self._origins("collected")
+
+    def text(self, content_hash: bytes) -> bytes | None:
+        """A text, if it is here and whole."""
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                text = read_text(connection, content_hash)
+                if text is not None:
+                    return text
+        return None
+
+    def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
+        """All of its log, in slices, once for each way. `known`, what is elsewhere, may grow meanwhile."""
+        for way, connection in enumerate(self._ways):
+            part = Salvaged()
+            for row in _rows(connection):
+                self._unreadable[way] += not self._take(part, row, known)
+                if part.is_full:
+                    yield part
+                    part = Salvaged()
+            yield part
+
+    def _take(self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int]) -> bool:
+        """Whether it could be read."""
+        part.rows += 1
+        try:
+            entry = _entry(row, known)
+        except (UnreadableError, ValueError, TypeError):
+            return False
+        if entry is not None:
+            texts = self._texts(entry)
+            part.entries.append((entry, texts))
+            part.size_bytes += sum(len(stored.text) for stored in texts)
+        return True
+
+    def _texts(self, entry: Entry) -> list[StoredText]:
+        hashes = [change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied]
+        texts = map(self.text, dict.fromkeys(hashes))
+        return [StoredText.of(text) for text in texts if text is not None]
+
+    def _origins(self, column: str) -> dict[str, int] | None:
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                return dict(connection.execute(f"SELECT name, {column} FROM origin"))  # noqa: S608 - constants
+        return None
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]:
+    """The log's rows, in order of arrival; None in the place of each that cannot be read."""
+    at, last = (_position(connection, which) for which in ("MIN", "MAX"))
+    if at is None or last is None:
+        return
+    failed = 0
+    while at <= last and failed < UNREADABLE_MAX:
+        try:
+            with closing(connection.execute(_ROWS, (at, last))) as cursor:
+                for row in cursor:
+                    yield row
+                    at, failed = row[0] + 1, 0
+        except sqlite3.Error:
+            yield None
+            at, failed = at + 1, failed + 1
+        else:
+            return
+
+
+def _position(connection: sqlite3.Connection, which: str) -> int | None:
+    """The first or last position, by the table or its index."""
+    for source in ("log", _INDEX):
+        with suppress(sqlite3.Error):
+            found: int | None = connection.execute(f"SELECT {which}(position) FROM {source}").fetchone()[0]  # noqa: S608
+            return found
+    return None
+
+
+def _entry(row: tuple[object, ...] | None, known: Mapping[str, int]) -> Entry | None:
+    """None: it is known. Raises UnreadableError, ValueError or TypeError if that cannot be told, or it is damaged."""
+    if row is None:
+        raise ValueError
+    _, origin, seq, time, chain, body = row
+    if not (isinstance(origin, str) and isinstance(seq, int) and isinstance(body, bytes)):
+        raise TypeError
+    if seq <= known.get(origin, 0):
+        return None
+    entry = reading.entry_of(Dot(origin, seq), body)
+    if (entry.time, entry.mailbox_id) != (time, chain) or entry.pack() != body:
+        raise ValueError
+    return entry
