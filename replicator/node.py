@@ -24,12 +24,15 @@ from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.jobs import tasks_of
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
+from replicator.store.archive import Archive
+from replicator.store.checkpoint import Home
 from replicator.store.replacement import check_none
 from replicator.store.store import Store
 from replicator.streams import Handler, Tls, certified_names, guarded, listen
@@ -52,8 +55,8 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
-        tls = Tls(config.tls)
-        coordinator = Coordinator(config, store, environment, tls.dial, certified_names)
+        tls, archive = Tls(config.tls), archive_of(config, environment)
+        coordinator = Coordinator(config, store, environment, tls.dial, certified_names, archive=archive)
         mail = ClusterMail(store, coordinator, environment)
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -74,6 +77,12 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
             ready()
+
+
+def archive_of(config: Config, environment: Environment) -> Archive:
+    """Where the node's checkpoints go. It is not reached for here: a node runs without, and keeps its log whole."""
+    where = config.checkpoint
+    return Archive(ObjectStore(where.url, environment, where.endpoint), Home(config.node.cluster, config.node.id))
 
 
 def _doors(
@@ -99,6 +108,7 @@ def _doors(
             mail=mail,
             status=report,
             masters=coordinator.mover,
+            checkpoints=coordinator.collector,
             tasks=tasks,
             users=users,
             registry=registry,

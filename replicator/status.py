@@ -75,6 +75,7 @@ class NodeStatus:
     mailboxes: int
     mastered: int  # mailboxes that this node numbers
     log_entries: int
+    checkpoint: CheckpointStatus
     transfer_done: int  # mailboxes and trees taken over, from checkpoints or from a peer whose log begins too late
     transfer_total: int  # 0: none need be
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background

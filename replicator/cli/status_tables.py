@@ -112,6 +112,9 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
         if node.texts_lacking:
             what = "of messages that it shows; each is fetched when it is read"
             yield f"[yellow]{escape(node.sid)} is still fetching {node.texts_lacking} texts[/] {what}."
+        if node.checkpoint.error is not None:
+            why = escape(node.checkpoint.error)
+            yield f"[yellow]{escape(node.sid)} cannot write checkpoints, and keeps its log whole[/]: {why}"
         if node.copies_reachable < node.copies:
             short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
             what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"

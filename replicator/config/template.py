@@ -71,15 +71,15 @@ def _storage(config: Config, directory: Path) -> str:
         "[conflict]\n"
         f'uid = {_quoted(config.conflict.uid)}    # or "uidvalidity"\n'
         "\n"
-        "[log]    # no effect yet: the log is kept whole\n"
-        f"keep = {_duration(config.log.keep_s)}    # durations: ms, s, m, h, d\n"
-        f"max_size = {_size(config.log.max_size_bytes)}    # sizes: B, KiB, MiB, GiB\n"
+        "[log]    # entries are kept until all nodes have them, or\n"
+        f"keep = {_duration(config.log.keep_s)}    # for so long; durations: ms, s, m, h, d\n"
+        f"max_size = {_size(config.log.max_size_bytes)}    # up to this size; sizes: B, KiB, MiB, GiB\n"
         "\n"
         "[content]    # no effect yet: all content is in the database, and is kept\n"
         f"inline_max = {_size(config.content.inline_max_bytes)}    # larger parts are to go to the attachment store\n"
         f"keep_expunged = {_duration(config.content.keep_expunged_s)}\n"
         "\n"
-        "[checkpoint]    # no effect yet: there are no checkpoints\n"
+        "[checkpoint]    # of all mail but the texts, as the node shows it\n"
         f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
         + (f"endpoint = {_quoted(config.checkpoint.endpoint)}\n" if config.checkpoint.endpoint else "")
         + ("shared = true    # the same objects at all nodes: very large changes go by them\n" if shared else "")

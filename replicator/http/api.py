@@ -10,6 +10,7 @@ r"""The routes and their handlers.
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
 | `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not had to know |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
+| `POST /api/v1/checkpoint` | `CheckpointStatus`: 200 when what has changed is written, 202 if that takes longer |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
@@ -23,6 +24,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 from itertools import islice
 
+import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
@@ -37,6 +39,7 @@ from replicator.metrics import exposition
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
+CHECKPOINT_WAIT_S = 60.0  # less than callers wait for an answer
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
@@ -98,6 +101,13 @@ async def put_master(services: HttpServices, request: Request) -> Response:
     node = request.query.get("node", services.sid)
     await services.masters.move_to(folder, node)
     return json_response({"master": node})
+
+
+async def post_checkpoint(services: HttpServices, _request: Request) -> Response:
+    """Write checkpoints of what has changed. To be repeated at will."""
+    with trio.move_on_after(CHECKPOINT_WAIT_S):
+        return json_response(asdict(await services.checkpoints.checkpoint_now()))
+    return json_response(asdict(services.checkpoints.checkpoint_status()), HTTPStatus.ACCEPTED)
 
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
@@ -167,6 +177,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder),
     Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master),
     Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
+    Route("POST", "/api/v1/checkpoint", post_checkpoint),
     Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
     Route(
         "POST",

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from replicator.environment import wall_clock_ms
 from replicator.mailstore import Folder, MailStore
 from replicator.metrics import HttpMetrics
-from replicator.status import MailboxStatus, NodeStatus
+from replicator.status import CheckpointStatus, MailboxStatus, NodeStatus
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.users import UserNames
 
@@ -68,6 +68,18 @@ class TaskControl(Protocol):
         ...
 
 
+class CheckpointControl(Protocol):
+    """The node's checkpoints."""
+
+    async def checkpoint_now(self) -> CheckpointStatus:
+        """Write what has changed; how it stands then. Cancelled, it goes on. Raises UnavailableError."""
+        ...
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """How it stands now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HttpServices:
     """What handlers may use. `registry` holds the node's own metrics, never the library's global ones."""
@@ -78,6 +90,7 @@ class HttpServices:
     users: UserNames
     registry: CollectorRegistry
     masters: MasterControl
+    checkpoints: CheckpointControl
     tasks: TaskControl
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms

@@ -8,11 +8,13 @@ from functools import partial
 import trio
 
 from replicator.environment import Environment
+from replicator.replication.bases import BaseSource
 from replicator.replication.inspection import FROM_LOG, SUSPECTS_MAX, FetchContent, Inspection, advising
 from replicator.replication.tasks import TaskError
 from replicator.store import sweeps
-from replicator.store.check import Comparison, Damage, chain_ids
+from replicator.store.check import Comparison, Damage, chain_ids, readable_chain
 from replicator.store.mending import compare_and_mend, mend
+from replicator.store.past import Base
 from replicator.store.proof import log_lacks
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
@@ -24,24 +26,29 @@ TRIES = 3  # of mending a mailbox that changes meanwhile; then the writer waits
 class Check:
     """See `Job`."""
 
-    def __init__(self, options: CheckOptions, store: Store, environment: Environment, fetch: FetchContent) -> None:
+    def __init__(
+        self, options: CheckOptions, store: Store, environment: Environment, fetch: FetchContent, bases: BaseSource
+    ) -> None:
         self.status = CheckStatus(task="check", rate=options.rate, repair=options.repair)
         self._store = store
         self._environment = environment
         self._fetch = fetch
+        self._bases = bases
 
     async def run(self) -> None:
         """See `_Check`."""
         with advising():
             async with self._store.reader() as reader:
-                await _Check(Inspection(self.status, self._store, self._environment, self._fetch, reader)).run()
+                work = Inspection(self.status, self._store, self._environment, self._fetch, reader)
+                await _Check(work, self._bases).run()
 
 
 class _Check:
     """A check at work."""
 
-    def __init__(self, work: Inspection) -> None:
+    def __init__(self, work: Inspection, bases: BaseSource) -> None:
         self._work = work
+        self._bases = bases
         self._reader = work.reader
         self._status = work.status
 
@@ -82,6 +89,7 @@ class _Check:
         store, repair = self._work.store, self._status.repair
         mended = False
         comparison = await self._read_both(chain_id, doubted=doubted)
+        self._status.unproven += comparison.unproven
         if not comparison.damages:
             return
         for _ in range(TRIES):
@@ -90,14 +98,17 @@ class _Check:
             if mended or not repair:
                 break
         else:
-            comparison = await store.write(partial(compare_and_mend, chain_id=chain_id, doubted=doubted))
+            base = await self._base_of(chain_id)
+            comparison = await store.write(partial(compare_and_mend, chain_id=chain_id, base=base, doubted=doubted))
             mended = True
         for damage in comparison.damages:
             await self._work.note(damage, FROM_LOG if mended and damage.can_be_mended else None)
 
     async def _read_both(self, chain_id: bytes, *, doubted: bool) -> Comparison:
+        base = await self._base_of(chain_id)
+
         def begin(connection: sqlite3.Connection) -> Comparison:
-            return Comparison(connection, chain_id, doubted)
+            return Comparison(connection, chain_id, doubted, base)
 
         comparison = await self._reader.read(begin)
         steps = comparison.steps()
@@ -111,6 +122,10 @@ class _Check:
         self._status.rows += total
         await self._work.pace(total)
         return comparison
+
+    async def _base_of(self, chain_id: bytes) -> Base | None:
+        chain = await self._reader.read(partial(readable_chain, chain_id=chain_id))
+        return await self._bases.base_of(chain_id, chain.head if chain else None)
 
     async def _sweep_pointers(self) -> None:
         at: sweeps.Key | None = sweeps.FIRST

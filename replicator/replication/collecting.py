@@ -86,7 +86,7 @@ class Collector:
 
     # ---- from outside
 
-    def status(self) -> CheckpointStatus:
+    def checkpoint_status(self) -> CheckpointStatus:
         """How it stands."""
         newest = self._newest
         return CheckpointStatus(
@@ -116,7 +116,7 @@ class Collector:
         await demand.done.wait()
         if demand.error is not None:
             raise UnavailableError(demand.error)
-        return self.status()
+        return self.checkpoint_status()
 
     async def run(self) -> None:
         """Look after the log until cancelled."""
@@ -162,6 +162,7 @@ class Collector:
         rounds = await self._rounds()
         if rounds and rounds[0].in_force:
             await self._collect(rounds[0].context)
+            await self._size.measure(rounds[-1].position)
         if rounds and (is_new or self._litter):
             await self._clean(rounds)
 
@@ -323,6 +324,26 @@ class Collector:
 
     async def _heads_of(self, chain_ids: Sequence[bytes]) -> list[Head]:
         return await self._store.read(partial(catalog.are_saved, chain_ids=chain_ids))
+
+
+class NoCollector:
+    """Of a node that has nowhere to keep checkpoints, and so keeps its log whole. As `Collector`."""
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """There are none."""
+        return CheckpointStatus()
+
+    def wanted(self) -> None:
+        """Nobody hears it."""
+
+    async def checkpoint_now(self) -> CheckpointStatus:
+        """Raises UnavailableError."""
+        await trio.lowlevel.checkpoint()
+        raise UnavailableError("this node has nowhere to keep checkpoints")
+
+    async def run(self) -> None:
+        """Do nothing, until cancelled."""
+        await trio.sleep_forever()
 
 
 @asynccontextmanager

@@ -20,7 +20,6 @@ from protocol.codec import ProtocolError
 from protocol.commands import (
     Ack,
     Command,
-    Done,
     Dropped,
     EntryCommand,
     FetchGuid,
@@ -51,6 +50,7 @@ from replicator.errors import DiskFullError, FolderNotFoundError, MailError, Una
 from replicator.replication import comparison, content, snapshots
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.circles import Forwarded
+from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.feeds import Feeds
@@ -131,6 +131,7 @@ class Coordinator:
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
+        self.collector = Collector(store, archive, self.settling, config.log, environment) if archive else NoCollector()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
@@ -159,6 +160,7 @@ class Coordinator:
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
             nursery.start_soon(self._begin_log)
+            nursery.start_soon(self.collector.run)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self._complete.wait()
@@ -342,9 +344,9 @@ class Coordinator:
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
             case Log(context):
-                is_here = self.feeds.on(link).shipper.asked(command)
+                reply = self.feeds.on(link).shipper.asked(command)
                 self._holds(link.sid, context)
-                return Done() if is_here else self._too_old(context)
+                return reply
             case Who():
                 return await self.mastership.answer_who(command)
             case MasterMove():
@@ -362,11 +364,6 @@ class Coordinator:
                     return Refused(RefusalCode.UNSUPPORTED, text)
                 replies = [await self.perform(operation, link) for operation in operations]
                 return replies[0] if len(replies) == 1 else _joined(replies)
-
-    def _too_old(self, context: Iterable[Dot]) -> Refused:
-        has = {dot.origin: dot.seq for dot in context}
-        begins = next(Dot(origin, seq) for origin, seq in self.store.collected.items() if has.get(origin, 0) < seq)
-        return Refused(RefusalCode.TOO_OLD, f"the log begins after {begins.origin}:{begins.seq}; use SYNC")
 
     async def _catch_up(self, key: MailboxKey) -> None:
         await self.joiner.catch_up(key)
@@ -411,6 +408,8 @@ class Coordinator:
         self.feeds.ask_again()
 
     def _note_commit(self, commit: Commit) -> None:
+        if commit.adopted:
+            self.collector.wanted()
         if commit.applied:
             self._committed.set()
             self._committed = trio.Event()

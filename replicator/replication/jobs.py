@@ -23,7 +23,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
     def job_for(options: TaskOptions) -> Job:
         match options:
             case CheckOptions():
-                return Check(options, store, environment, coordinator.fetch_content)
+                return Check(options, store, environment, coordinator.fetch_content, coordinator.bases)
             case ScrubOptions():
                 return Scrub(options, store, environment, coordinator.fetch_content)
             case ResyncOptions():

@@ -17,7 +17,7 @@ from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
-from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import reading, schema
 from replicator.store.chain import Chain
 from replicator.store.damage import REMEDY, DatabaseDamagedError
@@ -79,6 +79,7 @@ class Report:
             mailboxes=len(counts.mailboxes),
             mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
             log_entries=counts.log_entries,
+            checkpoint=coordinator.collector.checkpoint_status(),
             transfer_done=coordinator.taken_over[0],
             transfer_total=coordinator.taken_over[1],
             texts_lacking=coordinator.filler.lacking,
@@ -121,12 +122,14 @@ class Report:
         """Refresh the metrics until cancelled."""
         while True:
             with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
-                _, waiting = await self._store.read(reading.log_counts)
+                entries, waiting = await self._store.read(reading.log_counts)
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
                     await self._links(), waiting=waiting, mastered=mastered, copies=copies, info=self._info()
                 )
+                checkpoint = self._coordinator.collector.checkpoint_status()
+                self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
             await trio.sleep(interval_s)
 
     def _info(self) -> dict[str, str]:
@@ -215,6 +218,16 @@ class _Metrics:
             "mailboxes_mastered",
             "What this node is master of: mailboxes and folder trees, or as `mastership.scope` groups them.",
         )
+        self._kept = gauge("log_kept_entries", "Entries that are in the log now.")
+        self._kept_bytes = gauge("log_kept_bytes", "Their size, without message texts: `log.max_size` limits it.")
+        self._checkpoint_age = gauge(
+            "checkpoint_age_seconds", "Time since the last manifest of checkpoints was written; NaN if there is none."
+        )
+        self._pending = gauge(
+            "checkpoint_waits_for_nodes",
+            "Nodes that have not settled what the last checkpoints show: for them the log before these is kept.",
+        )
+        self._failing = gauge("checkpoints_failing", "1 while no checkpoints can be written, 0 otherwise.")
         self._info = Info("replicator", "The node, its version, its root, and the term of that.", registry=registry)
         self._logged = counter("log_entries_total", "Entries written to the log, of this node and of others.")
         self._applied = counter("applied_entries_total", "Log entries applied: what they did is shown.")
@@ -243,6 +256,15 @@ class _Metrics:
             self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
             self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+    def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
+        """As log and checkpoints are now."""
+        made_ms = checkpoint.made_ms
+        self._kept.set(entries)
+        self._kept_bytes.set(checkpoint.log_bytes)
+        self._checkpoint_age.set(_or_nan(None if made_ms is None else max(0, now_ms - made_ms) / 1000))
+        self._pending.set(len(checkpoint.waits_for))
+        self._failing.set(checkpoint.error is not None)
 
 
 def _or_nan(value: float | None) -> float:

@@ -17,7 +17,7 @@ from functools import partial
 import trio
 
 from protocol.codec import ProtocolError
-from protocol.commands import Ack, EntryCommand, Log, Remote
+from protocol.commands import Ack, Done, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
@@ -53,22 +53,24 @@ class Shipper:
         self._restart = trio.CancelScope()
         self._changed = trio.Event()
 
-    def asked(self, log: Log) -> bool:
-        """The peer says what it has, and wants the rest, also what it may have lost on the way. False: that is gone.
+    def asked(self, log: Log) -> Done | Refused:
+        """The peer says what it has, and wants the rest, also what it may have lost on the way. Refused: that is gone.
 
         ACKs that it sent after that may have been read before. Raises ProtocolError for what cannot be there.
         """
         check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}
-        self.has_context = all(has.get(origin, 0) >= seq for origin, seq in self._store.collected.items())
-        if not self.has_context:
-            return False
+        gone = [Dot(origin, seq) for origin, seq in self._store.collected.items() if has.get(origin, 0) < seq]
+        self.has_context = not gone
+        if gone:
+            text = f"the log begins after {gone[0].origin}:{gone[0].seq}; use SYNC"
+            return Refused(RefusalCode.TOO_OLD, text)
         self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
         self._sent = {}
         if log.inline:
             self._inline_until = trio.current_time() + INLINE_S
         self.start_again()
-        return True
+        return Done()
 
     def acked(self, ack: Ack) -> None:
         """More is on the peer's disk. Raises ProtocolError."""

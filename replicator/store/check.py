@@ -72,6 +72,11 @@ def stored_chain(connection: sqlite3.Connection, chain_id: bytes) -> Columns | N
     return row
 
 
+def readable_chain(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
+    """The chain as its row has it, if that makes sense."""
+    return _readable(stored_chain(connection, chain_id))
+
+
 def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> list[bytes]:
     """A slice of all mailboxes and trees, by id; None: the first one."""
     above = LOWEST if after is None else after

@@ -55,7 +55,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
             tasks = tasks_of(mail._store, mail._coordinator, mail._environment)
             nursery.start_soon(tasks.run)
             users = Names("alice", "bob", "ann@example.org")
-            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, tasks)
+            services = HttpServices("dc1", mail, report, users, CollectorRegistry(), report, report, tasks)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])

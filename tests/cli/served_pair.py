@@ -44,8 +44,9 @@ def served_pair(directory: Path) -> Iterator[ServedPair]:
             node, ended = nodes["dc1"], trio.Event()
             tasks = tasks_of(node.store, node.coordinator, node.store._environment)
             nursery.start_soon(tasks.run)
+            users, coordinator = Names("alice", "bob"), node.coordinator
             services = HttpServices(
-                "dc1", node.mail, node.report, Names("alice", "bob"), node.registry, node.coordinator.mover, tasks
+                "dc1", node.mail, node.report, users, node.registry, coordinator.mover, coordinator.collector, tasks
             )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])

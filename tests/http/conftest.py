@@ -36,6 +36,7 @@ def services(mail: HookedMail, report: FixedReport) -> HttpServices:
         users=users,
         registry=registry,
         masters=report,
+        checkpoints=report,
         tasks=FixedJobs().tasks(),
         metrics=HttpMetrics(registry),
         clock_ms=lambda: 784_111_777_000,

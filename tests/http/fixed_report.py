@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
-from replicator.status import LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 
 UIDVALIDITY = 77
 
@@ -27,6 +28,9 @@ class FixedReport:
     copies_reachable: int = 3
     when_short: str = "proceed"
     is_lag_known: bool = True
+    checkpoint: CheckpointStatus = field(
+        default_factory=partial(CheckpointStatus, 80_000, 4, waits_for=("dc2",), log_bytes=4096)
+    )
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
@@ -47,6 +51,7 @@ class FixedReport:
             mailboxes=self.mailboxes_total,
             mastered=1,
             log_entries=self.log_entries,
+            checkpoint=self.checkpoint_status(),
             transfer_done=0,
             transfer_total=0,
             texts_lacking=0,
@@ -58,6 +63,15 @@ class FixedReport:
             copies_reachable=self.copies_reachable,
             links=(up, down),
         )
+
+    async def checkpoint_now(self) -> CheckpointStatus:
+        if self.checkpoint.error is not None:
+            raise UnavailableError(self.checkpoint.error)
+        self.checkpoint = replace(self.checkpoint, saved=3, saved_bytes=2048)
+        return self.checkpoint
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        return self.checkpoint
 
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         rows = [

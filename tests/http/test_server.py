@@ -79,7 +79,7 @@ def test_any_bytes_are_survived(data: bytes, head: bytes) -> None:
     async def scenario() -> None:
         async with one_node(Path(directory)) as mail:
             report, tasks = FixedReport(), FixedJobs().tasks()
-            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report, tasks)
+            services = HttpServices("dc1", mail, report, Names("alice"), CollectorRegistry(), report, report, tasks)
             await survive(services)
 
     async def survive(services: HttpServices) -> None:

@@ -22,6 +22,7 @@ from replicator.config import (
     Config,
     ConflictConfig,
     DurabilityConfig,
+    LogConfig,
     MastershipConfig,
     PeerConfig,
     UidConflict,
@@ -30,6 +31,7 @@ from replicator.config import (
 )
 from replicator.environment import Environment
 from replicator.mailstore import Folder, NewMessage
+from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
@@ -131,6 +133,7 @@ class Cluster:
         self.durability = durability
         self.conflict = ConflictConfig()
         self.shares_objects = False
+        self.log = LogConfig()
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
@@ -154,6 +157,7 @@ class Cluster:
             mastership=self.mastership,
             conflict=self.conflict,
             checkpoint=replace(defaults.checkpoint, shared=self.shares_objects),
+            log=self.log,
         )
 
     def data(self, sid: str) -> Path:
@@ -217,7 +221,10 @@ class Cluster:
         try:
             with scope:
                 async with Store.open(path, environment.new_origin(sid), environment) as store:
-                    coordinator = Coordinator(config, store, environment, lambda peer: self._dial(sid, peer.id))
+                    archive = archive_of(config, environment)
+                    coordinator = Coordinator(
+                        config, store, environment, lambda peer: self._dial(sid, peer.id), archive=archive
+                    )
                     mail, registry = ClusterMail(store, coordinator, environment), CollectorRegistry()
                     report = Report(coordinator, store, environment, registry)
                     self.nodes[sid] = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
@@ -255,6 +262,7 @@ async def cluster(
     when_short: WhenShort = WhenShort.PROCEED,
     uid: UidConflict = UidConflict.RENUMBER,
     shares_objects: bool = False,
+    log: LogConfig | None = None,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
@@ -263,7 +271,7 @@ async def cluster(
     """
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
-        made.conflict = ConflictConfig(uid)
+        made.conflict, made.log = ConflictConfig(uid), log or LogConfig()
         made.shares_objects = shares_objects
         await made.start(*start)
         await made.linked()

@@ -18,7 +18,6 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.objects import ObjectStore
-from replicator.replication.collecting import Collector
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import CopyOperation, Operation
 from replicator.replication.report import Report
@@ -249,9 +248,6 @@ class Machine:
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
                         self._network.accepting[self.sid] = self._accept
                         nursery.start_soon(coordinator.run)
-                        if archive is not None:
-                            collector = Collector(store, archive, coordinator.settling, config.log, environment)
-                            nursery.start_soon(collector.run)
                         task_status.started()
         except* Exception:
             if not owner.is_dead:

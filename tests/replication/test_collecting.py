@@ -1,0 +1,171 @@
+"""Clusters whose nodes write checkpoints and forget their logs."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.config import LogConfig
+from replicator.replication.collecting import Collector
+from replicator.replication.jobs import tasks_of
+from replicator.status import CheckpointStatus
+from replicator.store import reading
+from replicator.tasks import CheckOptions
+from tests.replication.cluster import Node, cluster
+
+SAID_S = 45.0  # what is settled is said every ten seconds, passed on, and looked at every ten
+
+
+async def log_entries(node: Node) -> int:
+    return (await node.store.read(reading.log_counts))[0]
+
+
+async def checkpoint(node: Node) -> CheckpointStatus:
+    return await node.coordinator.collector.checkpoint_now()
+
+
+async def check(node: Node) -> None:
+    """Nothing is wrong, and everything can be proven."""
+    tasks = tasks_of(node.store, node.coordinator, node.coordinator.connections._environment)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        tasks.start(CheckOptions())
+        await tasks.wait("check")
+        status = tasks.status("check")
+        nursery.cancel_scope.cancel()
+    assert status is not None
+    assert (status.error, getattr(status, "damage", None), getattr(status, "unproven", None)) == (None, {}, 0)
+
+
+async def test_entries_go_when_all_nodes_show_what_they_did(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number, sid in enumerate(nodes.sids):
+            await nodes[sid].save(f"text {number}")
+        before = await nodes.converged()
+        await trio.sleep(SAID_S)
+        for node in nodes.all():
+            assert (await checkpoint(node)).in_force
+            assert await log_entries(node) == 0
+            await check(node)
+        assert await nodes.converged() == before
+        await nodes["dc2"].flag(1)
+        await nodes["dc3"].save("one more")
+        await nodes.converged()
+        for node in nodes.all():
+            assert await log_entries(node) == 2
+            await check(node)
+
+
+async def test_the_log_waits_for_a_node_that_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("all have it")
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        await nodes.stop("dc3")
+        await nodes.linked(["dc1", "dc2"])
+        await nodes["dc1"].save("two have it")
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        status = await checkpoint(nodes["dc1"])
+        assert (status.in_force, status.waits_for) == (False, ("dc3",))
+        assert await log_entries(nodes["dc1"]) == 3
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        assert nodes["dc1"].coordinator.collector.checkpoint_status().in_force
+        assert await log_entries(nodes["dc1"]) == 0
+
+
+async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0)) as nodes:
+        await nodes["dc3"].save("all have it")
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        await nodes.stop("dc3")
+        await nodes.linked(["dc1", "dc2"])
+        for number in range(5):
+            await nodes["dc1"].save(f"two have it {number}")
+        await nodes["dc2"].expunge(1)
+        with caplog.at_level(logging.WARNING):
+            await trio.sleep(20_000)
+        assert "`log.keep`: it is cut short although dc3" in caplog.text
+        assert await log_entries(nodes["dc1"]) == 0
+        for link in (await nodes["dc1"].report.node_status()).links:
+            if link.peer == "dc3":
+                assert (link.lag_entries, link.lag_bytes, link.lag_s) == (6, None, None)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        assert sorted((await nodes["dc3"].texts()).values()) == [f"two have it {number}" for number in range(5)]
+        await nodes["dc3"].save("it takes mail again")
+        await nodes.converged()
+        for node in nodes.all():
+            await check(node)
+
+
+async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in range(5):
+            await nodes["dc1"].save(f"before {number}")
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        for node in nodes.all():
+            assert (await checkpoint(node)).in_force
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await nodes["dc1"].save("here")
+        await nodes["dc3"].save("there")
+        await nodes["dc3"].flag(2)
+        await trio.sleep(4000)
+        assert not nodes["dc1"].coordinator.collector.checkpoint_status().in_force
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        texts = sorted((await nodes["dc2"].texts()).values())
+        assert texts == [*(f"before {number}" for number in range(5)), "here", "there"]
+        for node in nodes.all():
+            await check(node)
+        await trio.sleep(4000)
+        assert [await log_entries(node) for node in nodes.all()] == [0, 0, 0]
+
+
+async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is slow: what is on its way to it is less than what leaves the log by a limit."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc1", "dc2").bytes_per_s = 300_000
+        for number in range(60):
+            await nodes["dc1"].save(f"{number} " + "x" * 100_000)
+        collector = nodes["dc1"].coordinator.collector
+        assert isinstance(collector, Collector)
+        collector._limits = LogConfig(max_size_bytes=1)
+        with caplog.at_level(logging.WARNING):
+            await checkpoint(nodes["dc1"])
+            assert await log_entries(nodes["dc1"]) == 0
+            assert len(await nodes["dc2"].texts()) < 40
+            nodes.network.road("dc1", "dc2").bytes_per_s = None
+            await nodes.converged()
+        assert "dc2 lacks entries that are not in the log any more" in caplog.text
+        assert len(await nodes["dc2"].texts()) == 61
+
+
+async def test_no_store_keeps_a_node_from_serving(tmp_path: Path, autojump_clock: MockClock) -> None:
+    (tmp_path / "checkpoints").write_text("no directory")
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await trio.sleep(30)
+        for node in nodes.all():
+            status = (await node.report.node_status()).checkpoint
+            assert "checkpoints" in (status.error or "")
+            assert await log_entries(node) == 2
+            await check(node)

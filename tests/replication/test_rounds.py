@@ -1,0 +1,399 @@
+"""Rounds of checkpoints at one node: what they leave, whatever interrupts them."""
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Context
+from replicator.config import LogConfig
+from replicator.environment import Environment
+from replicator.errors import UnavailableError
+from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
+from replicator.replication.bases import Bases
+from replicator.replication.checking import Check
+from replicator.replication.collecting import Collector
+from replicator.store import catalog, reading
+from replicator.store.archive import Archive
+from replicator.store.chain import Chain
+from replicator.store.checkpoint import Home, checkpoint_name
+from replicator.store.store import Store
+from replicator.tasks import CheckOptions, CheckStatus
+from tests.replication.cluster import virtual_environment
+from tests.store.consistency import check_file
+from tests.store.harness import INBOX, WORK, creating, expunging, flagging, save
+
+HOME = Home("mail", "dc1")
+LIMITS = LogConfig(keep_s=7 * 86_400.0, max_size_bytes=1 << 30)
+
+
+class CrashError(BaseException):
+    """The node ends, without anything that it would still do."""
+
+
+class Cluster:
+    """What the other nodes have settled: everything, or nothing."""
+
+    def __init__(self) -> None:
+        self.away: list[str] = []
+
+    def lacking(self, _: Context) -> Sequence[str]:
+        return self.away
+
+
+class FragileStore(ObjectStore):
+    """Ends the node at one of its steps, or fails as long as it `fails`."""
+
+    def __init__(self, url: str, environment: Environment) -> None:
+        super().__init__(url, environment)
+        self.fails = False
+        self.steps = 0
+        self.crash_at = 1 << 30
+
+    def step(self) -> None:
+        if self.fails:
+            raise ObjectStoreError(f"{self._url}: it fails; wait")
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise CrashError
+
+    async def put(self, name: str, data: Iterable[bytes]) -> None:
+        self.step()
+        await super().put(name, data)
+        self.step()
+
+    async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        self.step()
+        async for info in super().list(prefix):
+            yield info
+
+    async def delete(self, names: Sequence[str]) -> None:
+        self.step()
+        await super().delete(names)
+        self.step()
+
+
+class Running:
+    """A store and its collector, whose task runs in the background."""
+
+    def __init__(self, store: Store, objects: ObjectStore, environment: Environment, cluster: Cluster) -> None:
+        self.store, self.environment, self.cluster = store, environment, cluster
+        self.archive = Archive(objects, HOME)
+        self.collector = Collector(store, self.archive, cluster, LIMITS, environment)
+        self.bases = Bases(store, self.archive, environment.run_in_thread)
+
+    async def check(self) -> CheckStatus:
+        async def fetch(_: bytes) -> None:
+            await trio.lowlevel.checkpoint()
+
+        job = Check(CheckOptions(repair=False), self.store, self.environment, fetch, self.bases)
+        await job.run()
+        return job.status
+
+    async def is_sound(self, unproven: int = 0) -> None:
+        status = await self.check()
+        assert (status.damage, status.unproven) == ({}, unproven)
+
+    async def log_entries(self) -> int:
+        return (await self.store.read(reading.log_counts))[0]
+
+    async def objects(self) -> set[str]:
+        return {name async for name in self.archive.saved()} | set(await self.archive.manifests())
+
+    async def listed(self) -> set[str]:
+        """What should be there: a manifest in force, and what it lists."""
+        (only,) = await self.store.read(catalog.rounds)
+        assert only.in_force
+        heads = await self.store.read(lambda reader: list(catalog.heads_in(reader, only.number)))
+        newest = await self.archive.newest("dc1")
+        assert newest is not None
+        assert newest.made_ms == only.made_ms
+        assert [head async for head in self.archive.heads(newest)] == heads
+        return {newest.name, *(checkpoint_name(HOME, head) for head in heads)}
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, clock: MockClock, objects: ObjectStore | None = None, cluster: Cluster | None = None, run: str = "1"
+) -> AsyncIterator[Running]:
+    environment = virtual_environment(clock, run)
+    objects = objects or ObjectStore((tmp_path / "objects").as_uri(), environment)
+    async with Store.open(tmp_path / "node.db", f"dc1.{run}", environment) as store, trio.open_nursery() as nursery:
+        made = Running(store, objects, environment, cluster or Cluster())
+        nursery.start_soon(made.collector.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def change(store: Store, first: int = 1) -> None:
+    if first == 1:
+        await store.write(creating("Work", WORK.mailbox_id))
+    uids = [await save(store, number) for number in range(first, first + 5)]
+    await save(store, first, WORK)
+    await store.write(flagging(uids[0], added=["\\Seen"]))
+    await store.write(expunging(uids[1]))
+
+
+async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        status = await node.collector.checkpoint_now()
+        assert (status.mailboxes, status.saved, status.in_force, status.error) == (3, 3, True, None)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+        await save(node.store, 10)
+        status = await node.collector.checkpoint_now()
+        assert (status.mailboxes, status.saved) == (3, 1)
+        assert await node.objects() == await node.listed()
+        await save(node.store, 11)
+        await node.is_sound()
+        assert await node.log_entries() == 1
+    check_file(tmp_path / "node.db")
+    async with running(tmp_path, autojump_clock, run="2") as node:
+        await node.is_sound()
+        await save(node.store, 12)
+        assert (await node.collector.checkpoint_now()).saved == 1
+        await node.is_sound()
+
+
+async def test_nothing_is_written_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        assert (await node.collector.checkpoint_now()).made_ms is None
+        await change(node.store)
+        first = await node.collector.checkpoint_now()
+        await trio.sleep(80_000)
+        assert await node.collector.checkpoint_now() == first
+
+
+async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await trio.sleep(3590)
+        assert node.collector.checkpoint_status().made_ms is None
+        await trio.sleep(30)
+        first = node.collector.checkpoint_status()
+        assert first.in_force
+        await save(node.store, 10)
+        await trio.sleep(3000)
+        assert node.collector.checkpoint_status().made_ms == first.made_ms
+        await trio.sleep(700)
+        assert (node.collector.checkpoint_status().made_ms or 0) > (first.made_ms or 0)
+        assert await node.log_entries() == 0
+
+
+async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.replication.test_rounds.LIMITS", LogConfig(max_size_bytes=40_000))
+    async with running(tmp_path, autojump_clock) as node:
+        for number in range(20):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert 0 < node.collector.checkpoint_status().log_bytes < 10_000
+        assert await node.log_entries() == 20
+        for number in range(20, 60):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert await node.log_entries() == 0
+    async with running(tmp_path, autojump_clock, run="2") as node:
+        for number in range(60, 120):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+
+
+async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster()
+    cluster.away = ["dc7", "dc9"]
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        status = await node.collector.checkpoint_now()
+        assert (status.in_force, status.waits_for) == (False, ("dc7", "dc9"))
+        entries = await node.log_entries()
+        await trio.sleep(LIMITS.keep_s - 100)
+        assert await node.log_entries() == entries
+        with caplog.at_level(logging.WARNING):
+            await trio.sleep(200)
+        assert "dc7, dc9" in caplog.text
+        assert await node.log_entries() == 0
+        assert node.collector.checkpoint_status().in_force
+        await node.is_sound()
+
+
+async def test_one_pending_manifest_replaces_the_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        in_force = await node.objects()
+        cluster.away = ["dc9"]
+        for first in (10, 20, 30):
+            await change(node.store, first)
+            status = await node.collector.checkpoint_now()
+            assert (status.in_force, status.saved) == (False, 2)
+            now = await node.objects()
+            assert in_force <= now
+            assert len(now - in_force) == 3, "two checkpoints and a manifest"
+            await node.is_sound()
+        cluster.away = []
+        await trio.sleep(20)
+        assert await node.objects() == await node.listed()
+        assert await node.log_entries() == 0
+
+
+async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = virtual_environment(autojump_clock, "objects")
+    objects = FragileStore((tmp_path / "objects").as_uri(), environment)
+    objects.fails = True
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        with pytest.raises(UnavailableError, match="it fails; wait"):
+            await node.collector.checkpoint_now()
+        with caplog.at_level(logging.INFO):
+            await trio.sleep(10_000)
+        assert caplog.text.count("the log is kept whole") <= 1
+        assert "it fails" in (node.collector.checkpoint_status().error or "")
+        assert await node.log_entries() > 0
+        await node.is_sound()
+        objects.fails = False
+        with caplog.at_level(logging.INFO):
+            await trio.sleep(700)
+        assert node.collector.checkpoint_status().error is None
+        assert "written again" in caplog.text
+        assert await node.log_entries() == 0
+
+
+async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: str) -> None:
+    """Nothing is lost, and after a round nothing lies about."""
+    async with running(tmp_path, clock, objects, run=run) as node:
+        await node.is_sound()
+        await save(node.store, 500)
+        status = await node.collector.checkpoint_now()
+        assert (status.in_force, status.error) == (True, None)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+        shown = {chain.id: chain.messages for chain in await node.store.read(partial(all_chains))}
+        assert shown[INBOX.mailbox_id] == 9
+    check_file(tmp_path / "node.db")
+
+
+def all_chains(connection: sqlite3.Connection) -> list[Chain]:
+    return list(reading.chains_of(connection, None))
+
+
+async def interrupted(
+    tmp_path: Path,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    object_step: int = 1 << 30,
+    write: int = 1 << 30,
+) -> bool:
+    """Two rounds, of which the second one is cut short. False: it was not, there are not so many steps."""
+    environment = virtual_environment(clock, "objects")
+    objects = FragileStore((tmp_path / "objects").as_uri(), environment)
+    async with running(tmp_path, clock, objects) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        await change(node.store, 10)
+        objects.crash_at, writes, really_write = objects.steps + object_step, 0, node.store.write
+
+        async def cut(work: object) -> object:
+            nonlocal writes
+            writes += 1
+            if writes == write:
+                raise CrashError
+            return await really_write(work)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(node.store, "write", cut)
+        try:
+            await node.collector._look(is_demanded=True)
+        except CrashError:
+            return True
+        finally:
+            monkeypatch.undo()
+    return False
+
+
+@pytest.mark.parametrize("kind", ["object_step", "write"])
+async def test_a_node_may_end_at_any_step(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for step in range(1, 40):
+        directory = tmp_path / f"{step}"
+        directory.mkdir()
+        if not await interrupted(directory, autojump_clock, monkeypatch, **{kind: step}):
+            assert step > 5
+            return
+        objects = ObjectStore((directory / "objects").as_uri(), virtual_environment(autojump_clock, "again"))
+        await lives_on(directory, autojump_clock, objects, "2")
+    raise AssertionError("there are not that many steps")
+
+
+async def test_a_disk_that_comes_back_from_a_backup(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        with (
+            closing(sqlite3.connect(tmp_path / "node.db")) as source,
+            closing(sqlite3.connect(tmp_path / "old")) as old,
+        ):
+            source.backup(old)
+        await change(node.store, 10)
+        await node.collector.checkpoint_now()
+    for name in ("node.db", "node.db-wal", "node.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "old").rename(tmp_path / "node.db")
+    with caplog.at_level(logging.WARNING):
+        async with running(tmp_path, autojump_clock, run="2") as node:
+            await node.collector.checkpoint_now()
+            assert "not the one that node.db knows" in caplog.text
+            assert await node.objects() == await node.listed()
+            await node.is_sound()
+            await save(node.store, 30)
+            await node.is_sound()
+
+
+async def test_a_checkpoint_that_is_lost_is_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        first = next(name for name in await node.objects() if name.endswith(".mailbox"))
+        await node.archive.delete([first])
+        await node.is_sound(unproven=1)
+        await trio.sleep(30)
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The log says nothing of a mailbox, whose checkpoints are gone: that is no reason to delete it."""
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        while await node.store.write(catalog.forget):
+            pass
+        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        await job.run()
+        assert (job.status.damage, job.status.unproven) == ({}, 3)
+        assert len(await node.store.read(all_chains)) == 3
+
+
+async def _no_text(_: bytes) -> None:
+    await trio.lowlevel.checkpoint()
