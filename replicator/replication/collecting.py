@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +55,10 @@ class Settled(Protocol):
         ...
 
 
+Forget = Callable[[Context], Awaitable[None]]
+"""Deletes what else lies somewhere of the entries up to a context; raises ObjectStoreError."""
+
+
 @dataclass(slots=True)
 class _Demand:
     """Somebody wants a round now."""
@@ -67,13 +71,21 @@ class Collector:
     """One task. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, archive: Archive, settled: Settled, limits: LogConfig, environment: Environment
+        self,
+        store: Store,
+        archive: Archive,
+        settled: Settled,
+        limits: LogConfig,
+        environment: Environment,
+        *,
+        forget: Forget | None = None,
     ) -> None:
         self._store = store
         self._archive = archive
         self._settled = settled
         self._limits = limits
         self._environment = environment
+        self._forget = forget
         self._size = LogSize(store)
         self._demands: list[_Demand] = []
         self._asked = trio.Event()
@@ -305,6 +317,8 @@ class Collector:
             await trio.lowlevel.checkpoint()
         if total:
             log.info("%d entries have left the log", total)
+        if self._forget is not None and (total or self._litter):
+            await self._forget(self._store.collected)
 
     # ---- what nobody needs any more
 

@@ -131,13 +131,17 @@ class Coordinator:
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
-        self.collector = Collector(store, archive, self.settling, config.log, environment) if archive else NoCollector()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
         self.filler = Filler(store, environment, self.fetch_content)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
+        self.collector = (
+            Collector(store, archive, self.settling, config.log, environment, forget=self.remotes.forget)
+            if archive
+            else NoCollector()
+        )
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid

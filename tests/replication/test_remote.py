@@ -219,7 +219,7 @@ async def test_a_node_that_finds_nothing_where_the_others_have_it_gets_it_on_the
 
 async def test_a_store_that_fails_is_left_alone_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
-        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
         blocked = tmp_path / "checkpoints" / "mail"
         blocked.write_bytes(b"a file where a directory is to be")
         await copy_all(nodes)
