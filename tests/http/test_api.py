@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -232,3 +233,11 @@ async def test_nothing_invites_other_origins(client: Conversation) -> None:
     preflight = await get(client, "/api/v1/users/alice/messages", method="OPTIONS")
     assert preflight.status == 405
     assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation, report: FixedReport) -> None:
+    done = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (done.status, done.json["saved"], done.json["waits_for"]) == (200, 3, ["dc2"])
+    report.checkpoint = replace(report.checkpoint, error="the object store is down")
+    failed = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (failed.status, failed.json["detail"]) == (503, "the object store is down")
