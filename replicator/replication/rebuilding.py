@@ -36,6 +36,7 @@ from replicator.tasks import CheckStatus, Finding
 log = logging.getLogger(__name__)
 
 REACH_S = 60.0  # for a source to be reached: links are dialled every 10 s at least
+ALL_REACH_S = 15.0  # then for the other peers
 STUCK_S = 90.0  # without anything new from sources that can be reached: texts are looked for every 30 s
 JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with that
 LOOK_EVERY_S = 1.0
@@ -117,22 +118,36 @@ class Rebuild:
         until = trio.current_time() + REACH_S
         while not (sources := self._sources()):
             why = self._why_none()
-            self._tell(Progress(f"waiting for a peer ({why})"))
+            self._tell(Progress(f"waiting for a peer: {why}"))
             if trio.current_time() > until:
-                raise RebuildError(f"no peer can be reached that has what this node had: {why}")
+                raise RebuildError(
+                    f"no peer can be reached that has what this node had: {why}; start one, and try again"
+                )
             await trio.sleep(LOOK_EVERY_S)
         self._met |= {link.sid for link in sources}
         return sources
 
+    async def _linked(self) -> None:
+        """Return when there is a link to each peer."""
+        while any(state.link is None for state in self._coordinator.connections.peers.values()):
+            self._tell(Progress(f"waiting for other peers: {self._why_none()}"))
+            await trio.sleep(LOOK_EVERY_S)
+
     def _why_none(self) -> str:
+        """What keeps peers from being sources."""
         reasons = []
         for sid, state in self._coordinator.connections.peers.items():
-            why = "it is being rebuilt itself" if state.link is not None else state.error or "no answer yet"
-            reasons.append(f"{sid}: {why}")
+            if state.link is None:
+                reasons.append(f"{sid}: {state.error or 'no answer yet'}")
+            elif REBUILDING in state.link.hello.capabilities:
+                reasons.append(f"{sid}: it is being rebuilt itself")
         return "; ".join(reasons) or "there is no [[peer]] in the configuration"
 
     async def _follow(self) -> None:
         """Return when each mailbox has been equal to each source's, or nothing comes any more. Raises RebuildError."""
+        await self._reached()
+        with trio.move_on_after(ALL_REACH_S):
+            await self._linked()
         watch = _Watch()
         while True:
             sources = await self._reached()
