@@ -20,6 +20,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import reading, schema
 from replicator.store.chain import Chain
+from replicator.store.content import lacking_count
 from replicator.store.damage import REMEDY, DatabaseDamagedError
 from replicator.store.reading import FolderRecord, Lag, MailboxKey
 from replicator.store.store import Store
@@ -37,6 +38,7 @@ class _Counts:
 
     log_entries: int
     waiting: int
+    texts_lacking: int
     mailboxes: list[MailboxKey]
     digest: int
 
@@ -82,7 +84,7 @@ class Report:
             checkpoint=coordinator.collector.checkpoint_status(),
             transfer_done=coordinator.taken_over[0],
             transfer_total=coordinator.taken_over[1],
-            texts_lacking=coordinator.filler.lacking,
+            texts_lacking=counts.texts_lacking,
             waiting_entries=counts.waiting,
             unsettled=coordinator.settling.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
@@ -280,7 +282,7 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
         digest = rows.add(digest, int.from_bytes(chain.digest()))
         if chain.uidvalidity:
             mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
-    return _Counts(entries, waiting, mailboxes, digest)
+    return _Counts(entries, waiting, lacking_count(reader), mailboxes, digest)
 
 
 def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:

@@ -188,6 +188,7 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await nodes.start("dc2")
         await nodes.linked()
         await logs_agree(nodes)
+        assert (await nodes["dc2"].report.node_status()).texts_lacking == 1  # from the moment that its message is shown
         await trio.sleep(2 * filling.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         if comes:
