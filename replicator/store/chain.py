@@ -8,8 +8,8 @@ from typing import cast
 
 import msgpack
 
-from protocol.values import Dot
-from replicator.store.rows import unpacked_map
+from protocol.values import UID_MAX, Dot
+from replicator.store.rows import UnreadableError, unpacked_map
 from resync import row as rows
 
 
@@ -56,6 +56,8 @@ _COLUMNS = (
     "id, user, uidvalidity, uidnext, highestmodseq, head_origin, head_seq, context,"
     " messages, unseen, size_bytes, fingerprint, risen"
 )
+_NAME = "a mailbox's row"
+_NUMBER_MAX = 1 << 62  # far above what any counter reaches, and room below SQLite's largest to count on
 SELECT = f"SELECT {_COLUMNS} FROM chain"  # noqa: S608 - the columns are constants
 
 
@@ -70,20 +72,41 @@ def from_row(row: tuple[object, ...]) -> Chain:
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
-    return Chain(
+    if not isinstance(total, bytes):
+        raise UnreadableError(_NAME)
+    chain = Chain(
         cast("bytes", chain_id),
         cast("str", user),
         cast("int", uidvalidity),
         cast("int", uidnext),
         cast("int", highestmodseq),
-        None if origin is None else Dot(cast("str", origin), cast("int", seq)),
-        cast("dict[str, int]", unpacked_map(context, "a mailbox's row")),
+        None if origin is None and seq is None else Dot(cast("str", origin), cast("int", seq)),
+        cast("dict[str, int]", unpacked_map(context, _NAME)),
         cast("int", messages),
         cast("int", unseen),
         cast("int", size),
-        int.from_bytes(cast("bytes", total)),
+        int.from_bytes(total),
         cast("int", risen),
     )
+    if not _can_be(chain):
+        raise UnreadableError(_NAME)
+    return chain
+
+
+def _can_be(chain: Chain) -> bool:
+    """Whether the numbers are such as a chain can have: nothing is numbered from others."""
+    counted = (chain.highestmodseq, chain.messages, chain.unseen, chain.size_bytes)
+    of_uids = (chain.uidvalidity, chain.uidnext, chain.risen)
+    if not all(_is_within(number, 0, _NUMBER_MAX) for number in counted):
+        return False
+    if not all(_is_within(number, 0, UID_MAX) for number in of_uids):
+        return False
+    return chain.head is None or ("." in str(chain.head.origin) and _is_within(chain.head.seq, 1, _NUMBER_MAX))
+
+
+def _is_within(value: object, low: int, high: int) -> bool:
+    """Columns may hold anything."""
+    return isinstance(value, int) and low <= value <= high
 
 
 def save(connection: sqlite3.Connection, chain: Chain) -> None:

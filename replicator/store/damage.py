@@ -27,6 +27,17 @@ _LARGE = {
     "content": ("id", "hash"),
 }
 
+# What no row has, where nothing could mend it.
+_NEVER = {
+    "origin": (
+        "name NOT LIKE '_%._%'",
+        "seq NOT BETWEEN 0 AND 1 << 62",
+        "collected NOT BETWEEN 0 AND seq",
+        "offset_bytes NOT BETWEEN 0 AND 1 << 62",
+    ),
+    "sqlite_sequence": ("typeof(name) <> 'text'", "typeof(seq) <> 'integer'"),  # SQLite's own: its columns have no type
+}
+
 
 class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
     """What was asked for cannot be had, because a part of the database is damaged.
@@ -64,7 +75,9 @@ class Damage:
 def is_damage(error: Exception) -> bool:
     """Whether SQLite says that what it reads is no database, or one that cannot be."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return isinstance(error, sqlite3.Error) and code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    is_no_text = isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
+    is_broken = isinstance(error, sqlite3.Error) and code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    return is_broken or is_no_text
 
 
 def check_file(path: Path) -> None:
@@ -85,5 +98,17 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
                     connection.execute(f"SELECT {order} FROM {name} ORDER BY {keys} LIMIT 1").fetchall()  # noqa: S608 - constants
         else:
             found = connection.execute(f"PRAGMA quick_check({name})").fetchone()[0]
+            if found == "ok" and connection.execute(_senseless(connection, name)).fetchone():
+                found = "a row makes no sense"
             if found != "ok":
                 raise DatabaseDamagedError(f"{path}: the database is damaged: table {name}: {found}")
+
+
+def _senseless(connection: sqlite3.Connection, table: str) -> str:
+    """A query for rows with a value of another type than its column's: SQLite lets columns hold anything."""
+    wrong = list(_NEVER.get(table, ()))
+    for _, column, kind, is_needed, _, is_key in connection.execute(f"PRAGMA table_info({table})"):
+        types = f"'{kind.lower()}'" if is_needed or is_key else f"'{kind.lower()}', 'null'"
+        if kind:
+            wrong.append(f"typeof({column}) NOT IN ({types})")
+    return f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1"  # noqa: S608 - constants

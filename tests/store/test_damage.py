@@ -4,6 +4,7 @@ import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,27 @@ async def test_a_file_that_is_no_whole_database_is_refused(tmp_path: Path, harm:
 async def test_what_heads_and_contexts_are_read_from_must_be_whole(tmp_path: Path, tree: str) -> None:
     path = await a_full_store(tmp_path)
     overwrite(path, leaves_of(path, tree)[-1])
+    await refused(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "origin SET name = 'dc1'",
+        "origin SET seq = 'x'",
+        "origin SET seq = -1",
+        "origin SET collected = seq + 1",
+        "origin SET offset_bytes = x'00'",
+        "origin SET name = CAST(x'ff2e41' AS TEXT)",
+        "sqlite_sequence SET seq = 'x'",
+        "chain SET head_seq = 'x'",
+        "chain SET context = 7",
+    ],
+)
+async def test_rows_that_nothing_can_be_numbered_from_are_refused(tmp_path: Path, change: str) -> None:
+    path = await a_full_store(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        assert connection.execute(f"UPDATE {change}").rowcount
     await refused(path)
 
 
