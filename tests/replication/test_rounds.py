@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import pytest
 import trio
 from trio.testing import MockClock
@@ -397,3 +398,19 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
 
 async def _no_text(_: bytes) -> None:
     await trio.lowlevel.checkpoint()
+
+
+async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A mailbox that another node's checkpoint or SYNC has brought may have seen more than this node's log."""
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        ahead = msgpack.packb({"dc1.1": 99, "dc7.1": 5})
+        await node.store.write(
+            lambda tx: tx.connection.execute("UPDATE chain SET context = ? WHERE id = ?", (ahead, WORK.mailbox_id))
+        )
+        node.cluster.away = ["dc9"]
+        await node.collector.checkpoint_now()
+        (pending,) = await node.store.read(catalog.rounds)
+        assert (pending.covered["dc7.1"], pending.covered["dc1.1"]) == (5, 99)

@@ -3,13 +3,14 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot, covers
-from replicator.store import branches, catalog, collecting, reading
+from replicator.store import branches, catalog, collecting, reading, schema
 from replicator.store.catalog import Round
 from replicator.store.check import Comparison, chain_ids, exhausted
 from replicator.store.checkpoint import CheckpointReader, state_of
@@ -18,8 +19,11 @@ from replicator.store.past import Base, base_for, past_at
 from replicator.store.proof import log_lacks
 from replicator.store.reading import MailboxKey
 from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
+from replicator.store.writer import _last_time
+from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
 from tests.store import consistency
+from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
 from tests.store.test_branches import Watched, World
 
@@ -197,3 +201,58 @@ def test_in_long_histories_much_is_forgotten(seed: int) -> None:
     for one in world.all:
         assert world.forgetful(one).keeper.damages() == []
         one.node.connection.close()
+
+
+def test_what_waits_stays_and_all_of_its_origin_after_it() -> None:
+    node, *others = (MemoryNode(f"dc{number}.a") for number in (1, 2, 3))
+    for number, other in enumerate(others):
+        other.write(saving(b"text", guid(number)))
+        other.write(saving(b"text", guid(number + 10), WORK))
+    for other in others:  # both begin the same mailboxes: what comes second waits
+        for item in other.log():
+            node.take(item)
+    gone = node.write(partial(collecting.collect, upto={"dc2.a": 2, "dc3.a": 2}))
+    assert gone.entries == 2
+    assert reading.log_collected(node.connection) == {"dc2.a": 2}
+    assert reading.log_counts(node.connection) == (2, 2)
+    node.connection.close()
+
+
+def test_only_so_many_go_at_once() -> None:
+    node = MemoryNode("dc1.a")
+    for number in range(10):
+        node.write(saving(b"text", guid(number)))
+    upto = collecting.settled(node.connection)
+    some = (node.write(partial(collecting.collect, upto=upto, max_entries=4)).entries for _ in range(4))
+    assert list(some) == [4, 4, 2, 0]
+    assert reading.log_end(node.connection) == 10, "positions go on"
+
+
+def test_stamps_go_on_above_those_that_have_gone(tmp_path: Path) -> None:
+    path, node = tmp_path / "node.db", MemoryNode("dc1.a", now_ms=5_000_000)
+    node.write(saving(b"text", guid(1)))
+    node.write(partial(collecting.collect, upto={"dc1.a": 1}))
+    writer = schema.open_writer(path)
+    node.connection.backup(writer)
+    assert _last_time(writer) >> COUNTER_BITS == 5_000_000
+    writer.close()
+
+
+def test_branches_below_a_base_are_not_said_to_be_known() -> None:
+    """One that begins before the checkpoint: the log cannot tell what only it has."""
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    node.write(saving(b"text", guid(1)))
+    other.take(node.log()[0])
+    other.write(saving(b"text", guid(2)))
+    node.write(saving(b"text", guid(3)))
+    keeper = Keeper(node)
+    keeper.round()
+    pending = keeper.pending()
+    assert pending is not None
+    keeper.put_in_force(pending, 10)
+    node.take(other.log()[-1])
+    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
+    base = keeper.base_of(INBOX.mailbox_id, head)
+    assert base is not None
+    assert not branches.check_apart(node.connection, INBOX.mailbox_id, head, {"dc1.a": 1, "dc2.a": 1}, base)
+    assert branches.replay_branch(node.connection, head, base) is None
