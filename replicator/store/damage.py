@@ -106,7 +106,7 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 def _senseless(connection: sqlite3.Connection, table: str) -> str:
     """A query for rows with a value of another type than its column's: SQLite lets columns hold anything."""
-    wrong = list(_NEVER.get(table, ()))
+    wrong = ["FALSE", *_NEVER.get(table, ())]  # tables that others have added may have no types
     for _, column, kind, is_needed, _, is_key in connection.execute(f"PRAGMA table_info({table})"):
         types = f"'{kind.lower()}'" if is_needed or is_key else f"'{kind.lower()}', 'null'"
         if kind:

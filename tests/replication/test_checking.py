@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -180,6 +181,20 @@ async def fill(nodes: Cluster) -> None:
     await nodes.converged()
 
 
+async def rows(node: Node) -> dict[str, set[tuple[object, ...]]]:
+    """All that a node shows. Flags are a map, and have no order."""
+    columns = {"by_uid": f"mailbox, {ROW.replace('flags', 'length(flags)')}"}
+    tables = ("by_uid", "by_guid", "folder", "subscription")
+    return {
+        table: set(await node.store.read(partial(_selected, table=table, columns=columns.get(table, "*"))))
+        for table in tables
+    }
+
+
+def _selected(connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[object, ...]]:
+    return connection.execute(f"SELECT {columns} FROM {table}").fetchall()
+
+
 @pytest.mark.parametrize("planted", DAMAGES, ids=lambda planted: planted.name)
 async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock: MockClock, planted: Planted) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -192,6 +207,7 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
         assert (mended.damage, mended.unrepaired) == (planted.found, 0)
         assert (await run(nodes["dc2"])).damage == {}
         await nodes.converged()
+        assert await rows(nodes["dc2"]) == await rows(nodes["dc1"]), "digests are of counters, which a check has mended"
         await nodes["dc2"].save("afterwards")
         await nodes.converged()
         assert await nodes["dc2"].texts() == await nodes["dc1"].texts()
@@ -287,7 +303,21 @@ async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockC
         assert (finding.what, finding.done) == ("is missing", "rebuilt from the log")
 
 
-@pytest.mark.parametrize("body", ["x'28b52ffd00'", "substr(body, 1, length(body) - 1)", "zeroblob(length(body))", "7"])
+A_BIT_FLIPPED = "CAST(substr(body, 1, length(body) - 2) || CAST(x'00' AS TEXT) || substr(body, -1) AS BLOB)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x'28b52ffd00'",
+        "substr(body, 1, length(body) - 1)",
+        "zeroblob(length(body))",
+        "7",
+        A_BIT_FLIPPED,
+        "(SELECT body FROM content WHERE hash <> " + A_TEXT + ")",
+    ],
+    ids=["cut short", "its end gone", "zeros", "no text", "a byte altered", "another text"],
+)
 async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: MockClock, body: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
@@ -296,6 +326,18 @@ async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: Moc
         healed = await run(nodes["dc2"], "scrub")
         assert (healed.damage, healed.repaired, healed.contents) == ({"content": 1}, 1, 5)
         assert (await run(nodes["dc2"], "scrub")).damage == {}
+
+
+async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        damage(nodes["dc2"], "INSERT INTO content (hash, body) VALUES (randomblob(32), randomblob(100))")
+        assert (await run(nodes["dc2"], repair=True)).damage == {}
+        found = await run(nodes["dc2"], "scrub")
+        assert (found.damage, found.unrepaired) == ({"content": 1}, 1)
+        assert "no message has it" in found.findings[0].what
+        damage(nodes["dc2"], "DELETE FROM content WHERE length(body) = 100")
+        await nodes.converged()
 
 
 async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, autojump_clock: MockClock) -> None:

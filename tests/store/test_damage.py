@@ -90,6 +90,16 @@ async def test_rows_that_nothing_can_be_numbered_from_are_refused(tmp_path: Path
     await refused(path)
 
 
+async def test_tables_that_others_have_added_are_none_of_ours(tmp_path: Path) -> None:
+    path = await a_full_store(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("ANALYZE")
+        connection.execute("CREATE TABLE theirs (anything)")
+        connection.execute("INSERT INTO theirs VALUES (x'00')")
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert await save(store, SIZE) == SIZE + 1
+
+
 @pytest.mark.parametrize("tree", LARGE)
 @pytest.mark.parametrize("which", [0, -1])
 async def test_the_ends_of_what_is_large_must_be_whole(tmp_path: Path, tree: str, which: int) -> None:
