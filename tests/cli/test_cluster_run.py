@@ -274,7 +274,7 @@ def test_disk_that_gives_no_database_is_no_mistake_of_the_configuration(
     node.config.node.data.mkdir()
     (node.config.node.data / "node.db").write_bytes(b"no database" * 1000)
     process = start(running, "node", "--config", node.file)
-    assert (process.finish(), "is the disk sound?" in process.seen) == (1, True)
+    assert (process.finish(), "the database is damaged: file is not a database; run `" in process.seen) == (1, True)
 
 
 def test_node_with_a_broken_configuration(tmp_path: Path, running: list[Running]) -> None:
