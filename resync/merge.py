@@ -31,9 +31,12 @@ ROW_BYTES, FLAG_BYTES = 200, 32  # on the wire, about, without the names of flag
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """What `conflict.uid = "uidvalidity"` needs to know besides the two states: the time of each entry's stamp."""
+    """What `conflict.uid = "uidvalidity"` needs to know besides the two states: the time of each entry's stamp.
 
-    time_of: Callable[[Dot], int]
+    None: the entry is not in the log any more.
+    """
+
+    time_of: Callable[[Dot], int | None]
 
 
 def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None = None) -> MailboxState:
@@ -147,12 +150,17 @@ def _all_in_order(merged: MailboxState, survivors: Iterable[Row], anew: Anew) ->
 
     None where there is no room for that any more: single new UIDs must do then.
     """
-    in_order = sorted(survivors, key=lambda row: (anew.time_of(row.dot), row.dot.sid, *_age(row)))
+    in_order = sorted(survivors, key=lambda row: _turn(row, anew.time_of(row.dot)))
     risen = merged.risen + _gap(in_order)
     if risen > RISEN_MAX or merged.uidnext + len(in_order) > UID_MAX - MERGE_HEADROOM:
         return []
     merged.risen = risen
     return in_order
+
+
+def _turn(row: Row, time: int | None) -> tuple[int | str, ...]:
+    """Where a message comes in log order. What has left the log came before all that is in it, in the order of UIDs."""
+    return (0, row.uid) if time is None else (1, time, row.dot.sid, *_age(row))
 
 
 def _gap(in_log_order: Iterable[Row]) -> int:

@@ -311,6 +311,6 @@ def _named(change: Merge | TreeMerge, dot: Dot) -> Merge | TreeMerge:
     return change._replace(rows=tuple(row._replace(claim=dot) if row.claim == _UNNAMED else row for row in change.rows))
 
 
-def _time_of(connection: sqlite3.Connection, dot: Dot) -> int:
+def _time_of(connection: sqlite3.Connection, dot: Dot) -> int | None:
     row: tuple[int] | None = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-    return row[0] if row else 0
+    return row[0] if row else None

@@ -310,3 +310,20 @@ def test_where_uidvalidity_can_rise_no_more_single_uids_are_given_anew() -> None
         node.state.risen, node.state.uidnext = 0, UID_MAX - MERGE_HEADROOM - 2
     merged = merge(one.state, other.state, Dot("a.x", 9), one.anew)
     assert (len(merged.rows), merged.risen, min(merged.rows)) == (3, 0, 1)
+
+
+def test_what_has_left_the_log_comes_first_in_the_order_that_it_had() -> None:
+    """Here b's entries came into the log before a's, and the log of neither has them."""
+    one, other = two_that_raise()
+    other.number(mail(1, b"x"))
+    one.meet(other)
+    one.number(mail(2, b"y"))
+    other.meet(one)
+    common = set(one.state.context)
+    seen = {Dot(origin, seq) for origin in common for seq in range(1, one.state.context[origin] + 1)}
+    one.number(mail(3, b"p"))
+    other.number(mail(3, b"q"))
+    anew = Anew(lambda dot: None if dot in seen else one.world.times[dot])
+    merged = merge(one.state, other.state, Dot("a.x", 9), anew)
+    assert [merged.rows[uid].guid[:1] for uid in sorted(merged.rows)][:2] == [b"x", b"y"]
+    assert (min(merged.rows), len(merged.rows)) == (4, 4)
