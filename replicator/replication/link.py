@@ -19,9 +19,9 @@ from replicator.store.reading import MailboxKey
 from resync.entry import tree_id
 
 RECEIVE_BYTES = 1 << 17
-OUTPUT_BYTES = (
-    1 << 19
-)  # posted and not yet sent; beyond it `room` waits, and a request stands behind so much of the log
+# Posted and not yet sent; beyond it `room` waits. A request stands behind so much of the log, and as much again that is
+# being sent: on a line of 150 KB/s that is a second.
+OUTPUT_BYTES = 1 << 16
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
