@@ -30,6 +30,14 @@ DOORS = ("peer", "imap", "lmtp", "http")
 PASSWORD = "bench"
 END_WITHIN_S = 30.0
 TOGETHER_WITHIN_S = 60.0
+LOG_ENDS = '[log]\nkeep = "0s"\n'
+"""Configuration: the log ends wherever a checkpoint was written, whoever needs it."""
+
+OWN_OBJECTS = '[checkpoint]\nurl = "file:{sid}-objects"\n'
+"""Configuration: a node's object store is its own. Else all of a cluster here would share one directory."""
+
+HTTP_TIMEOUT_S = 70.0
+"""A move of mastership may take 30 s, a checkpoint is waited for for 60 s."""
 
 
 @dataclass(frozen=True)
@@ -144,25 +152,31 @@ class Node:
 
     def get(self, path: str) -> dict[str, object]:
         """What the HTTP door answers."""
-        connection = http.client.HTTPConnection(HOST, self.ports["http"], timeout=30)
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, options: Mapping[str, object] | None = None) -> dict[str, object]:
+        """What the HTTP door answers. Raises MeasurementError for anything but success."""
+        connection = http.client.HTTPConnection(HOST, self.ports["http"], timeout=HTTP_TIMEOUT_S)
+        body = None if options is None else json.dumps(options)
+        headers = {} if options is None else {"Content-Type": "application/json"}
         try:
             with self.site.enter():
                 connection.connect()
-            connection.request("GET", path)
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
-            body = response.read()
+            answer = response.read()
         finally:
             connection.close()
-        if response.status != http.client.OK:
-            raise MeasurementError(f"{self.sid} answers {path} with {response.status}: {body[:200]!r}")
-        return cast("dict[str, object]", json.loads(body))
+        if response.status not in {http.client.OK, http.client.ACCEPTED}:
+            raise MeasurementError(f"{self.sid} answers {method} {path} with {response.status}: {answer[:200]!r}")
+        return cast("dict[str, object]", json.loads(answer))
 
 
 class Cluster:
     """Nodes dc1, dc2, ... with the given users. Leaving the `with` block ends them.
 
     `prefix` stands before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
-    own. `extra` is appended to every configuration.
+    own. `extra` is appended to every configuration. `late`: SIDs of nodes that somebody else starts.
     """
 
     def __init__(
@@ -178,6 +192,7 @@ class Cluster:
         when_short: str = "proceed",
         extra: str = "",
         sites: Mapping[str, Site] | None = None,
+        late: Collection[str] = (),
     ) -> None:
         sids = [f"dc{number + 1}" for number in range(size)]
         sites = sites or {sid: Site(prefix.replace("{sid}", sid)) for sid in sids}
@@ -193,6 +208,7 @@ class Cluster:
         self._links: dict[tuple[str, str], Proxy] = {}
         self._durability = f'[durability]\ncopies = {copies}\nwhen_short = "{when_short}"\n'
         self._extra = extra
+        self._late = late
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -206,8 +222,9 @@ class Cluster:
             for node in self.nodes:
                 (self.directory / f"{node.sid}.toml").write_text(self._config(node), encoding="utf-8")
                 stack.callback(node.stop)
-                node.launch()
-            for node in self.nodes:
+                if node.sid not in self._late:
+                    node.launch()
+            for node in self.running:
                 node.wait_ready()
             self.wait_together()
             self._stack = stack.pop_all()
@@ -252,7 +269,7 @@ class Cluster:
     # ---- what the nodes say: those that run
 
     def wait_together(self, within_s: float = TOGETHER_WITHIN_S) -> float:
-        """Seconds until each has a link to each, and says that it reaches all."""
+        """Seconds until each that runs has a link to each, and says that it reaches all."""
         sids = {node.sid for node in self.running}
         return self.wait_until(lambda statuses: all(_reached(status) == sids for status in statuses), within_s)
 

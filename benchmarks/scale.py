@@ -23,6 +23,16 @@ class Scale:
     """Of latencies between nodes far apart."""
     far_load_s: float
     """With delay, and as long without."""
+    rows: int
+    """Messages of one mailbox, and of all, where one of two nodes is behind."""
+    differences: tuple[int, ...]
+    """Of that mailbox."""
+    mailbox_sizes: tuple[int, ...]
+    """With a few differences each."""
+    mailboxes: int
+    """That are equal."""
+    joined_mailboxes: int
+    """Of a new node, with `rows` messages in all."""
 
 
 QUICK = Scale(
@@ -37,6 +47,11 @@ QUICK = Scale(
     counted_changes=100,
     far_samples=10,
     far_load_s=6,
+    rows=10_000,
+    differences=(1, 20, 100),
+    mailbox_sizes=(1_000, 10_000),
+    mailboxes=1_000,
+    joined_mailboxes=20,
 )
 FULL = Scale(
     delivery_s=20,
@@ -50,4 +65,9 @@ FULL = Scale(
     counted_changes=300,
     far_samples=40,
     far_load_s=15,
+    rows=100_000,
+    differences=(1, 10, 20, 100, 1_000, 10_000),
+    mailbox_sizes=(1_000, 10_000, 100_000),
+    mailboxes=10_000,
+    joined_mailboxes=200,
 )

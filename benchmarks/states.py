@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
+import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from benchmarks.cluster import Node
 from benchmarks.wire import MeasurementError
 
-MOVED_WITHIN_S = 40.0
+LOG_GONE_WITHIN_S = 300.0
 
 
 def are_equal(statuses: Sequence[Mapping[str, object]]) -> bool:
@@ -29,15 +29,7 @@ def mailbox(node: Node, user: str, name: str = "INBOX") -> Mapping[str, object]:
 
 def make_master(node: Node, user: str, name: str = "INBOX") -> None:
     """Move mastership of a mailbox to the node, as `replicator master move` does. Returns when it is there."""
-    connection = http.client.HTTPConnection(*node.address("http"), timeout=MOVED_WITHIN_S)
-    try:
-        connection.request("PUT", f"/api/v1/users/{user}/folders/{name}/master?node={node.sid}")
-        response = connection.getresponse()
-        body = response.read()
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise MeasurementError(f"{node.sid} does not become master of {name} of {user}: {body[:200]!r}")
+    node.ask("PUT", f"/api/v1/users/{user}/folders/{name}/master?node={node.sid}")
 
 
 def expect_master(node: Node, user: str, sid: str) -> None:
@@ -45,3 +37,36 @@ def expect_master(node: Node, user: str, sid: str) -> None:
     master = mailbox(node, user)["master"]
     if master != sid:
         raise MeasurementError(f"{sid} was to master the mailbox of {user}, but for {node.sid} it is {master}")
+
+
+def run_task(node: Node, name: str, options: Mapping[str, object], within_s: float) -> Mapping[str, object]:
+    """Have the node do what takes long, as `replicator resync` does; its report. Raises MeasurementError."""
+    path, deadline = f"/api/v1/{name}", time.monotonic() + within_s
+    status = node.ask("POST", path, options)
+    while status["state"] == "running":
+        if time.monotonic() > deadline:
+            raise MeasurementError(f"a {name} at {node.sid} is not done in {within_s:.0f} s: {status}")
+        status = node.get(f"{path}?wait=true")
+    if status["state"] != "done":
+        raise MeasurementError(f"a {name} at {node.sid} has not been done: {status}")
+    return status
+
+
+def checkpoint(node: Node, within_s: float) -> Mapping[str, object]:
+    """Have the node write checkpoints, as `replicator checkpoint` does; how it stands. Raises MeasurementError."""
+    deadline = time.monotonic() + within_s
+    while True:
+        status = node.ask("POST", "/api/v1/checkpoint")
+        if status["in_force"] or status["waits_for"]:
+            return status
+        if time.monotonic() > deadline:
+            raise MeasurementError(f"{node.sid} does not write checkpoints in {within_s:.0f} s: {status}")
+
+
+def drop_log(node: Node) -> None:
+    """Have the entries of the node's log go behind a checkpoint: of a node that does not wait for others with that."""
+    deadline = time.monotonic() + LOG_GONE_WITHIN_S
+    while node.get("/api/v1/status")["log_entries"]:
+        if time.monotonic() > deadline:
+            raise MeasurementError(f"{node.sid} keeps its log:\n{node.log_tail()}")
+        checkpoint(node, LOG_GONE_WITHIN_S)

@@ -1,0 +1,61 @@
+"""Two nodes whose line is cut, and what it takes from the moment that it is whole again until they show the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.cluster import Cluster
+from benchmarks.proxy import BOTH
+from benchmarks.wire import MeasurementError
+
+LOOK_EVERY_S = 0.01
+DIALLED_WITHIN_S = 20.0
+
+Status = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Met:
+    """From the first byte on the line until both nodes show the same: seconds, and bytes both ways."""
+
+    seconds: float
+    size_bytes: int
+
+
+class Meeting:
+    """Of dc1, which stands still, and dc2. The line is cut until `meet`; the clock runs from its first byte on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._line = cluster.link("dc1", "dc2")
+        self._near, self._far = cluster.node("dc1"), cluster.node("dc2")
+        self._line.cut()
+        self._began, self._carried = 0.0, 0
+
+    def meet(self) -> None:
+        """Mend the line, and return when one of them has dialled."""
+        self._carried = self._bytes()
+        mended = time.perf_counter()
+        self._line.mend()
+        while self._bytes() == self._carried:
+            if time.perf_counter() - mended > DIALLED_WITHIN_S:
+                raise MeasurementError(f"nobody dials:\n{self._near.log_tail()}\n{self._far.log_tail()}")
+            time.sleep(0.001)
+        self._began = time.perf_counter()
+
+    def until_equal(self, within_s: float) -> Met:
+        """Until dc2 shows what dc1 shows."""
+        wanted = self._near.get("/api/v1/status")["digest"]
+        return self.until(lambda status: status["digest"] == wanted and not status["waiting_entries"], within_s)
+
+    def until(self, true_of: Callable[[Status], bool], within_s: float) -> Met:
+        """Until something is true of dc2's status."""
+        while not true_of(status := self._far.get("/api/v1/status")):
+            if time.perf_counter() - self._began > within_s:
+                raise MeasurementError(f"not done in {within_s:.0f} s: {status}\n{self._far.log_tail()}")
+            time.sleep(LOOK_EVERY_S)
+        return Met(time.perf_counter() - self._began, self._bytes() - self._carried)
+
+    def _bytes(self) -> int:
+        return sum(self._line.carried_bytes(direction) for direction in BOTH)
