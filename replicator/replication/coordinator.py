@@ -1,8 +1,6 @@
-"""The node among its peers: every change finds its master here, from this node's clients or from other nodes.
+"""The node among its peers: what runs on its links, and who answers what comes in over them.
 
-`perform` runs an operation where it belongs. If this node is the master, the store numbers it and the reply waits
-until enough disks have it; if not, it goes on to the next node on the way to the master, and the reply comes back
-the same way. The caller is never told to try elsewhere.
+What a client asks for goes to `changes`; what peers ask for goes from here to whoever knows it.
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
 
 import trio
 
@@ -46,10 +42,10 @@ from protocol.commands import (
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
+from replicator.errors import MailError
 from replicator.replication import comparison, content, snapshots
 from replicator.replication.bases import Bases, LogAlone
-from replicator.replication.circles import Forwarded
+from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -58,36 +54,20 @@ from replicator.replication.filling import Filler
 from replicator.replication.healing import Healer
 from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.mastership import RETRY_S, Mastership
+from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
-from replicator.replication.operations import NotHereYetError, Operation, dots_of, from_command
+from replicator.replication.operations import Operation, from_command
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.state_transfer import StateTransfer
-from replicator.replication.wire import error_of, refusal
-from replicator.store import reading
+from replicator.replication.wire import refusal
 from replicator.store.archive import Archive
-from replicator.store.damage import DatabaseDamagedError
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
 
 log = logging.getLogger(__name__)
-
-REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
-ASK_AFTER_S = 0.5  # for ACKs that are on their way
-SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
-SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
-
-
-class _NotOursError(MailError):
-    """The change was not numbered: the term has ended, or the mailbox has another master now."""
-
-
-class _NotMasterError(MailError):
-    """The change goes back where it came from: the node that sent it knows an old master."""
 
 
 class Coordinator:
@@ -130,6 +110,7 @@ class Coordinator:
             links=lambda: self.connections.links,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
+        self.changes = Changes(store, self.mastership, self.mover, self.durability)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
@@ -145,10 +126,6 @@ class Coordinator:
         self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
-        self._forwarded = Forwarded()
-        self._complete = trio.Event()
-        self._committed = trio.Event()
-        store.listeners.append(self._note_commit)
 
     async def run(self) -> None:
         """Keep links and masters until cancelled."""
@@ -167,8 +144,8 @@ class Coordinator:
             nursery.start_soon(self.collector.run)
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
-                await self._complete.wait()
-            self._complete.set()
+                await self.changes.may_begin.wait()
+            self.changes.may_begin.set()
 
     @property
     def taken_over(self) -> tuple[int, int]:
@@ -185,112 +162,8 @@ class Coordinator:
         return await self.carry_out(operation)
 
     async def carry_out(self, operation: Operation) -> Reply:
-        """Make a change; return when it is durable and this node shows it. Raises MailError.
-
-        A node that is so far behind that it cannot show it soon returns without that.
-        """
-        reply: Reply | None = None
-        with trio.move_on_after(REQUEST_TIMEOUT_S):
-            await self._complete.wait()
-            reply = await self.perform(operation)
-        if reply is not None:
-            # It is done and durable: a node that is far behind must not make its client try again.
-            with trio.move_on_after(SHOW_TIMEOUT_S):
-                for dot in dots_of(reply):
-                    await self.store.wait_applied(dot)
-            return reply
-        raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
-
-    async def perform(self, operation: Operation, came_from: PeerLink | None = None) -> Reply:
-        """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
-        key = operation.key
-        # A node that has just started may be behind: it does not number before it has had time to meet the others.
-        await self._complete.wait()
-        while True:
-            master = await self.mastership.find(key)
-            if master == self.sid:
-                if not self.mastership.may_number(key):
-                    await self.mastership.get_ready(key)
-                    continue
-                try:
-                    return await self._number(operation)
-                except _NotOursError:
-                    continue
-                except (DiskFullError, DatabaseDamagedError):
-                    if came_from is None:
-                        raise
-                    await self.mover.resign(key, came_from.sid)
-                    raise _NotMasterError from None
-            link = self.mastership.toward(master)
-            if link is not None and came_from is not None and (link is came_from or operation in self._forwarded):
-                self.mastership.bounced(key)
-                raise _NotMasterError
-            reply = await self._forward(operation, link, master) if link else None
-            if reply is not None:
-                return reply
-            self.mastership.bounced(key)
-            await trio.sleep(RETRY_S)
-
-    async def _forward(self, operation: Operation, link: PeerLink, master: str) -> Reply | None:
-        """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
-        term = self.mastership.masters.term
-        try:
-            with self._forwarded.passing(operation):
-                reply = await link.request(operation.command)
-        except LinkDownError:
-            if operation.can_repeat:
-                return None
-            raise UnavailableError("the link broke; the change may or may not have been made") from None
-        match reply:
-            case Refused(code=RefusalCode.NOT_MASTER):
-                return None
-            case Refused():
-                raise error_of(reply)
-            case Saved(master=None):
-                return replace(reply, master=master)
-            case Saved(master=str(named)) if named != master:
-                self.mastership.named(operation.key, named, term)
-                return reply
-            case _:
-                return reply
-
-    async def _number(self, operation: Operation) -> Reply:
-        self.durability.check()
-        reply = await self._run(operation)
-        for dot in dots_of(reply):
-            await self._wait_durable(operation.key, dot)
-        return reply
-
-    async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
-        """A change that was there already rests on another node's entry, whose ACKs go to that node."""
-        if dot.origin != self.store.origin:
-            with trio.move_on_after(ASK_AFTER_S):
-                return await self.durability.wait(dot)
-            await comparison.ask_who_has(self.store, self.mastership, self.durability, key)
-        return await self.durability.wait(dot)
-
-    async def _run(self, operation: Operation) -> Reply:
-        mastership = self.mastership
-        term = mastership.masters.term
-
-        def run(tx: Transaction) -> Reply:
-            # In the writer's turn: what comes after the flush that ends a term, or a move, is not numbered any more.
-            if mastership.masters.term != term or not mastership.is_ours(operation.key):
-                raise _NotOursError
-            _check_mailbox(tx, operation.key)
-            return operation.run(tx)
-
-        until = trio.current_time() + SOURCE_TIMEOUT_S
-        while True:
-            committed = self._committed
-            with suppress(NotHereYetError):
-                return await self.store.write(run)  # however slow the disk is
-            with trio.move_on_at(until):
-                await committed.wait()
-                continue
-            raise UnavailableError(
-                "a message of the request is gone, or has not arrived at the mailbox's master; try again"
-            )
+        """See `Changes.carry_out`."""
+        return await self.changes.carry_out(operation)
 
     async def fetch_content(self, content_hash: bytes) -> bytes | None:
         """A message text from a neighbour that has it whole."""
@@ -335,7 +208,7 @@ class Coordinator:
             with trio.move_on_after(REQUEST_TIMEOUT_S):
                 return await self._answer(link, command)
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
-        except _NotMasterError:
+        except NotMasterError:
             return Refused(RefusalCode.NOT_MASTER, f"{self.sid} would send it back; ask the root again")
         except MailError as error:
             return refusal(error)
@@ -366,7 +239,7 @@ class Coordinator:
                 if not operations:
                     text = f"{type(command).__name__.upper()} is not available in this version"
                     return Refused(RefusalCode.UNSUPPORTED, text)
-                replies = [await self.perform(operation, link) for operation in operations]
+                replies = [await self.changes.perform(operation, link) for operation in operations]
                 return replies[0] if len(replies) == 1 else _joined(replies)
 
     async def _catch_up(self, key: MailboxKey) -> None:
@@ -397,7 +270,7 @@ class Coordinator:
     def _note_component(self) -> None:
         self.durability.changed()
         if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
-            self._complete.set()
+            self.changes.may_begin.set()
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()
@@ -410,23 +283,6 @@ class Coordinator:
 
     def _ask_again(self) -> None:
         self.feeds.ask_again()
-
-    def _note_commit(self, commit: Commit) -> None:
-        if commit.adopted:
-            self.collector.wanted()
-        if commit.applied:
-            self._committed.set()
-            self._committed = trio.Event()
-
-
-def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
-    """Raises FolderNotFoundError for UIDs of the past: the folder has another UIDVALIDITY now, or another owner."""
-    chain = tx.chain(key.mailbox_id)
-    if chain is None:
-        return
-    uidvalidity = reading.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
-    if chain.user != key.user or uidvalidity > key.uidvalidity:
-        raise FolderNotFoundError("the folder is another one by now; open it again")
 
 
 def _named(link: PeerLink, number: int) -> MailboxKey:

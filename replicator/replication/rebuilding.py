@@ -1,7 +1,7 @@
 """`replicator rebuild`: an empty node becomes what its peers are, and takes in what a damaged database still has alone.
 
 A peer is a source unless it is being rebuilt itself: two such nodes would agree on nothing. First everything comes by
-the log or by SYNC, as to any node that is behind, until each mailbox has been equal to each source's at some moment.
+the log or by SYNC, as to any node that is behind, until all is here that each source showed when it was compared.
 Then entries that no source has are read from the damaged database, and texts that are lacking, before neighbours are
 asked for those. Interrupted, it begins again, and finds less to do.
 """
@@ -16,16 +16,20 @@ from functools import partial
 
 import trio
 
-from protocol.values import covers
+from protocol.commands import Done, Mismatch
+from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
 from replicator.replication import syncing
+from replicator.replication.comparison import ask
 from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.inspection import Inspection
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.store import chain as chains
 from replicator.store import reading, sweeps
 from replicator.store.apply import receive
+from replicator.store.chain import Chain
 from replicator.store.content import StoredText, lacking, lacking_count, write_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -41,6 +45,7 @@ STUCK_S = 90.0  # without anything new from sources that can be reached: texts a
 JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with that
 LOOK_EVERY_S = 1.0
 SLICE = 256  # texts of one look
+DIFFERING_MAX = 1000  # mailboxes of one comparison; where more differ, most are on their way
 
 
 class RebuildError(Exception):
@@ -88,7 +93,8 @@ class Rebuild:
         self._coordinator = coordinator
         self._environment = environment
         self._tell = tell
-        self._apart: dict[str, set[MailboxKey]] = {}  # SID -> what has not been equal to what it shows since the start
+        self._lacking: dict[str, dict[MailboxKey, Dot]] = {}  # SID -> heads that it showed, and that are not seen here
+        self._damaged: set[MailboxKey] = set()  # shown otherwise by a source at the same head
         self._met: set[str] = set()
 
     async def run(self, wreck: Wreck) -> Rebuilt:
@@ -102,9 +108,8 @@ class Rebuild:
         rebuilt.waiting_entries = await self._joined()
         await self._fill(wreck)
         rebuilt.missing_texts = await self._missing(wreck)
-        rebuilt.differing = [
-            await self._coordinator.joiner.name(key) for key in sorted(set().union(*self._apart.values()))
-        ]
+        differing = self._damaged.union(*self._lacking.values())
+        rebuilt.differing = [await self._coordinator.joiner.name(key) for key in sorted(differing)]
         rebuilt.mailboxes, rebuilt.messages, rebuilt.texts = await self._store.read(_counts)
         return rebuilt
 
@@ -144,7 +149,7 @@ class Rebuild:
         return "; ".join(reasons) or "there is no [[peer]] in the configuration"
 
     async def _follow(self) -> None:
-        """Return when each mailbox has been equal to each source's, or nothing comes any more. Raises RebuildError."""
+        """Return when all is here that each source showed, or nothing comes any more. Raises RebuildError."""
         await self._reached()
         with trio.move_on_after(ALL_REACH_S):
             await self._linked()
@@ -152,12 +157,14 @@ class Rebuild:
         while True:
             sources = await self._reached()
             for link in sources:
-                if self._has_settled(link.sid) or watch.is_stuck(STUCK_S / 2):
-                    await self._compare(link.sid)
-            if all(self._apart.get(link.sid) == set() for link in sources):
+                if link.sid in self._lacking:
+                    self._lacking[link.sid] = await self._store.read(partial(_unseen, heads=self._lacking[link.sid]))
+                elif self._has_settled(link.sid) or watch.is_stuck(STUCK_S / 2):
+                    await self._compare(link)
+            if all(self._lacking.get(link.sid) == {} for link in sources):
                 return
             if watch.is_stuck(STUCK_S, self._reach()):
-                if not any(link.sid in self._apart for link in sources):
+                if not any(link.sid in self._lacking for link in sources):
                     raise RebuildError("nothing comes from the peers that can be reached; their logs may say why")
                 return
             self._tell(self._far())
@@ -167,19 +174,31 @@ class Rebuild:
         """Whether all is shown here that the node has said that it shows."""
         return covers(self._store.settled(), self._coordinator.settling.known().get(sid, {}))
 
-    async def _compare(self, sid: str) -> None:
+    async def _compare(self, link: PeerLink) -> None:
+        """Note what a source shows that is not here: a mailbox in use may never be equal at one moment."""
+        heads: dict[MailboxKey, Dot] = {}
         try:
-            difference = await syncing.differing_chains(self._store, self._coordinator.mastership, sid)
+            difference = await syncing.differing_chains(self._store, self._coordinator.mastership, link.sid)
+            for key in difference.keys[:DIFFERING_MAX]:
+                mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id))
+                mine = mine or Chain(key.mailbox_id, key.user, key.uidvalidity)
+                reply = await ask(link, link.sid, key, mine)
+                if isinstance(reply, Mismatch) and reply.head == mine.head and mine.head is not None:
+                    self._damaged.add(key)
+                elif isinstance(reply, Mismatch) and reply.head is not None:
+                    heads[key] = reply.head
+                elif not isinstance(reply, Done | Mismatch):
+                    return
         except (MailError, LinkDownError, sqlite3.Error) as error:
-            log.info("what %s shows cannot be compared now: %s", sid, error)
+            log.info("what %s shows cannot be compared now: %s", link.sid, error)
             return
-        keys = set(difference.keys)
-        self._apart[sid] = keys & self._apart.get(sid, keys)
+        if len(difference.keys) <= DIFFERING_MAX:
+            self._lacking[link.sid] = heads
 
     def _reach(self) -> object:
         """What grows as long as something comes."""
-        context, apart = self._store.context, sum(map(len, self._apart.values()))
-        return sum(context.values()), self._coordinator.taken_over, apart
+        lacking = sum(map(len, self._lacking.values()))
+        return sum(self._store.context.values()), self._coordinator.taken_over, lacking
 
     def _far(self) -> Progress:
         done, total = self._coordinator.taken_over
@@ -268,6 +287,12 @@ class _Watch:
         if now is not None and now != self._seen:
             self._seen, self._since = now, trio.current_time()
         return trio.current_time() > self._since + seconds
+
+
+def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dict[MailboxKey, Dot]:
+    """Those that this node's mailboxes have not seen."""
+    shown = {key: chains.load(connection, key.mailbox_id) for key in heads}
+    return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
 
 
 def _take_in(tx: Transaction, part: Salvaged) -> int:

@@ -33,7 +33,8 @@ from replicator.mailstore import (
     StoreResult,
     check_folder_name,
 )
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S, Coordinator
+from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import (
     CopyOperation,
     CreateOperation,

@@ -12,7 +12,7 @@ from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication import link as link_module
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.link import OUTPUT_BYTES
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 

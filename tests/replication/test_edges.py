@@ -10,7 +10,7 @@ from protocol.commands import Dropped, LinkAdvert, Links, Who
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.mastership import AHEAD_MAX, SCOPE_MAX_BYTES
 from replicator.replication.operations import DeleteOperation, ExpungeOperation
 from replicator.store.reading import MailboxKey

@@ -13,7 +13,7 @@ from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
-from replicator.replication.coordinator import SOURCE_TIMEOUT_S
+from replicator.replication.changes import SOURCE_TIMEOUT_S
 from replicator.replication.operations import CopyOperation, ExpungeOperation, NotHereYetError, StoreOperation
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit

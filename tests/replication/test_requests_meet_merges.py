@@ -15,7 +15,7 @@ from replicator.config import UidConflict
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
-from replicator.replication.coordinator import SHOW_TIMEOUT_S
+from replicator.replication.changes import SHOW_TIMEOUT_S
 from replicator.replication.operations import CopyOperation, Operation, SaveOperation
 from replicator.replication.resolving import ROUNDS, Resolver
 from replicator.store.apply import receive

@@ -12,7 +12,7 @@ import trio
 from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.view import MailboxView, Message

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from tests.replication.cluster import TIMEOUT_S, USER
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import NodeGoneError

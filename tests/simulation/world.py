@@ -18,7 +18,7 @@ import trio
 
 from protocol.commands import Reply
 from replicator.config import Config, PeerConfig, WhenShort, default_config
-from replicator.replication.coordinator import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.replication.operations import dots_of
 from replicator.view import Message
 from tests.replication.cluster import LOOPBACK

@@ -1,0 +1,180 @@
+"""A change on its way: to the mailbox's master, over as many nodes as it takes, and to enough disks.
+
+`perform` runs an operation where it belongs. If this node is the master, the store numbers it and the reply waits
+until enough disks have it; if not, it goes on to the next node on the way to the master, and the reply comes back
+the same way. The caller is never told to try elsewhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import trio
+
+from protocol.commands import RefusalCode, Refused, Reply, Saved
+from protocol.values import Dot
+from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
+from replicator.replication import comparison
+from replicator.replication.circles import Forwarded
+from replicator.replication.durability import Durability
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.mastership import RETRY_S, Mastership
+from replicator.replication.moving import Mover
+from replicator.replication.operations import NotHereYetError, Operation, dots_of
+from replicator.replication.wire import error_of
+from replicator.store import reading
+from replicator.store.damage import DatabaseDamagedError
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Commit, Transaction
+
+REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
+ASK_AFTER_S = 0.5  # for ACKs that are on their way
+SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
+SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
+
+
+class _NotOursError(MailError):
+    """The change was not numbered: the term has ended, or the mailbox has another master now."""
+
+
+class NotMasterError(MailError):
+    """The change goes back where it came from: the node that sent it knows an old master."""
+
+
+class Changes:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, mover: Mover, durability: Durability) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._mover = mover
+        self._durability = durability
+        self._forwarded = Forwarded()
+        self.may_begin = trio.Event()  # a node that has just started has had time to meet the others
+        self._committed = trio.Event()
+        store.listeners.append(self._note_commit)
+
+    async def carry_out(self, operation: Operation) -> Reply:
+        """Make a change; return when it is durable and this node shows it. Raises MailError.
+
+        A node that is so far behind that it cannot show it soon returns without that.
+        """
+        reply: Reply | None = None
+        with trio.move_on_after(REQUEST_TIMEOUT_S):
+            await self.may_begin.wait()
+            reply = await self.perform(operation)
+        if reply is not None:
+            # It is done and durable: a node that is far behind must not make its client try again.
+            with trio.move_on_after(SHOW_TIMEOUT_S):
+                for dot in dots_of(reply):
+                    await self._store.wait_applied(dot)
+            return reply
+        raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
+
+    async def perform(self, operation: Operation, came_from: PeerLink | None = None) -> Reply:
+        """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
+        key = operation.key
+        # A node that has just started may be behind: it does not number before it has had time to meet the others.
+        await self.may_begin.wait()
+        while True:
+            master = await self._mastership.find(key)
+            if master == self._mastership.sid:
+                if not self._mastership.may_number(key):
+                    await self._mastership.get_ready(key)
+                    continue
+                try:
+                    return await self._number(operation)
+                except _NotOursError:
+                    continue
+                except (DiskFullError, DatabaseDamagedError):
+                    if came_from is None:
+                        raise
+                    await self._mover.resign(key, came_from.sid)
+                    raise NotMasterError from None
+            link = self._mastership.toward(master)
+            if link is not None and came_from is not None and (link is came_from or operation in self._forwarded):
+                self._mastership.bounced(key)
+                raise NotMasterError
+            reply = await self._forward(operation, link, master) if link else None
+            if reply is not None:
+                return reply
+            self._mastership.bounced(key)
+            await trio.sleep(RETRY_S)
+
+    async def _forward(self, operation: Operation, link: PeerLink, master: str) -> Reply | None:
+        """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
+        term = self._mastership.masters.term
+        try:
+            with self._forwarded.passing(operation):
+                reply = await link.request(operation.command)
+        except LinkDownError:
+            if operation.can_repeat:
+                return None
+            raise UnavailableError("the link broke; the change may or may not have been made") from None
+        match reply:
+            case Refused(code=RefusalCode.NOT_MASTER):
+                return None
+            case Refused():
+                raise error_of(reply)
+            case Saved(master=None):
+                return replace(reply, master=master)
+            case Saved(master=str(named)) if named != master:
+                self._mastership.named(operation.key, named, term)
+                return reply
+            case _:
+                return reply
+
+    async def _number(self, operation: Operation) -> Reply:
+        self._durability.check()
+        reply = await self._run(operation)
+        for dot in dots_of(reply):
+            await self._wait_durable(operation.key, dot)
+        return reply
+
+    async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
+        """A change that was there already rests on another node's entry, whose ACKs go to that node."""
+        if dot.origin != self._store.origin:
+            with trio.move_on_after(ASK_AFTER_S):
+                return await self._durability.wait(dot)
+            await comparison.ask_who_has(self._store, self._mastership, self._durability, key)
+        return await self._durability.wait(dot)
+
+    async def _run(self, operation: Operation) -> Reply:
+        mastership = self._mastership
+        term = mastership.masters.term
+
+        def run(tx: Transaction) -> Reply:
+            # In the writer's turn: what comes after the flush that ends a term, or a move, is not numbered any more.
+            if mastership.masters.term != term or not mastership.is_ours(operation.key):
+                raise _NotOursError
+            _check_mailbox(tx, operation.key)
+            return operation.run(tx)
+
+        until = trio.current_time() + SOURCE_TIMEOUT_S
+        while True:
+            committed = self._committed
+            with suppress(NotHereYetError):
+                return await self._store.write(run)  # however slow the disk is
+            with trio.move_on_at(until):
+                await committed.wait()
+                continue
+            raise UnavailableError(
+                "a message of the request is gone, or has not arrived at the mailbox's master; try again"
+            )
+
+    def _note_commit(self, commit: Commit) -> None:
+        if commit.applied:
+            self._committed.set()
+            self._committed = trio.Event()
+
+
+def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
+    """Raises FolderNotFoundError for UIDs of the past: the folder has another UIDVALIDITY now, or another owner."""
+    chain = tx.chain(key.mailbox_id)
+    if chain is None:
+        return
+    uidvalidity = reading.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
+    if chain.user != key.user or uidvalidity > key.uidvalidity:
+        raise FolderNotFoundError("the folder is another one by now; open it again")
