@@ -159,9 +159,12 @@ def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) 
 
 
 def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:
-    """The UIDs of a mailbox's messages within these bounds, ascending."""
+    """The UIDs of a mailbox's messages within these bounds, ascending. Raises UnreadableError."""
     query = "SELECT uid FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? ORDER BY uid"
-    return (uid for (uid,) in connection.execute(query, (mailbox_id, low, high)))
+    for (uid,) in connection.execute(query, (mailbox_id, low, high)):
+        if not isinstance(uid, int):
+            raise UnreadableError("a message's row")
+        yield uid
 
 
 def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:

@@ -46,13 +46,15 @@ def columns_of(row: Row) -> tuple[object, ...]:
 def row_from(columns: tuple[object, ...]) -> Row:
     """A row from `ROW_COLUMNS`. Raises UnreadableError."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest = columns
+    if not (isinstance(uid, int) and isinstance(guid, bytes) and isinstance(modseq, int)):
+        raise UnreadableError("a message's row")
     return Row(
-        cast("int", uid),
+        uid,
         Dot(cast("str", origin), cast("int", seq)),
         cast("int", change),
-        cast("bytes", guid),
+        guid,
         Dot(cast("str", claim_origin), cast("int", claim_seq)),
-        cast("int", modseq),
+        modseq,
         cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
     )

@@ -197,6 +197,8 @@ def exclusive(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
     except DatabaseDamagedError:
         raise
+    except UnicodeDecodeError as error:  # SQLite quotes what it complains of
+        raise DatabaseDamagedError(f"{path}: the database is damaged: its schema cannot be read") from error
     except sqlite3.DatabaseError as error:
         if is_damage(error):
             raise DatabaseDamagedError(f"{path}: the database is damaged: {error}") from error

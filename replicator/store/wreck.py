@@ -92,22 +92,27 @@ class Wreck:
 
     def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
         """All of its log, in slices, once for each way. `known`, what is elsewhere, may grow meanwhile."""
+        came = self.context()
         for way, connection in enumerate(self._ways):
             part = Salvaged()
             for row in _rows(connection):
-                self._unreadable[way] += not self._take(part, row, known)
+                self._unreadable[way] += not self._take(part, row, known, came)
                 if part.is_full:
                     yield part
                     part = Salvaged()
             yield part
 
-    def _take(self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int]) -> bool:
+    def _take(
+        self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int], came: Mapping[str, int] | None
+    ) -> bool:
         """Whether it could be read."""
         part.rows += 1
         try:
             entry = _entry(row, known)
         except (UnreadableError, ValueError, TypeError):
             return False
+        if entry is not None and came is not None and came.get(entry.dot.origin, 0) < entry.dot.seq:
+            return False  # its name is what was damaged
         if entry is not None:
             texts = self._texts(entry)
             part.entries.append((entry, texts))

@@ -268,6 +268,8 @@ async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autoju
         await nodes.stop("dc3")
         zero_middle(database(nodes, "dc3"), "by_uid")
         saved: list[str] = []
+        for pair in (("dc1", "dc3"), ("dc3", "dc1"), ("dc2", "dc3"), ("dc3", "dc2")):
+            nodes.network.road(*pair).delay_s = 0.2  # it is never equal to any of the others
 
         async def write() -> None:
             while True:

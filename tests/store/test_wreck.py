@@ -1,0 +1,93 @@
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from protocol.values import Dot
+from replicator.store import wreck
+from tests.store.damaging import leaves_of, overwrite
+from tests.store.harness import guid, open_store, save, saving
+
+SIZE = 400
+
+
+async def a_database(tmp_path: Path) -> Path:
+    async with open_store(tmp_path) as store:
+        jobs = [saving(b"text %d" % number, guid(number)) for number in range(SIZE)]
+        await store.write(lambda tx: [job(tx) for job in jobs])
+    return tmp_path / "node.db"
+
+
+def found(path: Path, known: dict[str, int] | None = None) -> tuple[list[Dot], int]:
+    """The entries that came with their texts, and how many rows could not be read."""
+    with wreck.opened(path) as damaged:
+        entries = [item for part in damaged.log(known or {}) for item in part.entries]
+        assert all(len(texts) == 1 for _, texts in entries)
+        return [entry.dot for entry, _ in entries], damaged.unreadable
+
+
+async def test_of_a_whole_database_all_is_found_that_is_not_known(tmp_path: Path) -> None:
+    path = await a_database(tmp_path)
+    before = path.read_bytes()
+    assert found(path, {"dc1.a": 300}) == ([Dot("dc1.a", seq) for seq in range(301, SIZE + 1)], 0)
+    with wreck.opened(path) as damaged:
+        assert (damaged.context(), damaged.collected()) == ({"dc1.a": SIZE}, {"dc1.a": 0})
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("which", [0, 3, -1])
+async def test_what_lies_around_a_page_that_cannot_be_read_is_found(tmp_path: Path, which: int) -> None:
+    path = await a_database(tmp_path)
+    overwrite(path, leaves_of(path, "log")[which])
+    dots, unreadable = found(path)
+    assert 0 < unreadable < SIZE / 4
+    assert len(dots) == SIZE - unreadable
+    assert dots == sorted(dots)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "body = body || x'00'",
+        "body = x'c1'",
+        "body = 7",
+        "time = time + 1",
+        "chain = x'00'",
+        "seq = 'x'",
+        "origin = 7.5",
+    ],
+)
+async def test_an_entry_that_does_not_agree_with_itself_is_not_believed(tmp_path: Path, change: str) -> None:
+    path = await a_database(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        assert connection.execute(f"UPDATE log SET {change} WHERE position = 7").rowcount
+    dots, unreadable = found(path)
+    assert (len(dots), unreadable, Dot("dc1.a", 7) in dots) == (SIZE - 1, 1, False)
+
+
+async def test_what_only_the_write_ahead_log_has_is_found_unless_that_is_broken(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    await a_database(tmp_path)
+    async with open_store(tmp_path, "dc1.b") as store:
+        await save(store, SIZE)
+        for suffix in ("", "-wal"):
+            shutil.copy(tmp_path / f"node.db{suffix}", kept / f"node.db{suffix}")
+    dots, _ = found(kept / "node.db", {"dc1.a": SIZE})
+    assert set(dots) == {Dot("dc1.b", 1)}
+    (kept / "node.db-wal").write_bytes(b"\xa5" * 10_000)
+    dots, _ = found(kept / "node.db")
+    assert set(dots) == {Dot("dc1.a", seq) for seq in range(1, SIZE + 1)}
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 1000, None])
+async def test_what_is_no_database_gives_nothing(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "node.db"
+    if content is not None:
+        path.write_bytes(content)
+    assert found(path) == ([], 0)
+    with wreck.opened(path) as damaged:
+        assert (damaged.context(), damaged.collected(), damaged.text(bytes(32))) == (None, None, None)
+    assert path.exists() == (content is not None)
