@@ -39,7 +39,7 @@ from replicator.metrics import exposition
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
-CHECKPOINT_WAIT_S = 60.0  # less than callers wait for an answer
+CHECKPOINT_WAIT_S = 30.0  # less than a request may take, and than callers wait for an answer
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from replicator.errors import ContentUnavailableError, DiskFullError, DurabilityError, MailError, UnavailableError
 from replicator.http import api
@@ -241,3 +243,13 @@ async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation,
     report.checkpoint = replace(report.checkpoint, error="the object store is down")
     failed = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (failed.status, failed.json["detail"]) == (503, "the object store is down")
+
+
+async def test_a_checkpoint_that_takes_long_is_answered_before_its_end(
+    client: Conversation, report: FixedReport, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    began = autojump_clock.current_time()
+    monkeypatch.setattr(report, "checkpoint_now", trio.sleep_forever)
+    answer = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (answer.status, answer.json["saved"]) == (202, 0)
+    assert autojump_clock.current_time() - began == api.CHECKPOINT_WAIT_S
