@@ -69,7 +69,7 @@ class Changes:
             # It is done and durable: a node that is far behind must not make its client try again.
             with trio.move_on_after(SHOW_TIMEOUT_S):
                 for dot in dots_of(reply):
-                    await self._store.wait_applied(dot)
+                    await self._store.wait_applied(dot, operation.key.mailbox_id)
             return reply
         raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
 

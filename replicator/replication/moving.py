@@ -138,7 +138,7 @@ class Mover:
                 reply = await self._request(key, master, move)
             if isinstance(reply, Moved) and reply.head is not None:
                 with trio.move_on_after(self._timeout_s):
-                    await self._store.wait_applied(reply.head)
+                    await self._store.wait_applied(reply.head, key.mailbox_id)
         finally:
             self._taken(key, reply, term)
         return reply

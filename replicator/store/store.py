@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -14,6 +14,8 @@ import trio
 
 from protocol.values import Dot
 from replicator.environment import Environment, ThreadRunner
+from replicator.errors import MailError
+from replicator.store import chain as chains
 from replicator.store import reading, schema
 from replicator.store.damage import Damage
 from replicator.store.reading import MailboxKey
@@ -28,6 +30,7 @@ READERS = 2  # connections, and so threads, that read at once
 TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
 TAIL_ENTRY_OVERHEAD = 1024
 SLICE_ENTRIES, SLICE_BYTES = 64, 4 << 20  # of one read of the log from disk
+LOOK_EVERY_S = 0.5  # whether what is waited for has come without its entry, with a state that was taken over
 CLOSE_TIMEOUT_S = 10.0  # for what was submitted before the end
 
 Listener = Callable[[Commit], None]
@@ -212,15 +215,22 @@ class Store:
         while self.context.get(dot.origin, 0) < dot.seq:
             await self.tail.grown()
 
-    async def wait_applied(self, dot: Dot) -> None:
-        """Return when this node shows what the entry did."""
+    async def wait_applied(self, dot: Dot, chain_id: bytes) -> None:
+        """Return when this node shows what an entry of the mailbox or tree did."""
         if self.context.get(dot.origin, 0) >= dot.seq and dot not in self._waiting:
             return
         event = trio.Event()
         waiters = self._awaited.setdefault(dot, set())
         waiters.add(event)
         try:
-            await event.wait()
+            while not event.is_set():
+                with trio.move_on_after(LOOK_EVERY_S):
+                    await event.wait()
+                    return
+                with suppress(MailError, sqlite3.Error):  # what cannot be read now may still come
+                    chain = await self.read(partial(chains.load, chain_id=chain_id))
+                    if chain is not None and chain.has_seen(dot):
+                        return
         finally:
             waiters.discard(event)
             if not waiters:

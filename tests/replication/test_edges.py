@@ -73,7 +73,7 @@ async def test_a_node_that_is_far_behind_does_not_make_its_client_try_again(
         await nodes["dc1"].save("first")
         await nodes.converged()
 
-        async def never(_: object) -> None:
+        async def never(*_: object) -> None:
             await trio.sleep_forever()
 
         with monkeypatch.context() as patch:

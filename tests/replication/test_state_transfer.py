@@ -7,8 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.values import Context
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
+from replicator.replication.changes import SHOW_TIMEOUT_S
+from replicator.replication.state_transfer import StateTransfer
 from replicator.store import reading
 from replicator.store.collecting import collect
 from replicator.store.content import lacking_count
@@ -95,6 +98,28 @@ async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: 
         await logs_agree(nodes)
         assert len(await nodes["dc3"].texts(user="user1")) == 5
         await filled(nodes["dc3"])
+
+
+async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening INBOX makes sure that there is one; the entry that did so at another node never comes."""
+    end, goes_on = StateTransfer._begin_log_after, trio.Event()
+
+    async def end_late(transfer: StateTransfer, context: Context) -> None:
+        await goes_on.wait()
+        await end(transfer, context)
+
+    monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
+        await nodes["dc1"].save("text")
+        await forget_log(nodes["dc1"])
+        await nodes.start("dc2")
+        with trio.fail_after(SHOW_TIMEOUT_S / 2):
+            assert (await nodes["dc2"].inbox()).mailbox_id == (await nodes["dc1"].inbox()).mailbox_id
+        goes_on.set()
+        await logs_agree(nodes)
+        assert await nodes["dc2"].texts() == {1: "text"}
 
 
 @pytest.mark.parametrize("uid", UidConflict)

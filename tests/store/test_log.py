@@ -163,7 +163,7 @@ async def test_who_waits_for_an_entry_goes_on_when_it_is_applied_and_not_when_it
 
         async def wait(name: str, scope: trio.CancelScope) -> None:
             with scope:
-                await store.wait_applied(second.entry.dot)
+                await store.wait_applied(second.entry.dot, INBOX.mailbox_id)
                 done.append(name)
 
         async with trio.open_nursery() as nursery:
@@ -178,7 +178,7 @@ async def test_who_waits_for_an_entry_goes_on_when_it_is_applied_and_not_when_it
             assert done == []
             await take(store, first)
         assert sorted(done) == ["early", "late"]
-        await store.wait_applied(second.entry.dot)
+        await store.wait_applied(second.entry.dot, INBOX.mailbox_id)
         assert store._awaited == {}
 
 
@@ -194,10 +194,10 @@ async def test_what_waits_in_the_log_waits_after_a_restart_too(tmp_path: Path) -
     async with open_store(tmp_path, "dc1.b") as store:
         assert store.context == {"dc3.a": 1}
         with trio.move_on_after(0) as scope:
-            await store.wait_applied(Dot("dc3.a", 1))
+            await store.wait_applied(Dot("dc3.a", 1), INBOX.mailbox_id)
         assert scope.cancelled_caught
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.wait_applied, Dot("dc3.a", 1))
+            nursery.start_soon(store.wait_applied, Dot("dc3.a", 1), INBOX.mailbox_id)
             await take(store, first)
         view = await store.view(INBOX)
         assert list(view.messages) == [1, 2]
