@@ -18,6 +18,7 @@ from resync import row as rows
 from resync.entry import Entry, MailAdd
 from resync.tree import GIVEN_UP
 from tests.store.memory_node import MemoryNode, digests
+from tests.store.stamp_order import replayed
 
 
 class LogRow:
@@ -62,6 +63,7 @@ def check(connection: sqlite3.Connection) -> None:
         _check_heads(connection, log)
         _check_content(connection, log)
         _check_replay(connection, log)
+        _check_stamp_order(connection, log)
 
 
 def _leads_everywhere(connection: sqlite3.Connection) -> bool:
@@ -182,6 +184,19 @@ def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
         assert len(text) == size
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     assert held == set(brought), "no text that no entry brought"
+
+
+def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> None:
+    heads = {chain.head: chain for chain in reading.chains_of(connection, None) if chain.uidvalidity}
+    shown = replayed(item.entry for item in log if item.applied)
+    for head, chain in heads.items():
+        assert head is not None
+        if head not in shown:
+            continue  # a merge has it for its second predecessor, and shows the same
+        found = shown[head]
+        assert list(reading.mailbox_rows(connection, chain.id)) == [found.rows[uid] for uid in sorted(found.rows)]
+        assert (chain.uidnext, chain.highestmodseq, chain.risen) == (found.uidnext, found.modseq, found.risen)
+        assert chain.context == found.context
 
 
 def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:

@@ -1,0 +1,74 @@
+"""The log replayed by its stamps alone, with no chains, no waiting and no projections: the slow and obvious way.
+
+Stamps follow cause and effect, so whatever an entry stands on has come before it. What a mailbox shows at an entry is
+what it showed at the one before, changed as the entry says.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocol.values import Dot, UidSet
+from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
+from resync.row import Row
+
+
+@dataclass
+class Shown:
+    """A mailbox at one entry. `rows` by UID."""
+
+    uidnext: int = 1
+    risen: int = 0
+    modseq: int = 0
+    context: dict[str, int] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def copy(self) -> "Shown":
+        return Shown(self.uidnext, self.risen, self.modseq, dict(self.context), dict(self.rows))
+
+    def step(self, entry: Entry) -> None:
+        for number, change in enumerate(entry.changes):
+            match change:
+                case MailAdd():
+                    flags = dict.fromkeys(change.flags, (*entry.stamp, True))
+                    self.rows[change.uid] = Row(
+                        change.uid, entry.dot, number, change.guid, entry.dot, entry.modseq, flags,
+                        change.received_ms, change.size_bytes, change.content_hash,
+                    )  # fmt: skip
+                    self.uidnext = change.uid + 1
+                case MailDel(uids):
+                    for uid in uids:
+                        del self.rows[uid]
+                case FlagAdd(uids, flags) | FlagDel(uids, flags):
+                    self.flag(entry, uids, flags, value=isinstance(change, FlagAdd))
+                case Merge():
+                    gone = {*change.removed, *(row.guid for row in change.rows)}
+                    self.rows = {uid: row for uid, row in self.rows.items() if row.guid not in gone}
+                    self.rows |= {row.uid: row for row in change.rows}
+                    self.uidnext, self.risen = change.uidnext, change.risen
+                    self.context = {dot.origin: dot.seq for dot in change.context}
+        self.modseq = entry.modseq
+        self.context[entry.dot.origin] = entry.dot.seq
+
+    def flag(self, entry: Entry, uids: UidSet, flags: Iterable[str], *, value: bool) -> None:
+        for uid in uids:
+            states = {**self.rows[uid].flags, **dict.fromkeys(flags, (*entry.stamp, value))}
+            self.rows[uid] = self.rows[uid]._replace(flags=states, modseq=entry.modseq)
+
+
+def replayed(entries: Iterable[Entry]) -> dict[Dot, Shown]:
+    """What mailboxes show at those of their entries on which no other one stands."""
+    in_order = sorted(entries, key=lambda entry: (entry.time, entry.dot.sid, entry.dot.seq))
+    followers = Counter(entry.predecessors[0] for entry in in_order if entry.predecessors)
+    shown: dict[Dot, Shown] = {}
+    for entry in in_order:
+        if entry.is_tree:
+            continue
+        here = Shown()
+        if entry.predecessors:
+            before = entry.predecessors[0]
+            followers[before] -= 1
+            here = shown[before].copy() if followers[before] else shown.pop(before)
+        here.step(entry)
+        shown[entry.dot] = here
+    return shown
