@@ -134,7 +134,7 @@ class Joiner:
         if covers(mine.context, theirs):
             return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
         if covers(theirs, mine.context):
-            return await self._adopt(key, sid)
+            return await self._adopt(key, sid)  # if it still is so when both have been read
         if reply.head in self._hopeless:
             return Outcome.APART
         if not self._mastership.is_ours(key):
@@ -159,7 +159,7 @@ class Joiner:
 
     async def _adopt(self, key: MailboxKey, sid: str) -> Outcome | None:
         learned = await syncing.learn(self._store, self._mastership, sid, key)
-        if learned is None:
+        if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
             return None
         adoption = Adoption(key, learned.ours.chain.head, learned.theirs, _step(learned))
         try:
@@ -306,6 +306,11 @@ class Joiner:
         finally:
             del self._joining[key.mailbox_id]
             joined.set()
+
+
+def _is_behind(ours: Chain, theirs: Chain) -> bool:
+    """Whether the other node has seen all that this one has, and more."""
+    return covers(theirs.context, ours.context) and not covers(ours.context, theirs.context)
 
 
 def _step(learned: Learned) -> Merge | TreeMerge:

@@ -1,5 +1,6 @@
 """One mailbox, compared with one other node: taken over, joined, or left as it is."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.config import UidConflict
 from replicator.errors import UnavailableError
-from replicator.replication import joining
+from replicator.replication import joining, syncing
 from replicator.replication.joining import Outcome
+from replicator.replication.shipping import Shipper
 from replicator.store import branches, reading
 from replicator.store.apply import receive
 from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.store.transaction import Logged, Transaction
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.meeting import key_of
@@ -206,3 +208,49 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
         await one.store.write(partial(receive, entry=entry, texts=[StoredText.of(b"other")]))
         await nodes.converged()
         assert sorted((await one.texts()).values()) == ["both", "one", "other"]
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_for_damaged(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("both")
+        await nodes.converged()
+        await nodes.stop("dc1")
+        await other.save("more")
+        learn, times = syncing.learn, 0
+
+        async def learn_late(*arguments: object, **named: object) -> syncing.Learned | None:
+            nonlocal times
+            times += 1
+            if times == 1:  # the log has brought it, and a client has gone on
+                await until(lambda: nodes["dc1"].store.context.get(other.store.origin, 0) > 0)
+                await nodes["dc1"].save("and on")
+            return await learn(*arguments, **named)  # type: ignore[arg-type]  # passed on as they came
+
+        monkeypatch.setattr(syncing, "learn", learn_late)
+        released = trio.Event()
+        send = Shipper._send
+
+        async def send_late(shipper: Shipper, item: Logged) -> None:
+            await released.wait()
+            await send(shipper, item)
+
+        monkeypatch.setattr(Shipper, "_send", send_late)
+        await nodes.start("dc1")
+        await nodes.linked()
+        one = nodes["dc1"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_released_after, released, lambda: times > 0)
+            outcome = await reconcile(one, "dc2")
+        assert outcome in {Outcome.AHEAD, Outcome.SAME}
+        assert "damaged" not in caplog.text
+        assert "check --repair" not in caplog.text
+        await nodes.converged()
+
+
+async def _released_after(released: trio.Event, condition: Callable[[], bool]) -> None:
+    await until(condition)
+    released.set()
