@@ -6,6 +6,7 @@ task of the link's own writes what was posted. Replies come in any order. Whoeve
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -17,6 +18,8 @@ from protocol.commands import Command, Done, Hello, Mbox, Ping, RefusalCode, Ref
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from resync.entry import tree_id
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 1 << 17
 # Posted and not yet sent; beyond it `room` waits. A request stands behind so much of the log, and as much again that is
@@ -197,7 +200,12 @@ class PeerLink:
             self._answering -= 1
 
     def _reply(self, tag: str, reply: Reply) -> None:
-        self._append(self._encoder.response(tag, reply))
+        try:
+            data = self._encoder.response(tag, reply)
+        except ValueError as error:  # damaged rows have values for which the wire has no form
+            log.warning("a request of %s cannot be answered: %s; run `replicator check --repair`", self.sid, error)
+            data = self._encoder.response(tag, Refused(RefusalCode.UNAVAILABLE, "what is to be said is damaged here"))
+        self._append(data)
 
     # ---- the connection
 

@@ -8,12 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.commands import Command, RefusalCode, Refused, Reply, Saved, Snapshot, SyncNode
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication import link as link_module
 from replicator.replication.changes import REQUEST_TIMEOUT_S
-from replicator.replication.link import OUTPUT_BYTES
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.link import OUTPUT_BYTES, PeerLink
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 
 
@@ -219,3 +221,23 @@ async def test_an_entry_larger_than_what_may_wait_to_be_sent_gets_through(
         await nodes.converged()
         assert len([folder for folder in await other.mail.folders(USER) if folder.name.startswith("b")]) == 41
         assert list(one.coordinator.connections.links) == before
+
+
+async def test_an_answer_that_cannot_be_said_is_refused_and_the_link_goes_on(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        link = nodes["dc1"].coordinator.connections.link("dc2")
+        assert link is not None
+
+        async def answer(_self: Coordinator, _link: PeerLink, _command: Command) -> Reply:
+            await trio.lowlevel.checkpoint()
+            return Saved((1 << 40,), ())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Coordinator, "_answer", answer)
+            reply = await link.request(SyncNode())
+        assert isinstance(reply, Refused)
+        assert reply.code == RefusalCode.UNAVAILABLE
+        assert isinstance(await link.request(SyncNode()), Snapshot)
+        assert await nodes["dc1"].save("text") == 1
