@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import trio
@@ -32,17 +33,20 @@ async def rebuild_node(
 ) -> Rebuilt:
     """Replace the node's database, and set the old one aside. `tell` hears how far it is.
 
-    Raises RebuildError if it cannot be done now, and then, as if it is cancelled, the old database stays in its place.
-    Raises as `run_node`, too.
+    Raises RebuildError if it cannot be done now, and then, as if it is cancelled, the old database stays in its place;
+    the node can use it if nothing has come into the new one. Raises as `run_node`, too.
     """
     environment = environment or Environment()
     make_directory(config.node.data)
     path = config.node.data / DATABASE
     with schema.exclusive(path):
-        try:
-            rebuilt = await _filled(config, environment, tell)
-        except (MailError, sqlite3.Error) as error:
-            raise RebuildError(f"the new database fails: {error}; is the disk sound, and has it room?") from error
+        with ExitStack() as failing:
+            failing.callback(replacement.give_up, path)
+            try:
+                rebuilt = await _filled(config, environment, tell)
+            except (MailError, sqlite3.Error) as error:
+                raise RebuildError(f"the new database fails: {error}; is the disk sound, and has it room?") from error
+            failing.pop_all()
         date = datetime.fromtimestamp(environment.clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         try:
             aside = replacement.take_place(path, date)

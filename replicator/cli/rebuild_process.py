@@ -18,24 +18,36 @@ from replicator.cli.node_process import STOP_SIGNALS, ending_in_one_line, log_to
 from replicator.cli.output import console, echo, echo_json, own_name
 from replicator.cli.target import CommandError
 from replicator.config import Config
+from replicator.node import DATABASE
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuilding import Progress, Rebuilt
+from replicator.store.replacement import replacement_of
 
 
 def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
     """Rebuild until it is done or a signal comes. Raises ConfigurationError, CommandError, click's Exit with 1."""
     log_to_stderr("warning")
-    with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:
-        rebuilt = trio.run(_run, config, tell)
+    try:
+        with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:
+            rebuilt = trio.run(_run, config, tell)
+    except CommandError as error:
+        raise CommandError(f"{error.message}{_state(config)}") from error
     if rebuilt is None:
         again = f"{own_name()} rebuild --from-peers --config {file}"
-        raise CommandError(f"{file}: interrupted; the node is as it was; run `{again}` to go on")
+        raise CommandError(f"{file}: interrupted{_state(config)}; run `{again}` to go on")
     if as_json:
         echo_json(asdict(rebuilt))
     else:
         _print(rebuilt)
     if not rebuilt.is_whole:
         raise click.exceptions.Exit(1)
+
+
+def _state(config: Config) -> str:
+    """What an end before the end means for the node."""
+    if replacement_of(config.node.data / DATABASE).exists():
+        return "; the node does not run until the rebuild has ended"
+    return "; the node is as it was"
 
 
 async def _run(config: Config, tell: Callable[[Progress], None]) -> Rebuilt | None:

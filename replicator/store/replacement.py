@@ -7,6 +7,8 @@ so it does not matter at which of the steps below the power goes.
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from replicator.errors import DataError
@@ -30,6 +32,16 @@ def check_none(path: Path) -> None:
         )
 
 
+def give_up(path: Path) -> bool:
+    """Remove the new one, which is closed, if nothing has come into it; whether there is none now. Raises OSError."""
+    replacement = replacement_of(path)
+    if replacement.exists() and not _is_empty(replacement):
+        return False
+    for suffix in (_LOG, _INDEX, "", _LOCK):  # what would be taken for another database's log goes first
+        _beside(replacement, suffix).unlink(missing_ok=True)
+    return True
+
+
 def take_place(path: Path, date: str) -> Path | None:
     """Set the old database aside, if there is one, and give the new one, which is closed, its name.
 
@@ -47,6 +59,18 @@ def take_place(path: Path, date: str) -> Path | None:
     _move(replacement, path)
     _beside(replacement, _LOCK).unlink(missing_ok=True)
     return aside
+
+
+def _is_empty(replacement: Path) -> bool:
+    """Whether it has neither entries nor heads. One that cannot be read is for the next rebuild to complain of."""
+    try:
+        with closing(sqlite3.connect(replacement)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                return True
+            tables = ("origin", "chain", "content")
+            return not any(connection.execute(f"SELECT 1 FROM {table}").fetchone() for table in tables)  # noqa: S608 - constants
+    except sqlite3.Error:
+        return False
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -1,9 +1,12 @@
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from replicator.errors import DataError
-from replicator.store.replacement import check_none, replacement_of, take_place
+from replicator.store import schema
+from replicator.store.replacement import check_none, give_up, replacement_of, take_place
 
 
 def lay(directory: Path, *names: str) -> Path:
@@ -40,3 +43,37 @@ def test_while_one_is_being_built_the_node_does_not_run(tmp_path: Path) -> None:
     assert replacement_of(path).read_text() == "node.db.rebuild"
     with pytest.raises(DataError, match="a rebuild of this database was begun"):
         check_none(path)
+
+
+def test_one_that_nothing_has_come_into_is_given_up(tmp_path: Path) -> None:
+    path = lay(tmp_path, "node.db", "node.db-wal", "node.db.rebuild.lock")
+    schema.open_writer(replacement_of(path)).close()
+    assert give_up(path)
+    assert files(tmp_path) == {"node.db": "node.db", "node.db-wal": "node.db-wal"}
+    assert give_up(path)
+    check_none(path)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "INSERT INTO origin VALUES ('dc1.a', 1, 0, 1)",
+        "INSERT INTO chain VALUES (x'01', 'alice', 1, 1, 1, NULL, NULL, x'80', 0, 0, 0, x'00', 0)",
+        "INSERT INTO content (hash, body) VALUES (x'01', x'02')",
+    ],
+)
+def test_one_that_something_has_come_into_stays(tmp_path: Path, what: str) -> None:
+    path = lay(tmp_path, "node.db")
+    with closing(schema.open_writer(replacement_of(path))) as connection:
+        connection.execute(what)
+    assert not give_up(path)
+    with closing(sqlite3.connect(replacement_of(path))) as connection:
+        assert sum(
+            connection.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in ("origin", "chain", "content")
+        )
+
+
+def test_one_that_cannot_be_read_stays(tmp_path: Path) -> None:
+    path = lay(tmp_path, "node.db", "node.db.rebuild")
+    assert not give_up(path)
+    assert replacement_of(path).exists()
