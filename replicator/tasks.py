@@ -12,6 +12,8 @@ from typing import ClassVar, Literal, Self, TypeAlias
 TaskName: TypeAlias = Literal["check", "scrub", "resync"]
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
+RATE_MAX = 10**9  # rows a second; more than any machine reads
+
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:

@@ -102,8 +102,11 @@ def problem_of(error: MailError) -> ProblemError:
 
 
 def encode_json(document: object) -> bytes:
-    """Compact JSON in UTF-8, ended by a line feed so that it reads well in a terminal."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    """Compact JSON in UTF-8, ended by a line feed so that it reads well in a terminal.
+
+    Surrogates, for which UTF-8 has no form, are escaped: as Python escapes them, JSON does.
+    """
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
 
 
 def json_response(document: object, status: HTTPStatus = HTTPStatus.OK) -> Response:

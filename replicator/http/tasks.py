@@ -8,8 +8,8 @@
 
 POST takes a JSON object with the task's options, of which each may be left out: `rate`, rows a second at most; of a
 check, whether to `repair` what it finds (a scrub always does); of a resync, a `user`, one `mailbox` of his, the `peer`
-to compare with, and whether to change nothing (`dry_run`). With `wait=true` GET answers when the task has ended, or
-after a second. The shapes are in `replicator.tasks`.
+to compare with, and whether to change nothing (`dry_run`). Names that nobody can have are answered with 400. With
+`wait=true` GET answers when the task has ended, or after a second. The shapes are in `replicator.tasks`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from typing import TypeVar
 
 import trio
 
+from replicator.config.values import sid
+from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskName, TaskOptions
+from replicator.mailstore import check_folder_name
+from replicator.tasks import RATE_MAX, CheckOptions, ResyncOptions, ScrubOptions, TaskName, TaskOptions
+from replicator.users.passwd_file import check_user_name
 
 T = TypeVar("T")
 
 WAIT_S = 1.0  # between two looks at how far it is
 CANCEL_S = 30.0  # what a task does at once takes a few seconds, in a mailbox of a million messages
-RATE_MAX = 10**9  # rows a second; more than any machine reads
 
 
 async def start(services: HttpServices, request: Request, name: TaskName) -> Response:
@@ -76,6 +79,8 @@ class Options:
             fields = json.loads(body or b"{}")
         except ValueError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+        except RecursionError:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body is nested too deeply; options are not") from None
         if not isinstance(fields, dict):
             raise ProblemError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object with the task's options")
         self._fields: Mapping[str, object] = fields
@@ -93,10 +98,12 @@ class Options:
         return self._value(name, bool, "true or false") or False
 
     def text(self, name: str) -> str | None:
-        """Of at least one character."""
+        """Of at least one character, each a whole one: JSON can name halves of a UTF-16 pair, UTF-8 has none."""
         text = self._value(name, str, "a text")
         if text == "":
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
+        if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} has surrogates, which are not characters")
         return text
 
     def rate(self) -> int | None:
@@ -131,8 +138,25 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     user, mailbox = options.text("user"), options.text("mailbox")
     if user is None and mailbox is not None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "mailbox needs a user, whose it is")
+    peer = options.text("peer")
+    if peer == services.sid:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"{peer} is the node itself; name another one to compare it with")
     known = None if user is None else services.users.find(user) or user
-    return ResyncOptions(known, mailbox, options.text("peer"), options.flag("dry_run"), options.rate())
+    try:
+        _check_names(known, mailbox, peer)
+    except (ValueError, InvalidNameError) as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    return ResyncOptions(known, mailbox, peer, options.flag("dry_run"), options.rate())
+
+
+def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
+    """Raises ValueError or InvalidNameError for what can be the name of none."""
+    if user is not None:
+        check_user_name(user)
+    if mailbox is not None:
+        check_folder_name(mailbox)
+    if peer is not None:
+        sid(peer)
 
 
 _ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {

@@ -1,6 +1,7 @@
 """The node's tasks, of which one runs at a time: begun when they are asked for, looked after, ended.
 
-What a task does is a job. It may raise what says why it could not be done; that ends the task and nothing else.
+What a task does is a job. It may raise what says why it could not be done; that ends the task and nothing else. So
+does a defect: a task is asked for by a person, who can ask for less, and the node's other work does not depend on it.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ class Tasks:
         """Do what is asked for, until cancelled."""
         async for task in self._begun:
             status = task.job.status
-            with task.scope:
-                status.error = await _why_not(task.job)
+            status.error = await _why_not(task)
             status.state = "failed" if status.error else "cancelled" if task.scope.cancelled_caught else "done"
             status.ended_ms = self._clock_ms()
             task.ended.set()
@@ -97,10 +97,14 @@ class Tasks:
             )
 
 
-async def _why_not(job: Job) -> str | None:
-    """Why it could not be done, or None."""
+async def _why_not(task: _Task) -> str | None:
+    """Why it could not be done, or None if it was, or was cancelled."""
     try:
-        await job.run()
+        with task.scope:
+            await task.job.run()
     except (TaskError, MailError, sqlite3.Error) as error:
         return str(error)
+    except Exception as error:  # see above: whatever it is, it ends the task and not the node
+        log.exception("%s failed by a defect of the program; the node goes on", task.job.status.task)
+        return f"a defect of the program, of which the node's log has more: {type(error).__name__}: {error}"
     return None

@@ -11,6 +11,7 @@ import trio
 from replicator.replication.tasks import TaskError, Tasks
 from replicator.tasks import CheckOptions, CheckStatus, Finding, ResyncOptions, ResyncStatus, TaskOptions
 
+BRITTLE_RATE = 7  # of a job that is not fit to be cancelled
 FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 
 
@@ -20,11 +21,19 @@ class FixedJob:
     status: CheckStatus | ResyncStatus
     ended: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
+    defect: Exception | None = None
 
     async def run(self) -> None:
-        await self.ended.wait()
+        try:
+            await self.ended.wait()
+        except trio.Cancelled:
+            if self.options.rate == BRITTLE_RATE:
+                raise ValueError("too late") from None
+            raise
         if self.error:
             raise TaskError(self.error)
+        if self.defect:
+            raise self.defect
 
 
 @dataclass
@@ -39,12 +48,12 @@ class FixedJobs:
     def last(self) -> FixedJob:
         return self.begun[-1]
 
-    def end(self, *findings: Finding, error: str | None = None) -> None:
+    def end(self, *findings: Finding, error: str | None = None, defect: Exception | None = None) -> None:
         status = self.last.status
         if isinstance(status, CheckStatus):
             status.findings += findings
             status.damage = {"by_uid": len(findings)} if findings else {}
-        self.last.error = error
+        self.last.error, self.last.defect = error, defect
         self.last.ended.set()
 
     def tasks(self) -> Tasks:

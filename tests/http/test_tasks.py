@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
 from replicator.tasks import CheckStatus, Difference, ResyncOptions, ResyncStatus
 from tests.http.conversation import Answer, Conversation, conversation
-from tests.http.fixed_jobs import FOUND, FixedJobs, running
+from tests.http.fixed_jobs import BRITTLE_RATE, FOUND, FixedJobs, running
 
 
 @pytest.fixture
@@ -120,8 +121,8 @@ async def test_a_resync_says_what_it_is_to_compare(client: Conversation, jobs: F
     assert jobs.last.options == ResyncOptions("ann@example.org", "Work", "dc2", dry_run=True, rate=9)
     jobs.end()
     assert (await ask(client, "GET", "/api/v1/resync?wait=true")).json["state"] == "done"
-    await ask(client, "POST", "/api/v1/resync", '{"user": "who was deleted", "mailbox": null}')
-    assert jobs.last.options == ResyncOptions("who was deleted")
+    await ask(client, "POST", "/api/v1/resync", '{"user": "deleted@example.org", "mailbox": null}')
+    assert jobs.last.options == ResyncOptions("deleted@example.org")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,63 @@ async def test_a_resync_of_nothing_that_makes_sense_is_refused(
 ) -> None:
     assert (await ask(client, "POST", "/api/v1/resync", body)).status == 400
     assert not jobs.begun
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"user": "a" * 70_000}, "1 to 254 bytes"),
+        ({"user": "a:b"}, "no colon"),
+        ({"user": "\ud800"}, "user has surrogates"),
+        ({"user": "alice", "mailbox": ""}, "mailbox must not be empty"),
+        ({"user": "alice", "mailbox": "a//b"}, "no empty levels"),
+        ({"user": "alice", "mailbox": "a" * 70_000}, "1000 bytes"),
+        ({"user": "alice", "mailbox": "\udfff"}, "mailbox has surrogates"),
+        ({"peer": ""}, "peer must not be empty"),
+        ({"peer": "DC2"}, "a node id"),
+        ({"peer": "\ud800"}, "peer has surrogates"),
+        ({"peer": "dc1"}, "dc1 is the node itself"),
+    ],
+)
+async def test_names_that_nobody_can_have_are_refused(
+    client: Conversation, jobs: FixedJobs, options: dict[str, str], why: str
+) -> None:
+    refused = await ask(client, "POST", "/api/v1/resync", json.dumps(options))
+    assert (refused.status, why in str(refused.json["detail"])) == (400, True)
+    assert not jobs.begun
+
+
+async def test_a_body_that_is_nested_deeply_is_refused(client: Conversation, jobs: FixedJobs) -> None:
+    refused = await ask(client, "POST", "/api/v1/check", "[" * 50_000)
+    assert (refused.status, "nested too deeply" in str(refused.json["detail"])) == (400, True)
+    assert not jobs.begun
+
+
+async def test_a_job_with_a_defect_fails_and_the_next_runs(
+    client: Conversation, jobs: FixedJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ask(client, "POST", "/api/v1/check")
+    jobs.end(defect=ExceptionGroup("of its nursery", [ValueError("70000 bytes\ud800")]))
+    told = await ask(client, "GET", "/api/v1/check?wait=true")
+    assert (told.json["state"], "a defect of the program" in str(told.json["error"])) == ("failed", True)
+    assert "check failed by a defect" in caplog.text
+    await ask(client, "POST", "/api/v1/scrub")
+    jobs.end()
+    assert (await ask(client, "GET", "/api/v1/scrub?wait=true")).json["state"] == "done"
+
+
+async def test_a_defect_that_shows_when_it_is_cancelled_ends_the_task_only(client: Conversation) -> None:
+    await ask(client, "POST", "/api/v1/check", f'{{"rate": {BRITTLE_RATE}}}')
+    ended = await ask(client, "DELETE", "/api/v1/check")
+    assert (ended.json["state"], "too late" in str(ended.json["error"])) == ("failed", True)
+    assert (await ask(client, "POST", "/api/v1/check")).status == 202
+
+
+async def test_an_answer_has_what_utf8_has_not(client: Conversation, jobs: FixedJobs) -> None:
+    await ask(client, "POST", "/api/v1/check")
+    jobs.end(error="\ud800")
+    assert (await ask(client, "GET", "/api/v1/check?wait=true")).json["error"] == "\ud800"
+    assert (await ask(client, "DELETE", "/api/v1/check")).json["error"] == "\ud800"
 
 
 async def test_an_option_of_another_task_is_refused(client: Conversation, jobs: FixedJobs) -> None:
