@@ -14,14 +14,14 @@ from replicator.cli.client import CHECK, SCRUB, TaskKind
 from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import NodeUrl, one_node
-from replicator.tasks import CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
+from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
 
 LEFT_AS_IT_IS = "nothing"
 
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Mend what is found: from the log, and texts from other nodes.")
-@click.option("--rate", type=click.IntRange(min=1), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -35,7 +35,7 @@ def check(config_file: Path | None, url: str | None, rate: int | None, *, repair
 
 
 @click.command()
-@click.option("--rate", type=click.IntRange(min=1), help="Texts a second at most; by default as fast as it goes.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Texts a second at most; by default as fast as it goes.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

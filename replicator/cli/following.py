@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from http import HTTPStatus
 from typing import TypeVar
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replicator.cli.client import NodeClient, TaskKind
+from replicator.cli.client import NodeClient, RefusedError, TaskKind
 from replicator.cli.output import console
 from replicator.cli.target import NodeUrl
 from replicator.tasks import TaskOptions, TaskStatus
@@ -18,9 +19,17 @@ S = TypeVar("S", bound=TaskStatus)
 
 
 def followed(node: NodeUrl, task: TaskKind[S], options: TaskOptions, shown: str) -> S:
-    """Begin a task and wait; what came of it. `shown` is what the bar is named. Raises as `NodeClient`."""
+    """Begin a task and wait; what came of it. `shown` is what the bar is named.
+
+    Raises as `NodeClient`, and click.UsageError for options with which no node can begin.
+    """
     with NodeClient(node) as client:
-        status = client.start(task, asdict(options))
+        try:
+            status = client.start(task, asdict(options))
+        except RefusedError as error:
+            if error.status == HTTPStatus.BAD_REQUEST:
+                raise click.UsageError(error.detail) from error
+            raise
         try:
             return _awaited(client, task, status, shown)
         except KeyboardInterrupt:

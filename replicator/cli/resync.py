@@ -14,7 +14,7 @@ from replicator.cli.client import RESYNC
 from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node
-from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from replicator.tasks import RATE_MAX, Difference, ResyncOptions, ResyncStatus
 
 TREE = "(folder tree)"
 NOTHING = "nothing (dry run)"
@@ -33,7 +33,7 @@ _WORDS = {
 @click.option("--all", "everything", is_flag=True, help="Compare everything that the node has.")
 @click.option("--peer", metavar="NODE", help="Compare with this node only; by default with all that can be reached.")
 @click.option("--dry-run", is_flag=True, help="Tell what differs, and change nothing.")
-@click.option("--rate", type=click.IntRange(min=1), help="Rows a second at most; by default as fast as it goes.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -58,7 +58,9 @@ def resync(
     """
     if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
         raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")
-    options = ResyncOptions(user or whole_user, mailbox, peer, dry_run, rate)
+    if "" in {user, mailbox, whole_user, peer}:
+        raise click.UsageError("the name of a user, a mailbox or a node is not empty")
+    options = ResyncOptions(whole_user if user is None else user, mailbox, peer, dry_run, rate)
     status = followed(one_node(config_file, url), RESYNC, options, "Comparing")
     if as_json:
         echo_json(asdict(status))
@@ -73,7 +75,7 @@ def _print(status: ResyncStatus) -> None:
         echo(console(), _differences_table(status.differences))
     if status.left_out:
         click.echo(f"{status.left_out} more, which are not listed")
-    if status.peers:
+    if status.peers and (status.state != "failed" or status.differences):
         some = f"{status.done} mailboxes and trees, {status.rows} rows"
         amount = "All mailboxes and trees" if status.user is None else some
         click.echo(f"{amount} compared with {', '.join(status.peers)}: {_amounts(status)}")

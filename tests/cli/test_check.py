@@ -97,5 +97,7 @@ def test_one_at_a_time(filled: ServedNode, invoke: Invoke) -> None:
 
 def test_wrong_usage(invoke: Invoke) -> None:
     assert invoke("check").exit_code == 2
-    assert invoke("check", "--url", "http://127.0.0.1:1", "--rate", 0).exit_code == 2
+    for command in ("check", "scrub"):
+        for rate in (0, 99_999_999_999_999):
+            assert invoke(command, "--url", "http://127.0.0.1:1", "--rate", rate).exit_code == 2
     assert invoke("scrub", "--url", "http://127.0.0.1:1").exit_code == 1

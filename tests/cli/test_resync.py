@@ -120,12 +120,40 @@ def test_a_node_without_others(served: ServedNode, invoke: Invoke) -> None:
 
 
 def test_what_is_not_there(pair: ServedPair, invoke: Invoke) -> None:
+    failed = "Error: resync failed: there is no"
     result = invoke("resync", "alice", "Nowhere", "--url", pair.url)
-    assert (result.exit_code, "there is no folder 'Nowhere' of alice here or at dc2" in result.stderr) == (1, True)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{failed} folder 'Nowhere' of alice here or at dc2\n"
+    for arguments in (["nobody", "INBOX"], ["--user", "nobody"]):
+        result = invoke("resync", *arguments, "--url", pair.url)
+        assert (result.exit_code, result.stdout, result.stderr.startswith(failed)) == (1, "", True)
+
+
+def test_the_node_itself(pair: ServedPair, invoke: Invoke) -> None:
+    result = invoke("resync", "--all", "--peer", "dc1", "--url", pair.url)
+    assert (result.exit_code, result.stdout, "dc1 is the node itself" in result.stderr) == (2, "", True)
+
+
+@pytest.mark.parametrize("user", ["a" * 70_000, "\udcff", "a:b"])
+def test_a_name_that_nobody_can_have(pair: ServedPair, invoke: Invoke, user: str) -> None:
+    result = invoke("resync", user, "INBOX", "--url", pair.url)
+    assert (result.exit_code, "user" in result.stderr, len(result.stderr) < 1000) == (2, True, True)
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["alice"], ["alice", "INBOX", "--all"], ["--all", "--user", "alice"], ["--all", "--rate", "0"]]
+    "arguments",
+    [
+        [],
+        ["alice"],
+        ["alice", "INBOX", "--all"],
+        ["--all", "--user", "alice"],
+        ["--all", "--rate", "0"],
+        ["--all", "--rate", "99999999999999"],
+        ["alice", ""],
+        ["", "INBOX"],
+        ["--user", ""],
+        ["--all", "--peer", ""],
+    ],
 )
 def test_wrong_usage(invoke: Invoke, arguments: list[str]) -> None:
     assert invoke("resync", *arguments, "--url", "http://127.0.0.1:1").exit_code == 2
