@@ -21,7 +21,7 @@ from benchmarks.prepared import Prepared, prepare
 from benchmarks.proxy import BOTH
 from benchmarks.report import Figure
 from benchmarks.scale import Scale
-from benchmarks.states import are_equal, drop_log, run_task
+from benchmarks.states import are_equal, checkpoint, drop_log, run_task
 from benchmarks.wire import MeasurementError
 
 FEW = 10
@@ -104,6 +104,7 @@ def _found(cluster: Cluster, subject: Subject, count: int) -> list[Figure]:
 def _returned(cluster: Cluster, subject: Subject, count: int) -> tuple[Met, dict[str, object]]:
     near, far = cluster.nodes
     cluster.wait_until(are_equal, EQUAL_WITHIN_S)
+    checkpoint(far, EQUAL_WITHIN_S)  # of what it took over before: it would write that while it compares
     far.stop()
     subject.change(near, count)
     drop_log(near)

@@ -107,7 +107,7 @@ def _checkpoints(directory: Path, users: Sequence[str], messages: int) -> list[F
     detail = {"seconds": seconds, "saved": saved, "bytes": size_bytes, "until_the_log_is_gone_s": gone}
     _tell(f"{saved} {what}: {seconds:.1f} s")
     return [
-        Figure(f"{what}", saved / seconds, "/s", detail=detail),
+        Figure(what, saved / seconds, "checkpoints/s", detail=detail),
         Figure("messages in them", messages / seconds, "msgs/s"),
         Figure("bytes of them", size_bytes / seconds / 2**10, "KiB/s"),
     ]

@@ -59,9 +59,12 @@ def prepare(wanted: Prepared) -> None:
     """Make the databases. Raises MeasurementError."""
     command = [sys.executable, "-m", "benchmarks.prepared"]
     told = json.dumps(asdict(wanted)).encode()
-    done = subprocess.run(command, input=told, capture_output=True, check=False, timeout=LIMIT_S)
-    if done.returncode:
-        raise MeasurementError(f"no databases: {done.stderr.decode()[-1000:]}")
+    try:
+        subprocess.run(command, input=told, capture_output=True, check=True, timeout=LIMIT_S)
+    except subprocess.CalledProcessError as error:
+        raise MeasurementError(f"no databases: {error.stderr.decode()[-1000:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(f"databases are not made in {LIMIT_S:.0f} s") from error
 
 
 class _Texts:
