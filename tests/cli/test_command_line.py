@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -30,6 +32,32 @@ def test_unknown_command(invoke: Invoke, arguments: list[str], advice: str) -> N
 def test_unknown_option_of_the_whole_is_said_to_be_one(invoke: Invoke) -> None:
     result = invoke("--versoin")
     assert (result.exit_code, "No such option" in result.stderr) == (2, True)
+
+
+def in_a_process(before: str) -> subprocess.CompletedProcess[str]:
+    """`replicator --version` in a process of its own, where something is done before."""
+    code = f"import os, signal, sys\n{before}\nfrom replicator.cli import main\nmain()"
+    command = [sys.executable, "-c", code, "--version"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("module", ["click", "replicator.cli.group", "importlib.metadata"])
+def test_an_interrupt_while_it_is_being_loaded(module: str) -> None:
+    done = in_a_process(
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"sys.modules.pop({module!r}, None)\n"
+        "sys.meta_path.insert(0, Interrupts())"
+    )
+    assert (done.returncode, done.stdout, done.stderr.split()) == (1, "", ["Aborted!"])
+
+
+def test_an_interrupt_when_all_is_done() -> None:
+    done = in_a_process("import atexit\natexit.register(os.kill, os.getpid(), signal.SIGINT)")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("mail-replicator ")
 
 
 def test_failure_is_one_line_whatever_it_quotes() -> None:
