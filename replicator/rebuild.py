@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 
 import trio
 
@@ -61,7 +62,9 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
     path = config.node.data / DATABASE
     new = replacement.replacement_of(path)
     origin = environment.new_origin(config.node.id)
-    with wreck.opened(path) as damaged:
+    with ExitStack() as ended:
+        ended.callback(wreck.discard, path)
+        damaged = ended.enter_context(wreck.opened(await environment.run_in_thread(partial(wreck.legible, path))))
         async with Store.open(new, origin, environment) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             tls = Tls(config.tls)

@@ -94,16 +94,21 @@ def _print(rebuilt: Rebuilt) -> None:
         f" {rebuilt.texts} texts"
     )
     if rebuilt.set_aside:
-        lost = "some log entries, if any" if rebuilt.lost_entries is None else f"{rebuilt.lost_entries} log entries"
+        lost = "what else it had is not known"
+        if rebuilt.lost_entries is not None:
+            lost = f"{rebuilt.lost_entries} log entries are nowhere now"
         click.echo(
             f"from the damaged database: {rebuilt.salvaged_entries} log entries that no peer had;"
-            f" {rebuilt.unreadable_rows} rows of its log could not be read; {lost} are nowhere now"
+            f" {rebuilt.unreadable_rows} rows of its log could not be read; {lost}"
         )
         if rebuilt.waiting_entries:
             click.echo(
                 f"{rebuilt.waiting_entries} entries wait for branches to be joined; nodes that run go on with it"
             )
         click.echo(f"it lies at {rebuilt.set_aside}; remove it when nothing is missed")
+    if rebuilt.lost_entries is None:
+        click.echo("what the damaged database had, and no peer has, is not known: mail that this node took alone may be"
+                   " missing", err=True)  # fmt: skip
     if rebuilt.missing_texts:
         echo(console(), findings_table(rebuilt.missing_texts))
         click.echo("texts that no node has, and no part of the damaged database that can be read: restore a backup,"

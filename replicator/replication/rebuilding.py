@@ -79,8 +79,8 @@ class Rebuilt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is known to be missing."""
-        return not (self.lost_entries or self.differing or self.missing_texts)
+        """Whether it is known that nothing is missing."""
+        return self.lost_entries == 0 and not (self.differing or self.missing_texts)
 
 
 class Rebuild:

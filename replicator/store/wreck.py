@@ -6,6 +6,7 @@ thread at a time.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from protocol.values import Dot
+from replicator.errors import DataError
 from replicator.store import reading
 from replicator.store.content import StoredText, read_text
 from replicator.store.rows import UnreadableError
@@ -22,6 +24,11 @@ from resync.entry import Entry, MailAdd
 SLICE_ROWS = 1000  # some 10 ms of a thread
 SLICE_BYTES = 16 << 20  # of texts
 UNREADABLE_MAX = 1_000_000  # positions one after the other: some 10 s; then the rest of the log is given up
+
+_MAGIC = b"SQLite format 3\0"  # https://sqlite.org/fileformat2.html section 1.3, like what follows
+_HEADER_BYTES = 100
+_PAGE_BYTES = {1 if size == 1 << 16 else size for size in (1 << power for power in range(9, 17))}
+_FRACTIONS = bytes((64, 32, 32))  # of payloads: always these
 
 _ROWS = "SELECT position, origin, seq, time, chain, body FROM log WHERE position BETWEEN ? AND ? ORDER BY position"
 _INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # has each position, too
@@ -44,11 +51,59 @@ class Salvaged:
         return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
 
 
+def legible(path: Path) -> Path:
+    """What is to be opened: where only the magic that each SQLite file begins with is gone, a copy that has it.
+
+    `discard` removes that. Raises DataError if there is no room for it.
+    """
+    discard(path)
+    if not _lacks_magic_only(path):
+        return path
+    copy = _copy_of(path)
+    try:
+        shutil.copyfile(path, copy)
+        with copy.open("r+b") as file:
+            file.write(_MAGIC)
+        wal = _wal_of(path)
+        if wal.exists():
+            shutil.copyfile(wal, _wal_of(copy))
+    except OSError as error:
+        discard(path)
+        raise DataError(f"{copy}: {error.strerror}; to be read {path.name} has to be copied; make room") from error
+    return copy
+
+
+def discard(path: Path) -> None:
+    """Remove the copy that `legible` has made, if there is one."""
+    copy = _copy_of(path)
+    for file in (_wal_of(copy), copy.with_name(f"{copy.name}-shm"), copy):
+        file.unlink(missing_ok=True)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.rebuild-copy")
+
+
+def _wal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _lacks_magic_only(path: Path) -> bool:
+    """Whether the rest of the header is as SQLite writes it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or header.startswith(_MAGIC):
+        return False
+    is_known = int.from_bytes(header[16:18]) in _PAGE_BYTES and set(header[18:20]) <= {1, 2}
+    return is_known and header[21:24] == _FRACTIONS
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Wreck]:
     """The database at the path, which may be none at all, or not be there: then it gives nothing."""
-    wal = path.with_name(f"{path.name}-wal")
-    ways = ("mode=ro", "immutable=1") if wal.exists() else ("immutable=1",)
+    ways = ("mode=ro", "immutable=1") if _wal_of(path).exists() else ("immutable=1",)
     connections = [
         sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True, check_same_thread=False)
         for way in ways
@@ -74,8 +129,8 @@ class Wreck:
         return min(self._unreadable, default=0)
 
     def context(self) -> dict[str, int] | None:
-        """Of its log: origin -> the last seq that came. None: it cannot be read."""
-        return self._origins("seq")
+        """Of its log: origin -> the last seq that came; nothing if there is no file. None: it cannot be read."""
+        return self._origins("seq") if self._ways else {}
 
     def collected(self) -> dict[str, int] | None:
         """Up to where entries were not in its log any more. None: it cannot be read."""

@@ -51,6 +51,10 @@ def replicator(cluster: Cluster, command: str, *options: str) -> subprocess.Comp
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
 
 
+def magic(path: Path) -> None:
+    overwrite(path, 1, b"garbage!garbage!")
+
+
 def header(path: Path) -> None:
     overwrite(path, 1, b"\xa5" * 100)
 
@@ -77,10 +81,12 @@ def emptied(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [header, text_file, truncated, chains, log_begins, emptied], ids=lambda harm: harm.__name__
+    ("harm", "exit_code"),
+    [(magic, 0), (header, 1), (text_file, 1), (truncated, 1), (chains, 0), (log_begins, 0), (emptied, 1)],
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(
-    cluster: Cluster, stopped: Node, harm: Callable[[Path], None]
+    cluster: Cluster, stopped: Node, harm: Callable[[Path], None], exit_code: int
 ) -> None:
     path = cluster.directory / stopped.sid / "node.db"
     harm(path)
@@ -90,10 +96,11 @@ def test_a_node_with_a_damaged_database_does_not_run_and_is_rebuilt(
     assert f"{path}: the database is damaged: " in line
     assert line.endswith(f"rebuild --from-peers --config {cluster.directory / 'dc3.toml'}`")
     rebuilt = replicator(cluster, "rebuild", "--from-peers", "--json")
-    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert rebuilt.returncode == exit_code, rebuilt.stderr
     report = json.loads(rebuilt.stdout)
     assert (report["peers"], report["messages"], report["texts"]) == (["dc1", "dc2"], len(MAILS), len(MAILS))
     assert (report["missing_texts"], report["differing"]) == ([], [])
+    assert report["lost_entries"] == (None if exit_code else 0)
     assert "Traceback" not in rebuilt.stderr
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from protocol.values import Dot
+from replicator.errors import DataError
 from replicator.store import wreck
 from tests.store.damaging import leaves_of, overwrite
 from tests.store.harness import guid, open_store, save, saving
@@ -89,5 +90,37 @@ async def test_what_is_no_database_gives_nothing(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     assert found(path) == ([], 0)
     with wreck.opened(path) as damaged:
-        assert (damaged.context(), damaged.collected(), damaged.text(bytes(32))) == (None, None, None)
+        assert (damaged.context(), damaged.text(bytes(32))) == (None if path.exists() else {}, None)
+        assert damaged.collected() is None
     assert path.exists() == (content is not None)
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+async def test_a_database_that_lacks_only_the_magic_is_read_from_a_copy(tmp_path: Path, *, has_log: bool) -> None:
+    path = await a_database(tmp_path)
+    overwrite(path, 1, b"garbage!garbage!")
+    if has_log:
+        path.with_name("node.db-wal").write_bytes(b"")
+    before = path.read_bytes()
+    copy = wreck.legible(path)
+    dots, unreadable = found(copy)
+    assert (set(dots), unreadable) == ({Dot("dc1.a", seq) for seq in range(1, SIZE + 1)}, 0)
+    assert (path.read_bytes(), copy != path) == (before, True)
+    wreck.discard(path)
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xa5" * 100, b"From: someone\r\n" * 8, b"\0" * 100])
+async def test_no_magic_is_put_before_what_is_no_header(tmp_path: Path, damage: bytes) -> None:
+    path = await a_database(tmp_path)
+    overwrite(path, 1, damage)
+    assert wreck.legible(path) == path
+    assert wreck.legible(tmp_path / "not there") == tmp_path / "not there"
+
+
+async def test_where_it_cannot_be_copied_that_is_said(tmp_path: Path) -> None:
+    path = await a_database(tmp_path)
+    overwrite(path, 1, b"garbage!garbage!")
+    path.with_name("node.db-wal").mkdir()
+    with pytest.raises(DataError, match="has to be copied; make room"):
+        wreck.legible(path)
