@@ -27,7 +27,8 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as_json: bool) -> None:
     """Show how nodes are: links, lag, masters, and whether their states agree.
 
-    Name one or more nodes by --config or --url. Exit code 1 if any of them does not answer, or does not know USER.
+    Name one or more nodes by --config or --url. With --json there is more: how old a node's checkpoints are, and which
+    nodes its log is kept for. Exit code 1 if any of them does not answer, or does not know USER.
     """
     nodes = [url_of_config(file) for file in configs] + [parse_url(url) for url in urls]
     if not nodes:

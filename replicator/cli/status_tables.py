@@ -32,7 +32,8 @@ Nodes
   term        rises with every node or link that comes or goes: masters are
               chosen anew
   masters     how many of its mailboxes it numbers the changes of
-  log         entries in its log: one for each change
+  log         entries in its log: one for each change that is not only in its
+              checkpoints by now
   waiting     entries of the log that it does not show yet: one before them
               is missing, or they are of a branch still to be joined
   state       start of a digest of all that it shows; equal means same mail

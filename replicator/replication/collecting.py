@@ -297,8 +297,8 @@ class Collector:
             why = self._why_not_wait(pending)
             if why is None:
                 return False
-            log.warning("the log is %s: it is cut short although %s has not everything; what is lacking comes by SYNC",
-                        why, ", ".join(self._lacking))  # fmt: skip
+            log.warning("the log is %s: it is cut short although %s may lack some of it, or has not said yet that it "
+                        "has all; what is lacking comes by SYNC", why, ", ".join(self._lacking))  # fmt: skip
         await self._store.write(partial(catalog.put_in_force, number=pending.number))
         self._lacking = ()
         return True

@@ -93,7 +93,7 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
         await nodes["dc2"].expunge(1)
         with caplog.at_level(logging.WARNING):
             await trio.sleep(20_000)
-        assert "`log.keep`: it is cut short although dc3" in caplog.text
+        assert "`log.keep`: it is cut short although dc3 may lack some of it" in caplog.text
         assert await log_entries(nodes["dc1"]) == 0
         for link in (await nodes["dc1"].report.node_status()).links:
             if link.peer == "dc3":
