@@ -94,24 +94,40 @@ def _print(rebuilt: Rebuilt) -> None:
         f" {rebuilt.texts} texts"
     )
     if rebuilt.set_aside:
-        lost = "what else it had is not known"
-        if rebuilt.lost_entries is not None:
-            lost = f"{rebuilt.lost_entries} log entries are nowhere now"
         click.echo(
             f"from the damaged database: {rebuilt.salvaged_entries} log entries that no peer had;"
-            f" {rebuilt.unreadable_rows} rows of its log could not be read; {lost}"
+            f" {rebuilt.unreadable_rows} rows of its log could not be read"
         )
         if rebuilt.waiting_entries:
             click.echo(
                 f"{rebuilt.waiting_entries} entries wait for branches to be joined; nodes that run go on with it"
             )
         click.echo(f"it lies at {rebuilt.set_aside}; remove it when nothing is missed")
-    if rebuilt.lost_entries is None:
-        click.echo("what the damaged database had, and no peer has, is not known: mail that this node took alone may be"
-                   " missing", err=True)  # fmt: skip
+    _print_lost(rebuilt)
     if rebuilt.missing_texts:
         echo(console(), findings_table(rebuilt.missing_texts))
         click.echo("texts that no node has, and no part of the damaged database that can be read: restore a backup,"
                    " or start nodes that are down and run `replicator scrub`", err=True)  # fmt: skip
     for name in rebuilt.differing:
         click.echo(f"shown otherwise by a peer: {name}; run `replicator check --repair` there, then `resync`", err=True)
+
+
+def _print_lost(rebuilt: Rebuilt) -> None:
+    """What of the damaged database's log is not here."""
+    if rebuilt.delivered_anew:
+        click.echo(f"{rebuilt.delivered_anew} messages that only the damaged database had were delivered anew")
+    if rebuilt.undelivered:
+        click.echo(f"{rebuilt.undelivered} messages of the damaged database could not be delivered: they are refused,"
+                   " or their texts cannot be read", err=True)  # fmt: skip
+    if rebuilt.lost_entries is None:
+        click.echo("what the damaged database had, and no peer has, is not known: mail that this node took alone may be"
+                   " missing", err=True)  # fmt: skip
+    elif gone := rebuilt.lost_entries - rebuilt.untaken_entries:
+        click.echo(f"{gone} log entries that no peer has cannot be read", err=True)
+    if rebuilt.untaken_entries:
+        click.echo(
+            f"{rebuilt.untaken_entries} entries can be read in {rebuilt.set_aside} but could not be taken in, because"
+            f" others before them are lost; {rebuilt.untaken_changes} changes in them, of flags and folders, and"
+            " expunges, have not been made again",
+            err=True,
+        )

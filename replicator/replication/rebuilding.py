@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,6 +26,7 @@ from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.inspection import Inspection
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.redelivery import RebuildError, Redelivery
 from replicator.store import chain as chains
 from replicator.store import reading, sweeps
 from replicator.store.apply import receive
@@ -36,6 +37,9 @@ from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 from replicator.store.wreck import Salvaged, Wreck
 from replicator.tasks import CheckStatus, Finding
+from resync.entry import Entry, MailAdd
+
+__all__ = ["Progress", "Rebuild", "RebuildError", "Rebuilt"]
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +50,6 @@ JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with th
 LOOK_EVERY_S = 1.0
 SLICE = 256  # texts of one look
 DIFFERING_MAX = 1000  # mailboxes of one comparison; where more differ, most are on their way
-
-
-class RebuildError(Exception):
-    """It cannot be done now. The text says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What came of it. `lost_entries`: that came to the damaged database and are nowhere; None: nobody knows."""
+    """What came of it. `lost_entries`: that came to the damaged database and are not here; None: nobody knows.
+
+    Of those `untaken_entries` can be read: with all that they change but new mail, which is delivered anew.
+    """
 
     peers: list[str]
     mailboxes: int = 0
@@ -71,6 +74,10 @@ class Rebuilt:
     texts: int = 0
     salvaged_entries: int = 0
     lost_entries: int | None = 0
+    untaken_entries: int = 0
+    untaken_changes: int = 0  # of flags and folders, and expunges
+    delivered_anew: int = 0  # messages
+    undelivered: int = 0  # messages whose text is lost, or that are refused
     waiting_entries: int = 0  # that are here and not shown: of branches that have not been joined yet
     unreadable_rows: int = 0  # of the damaged database's log, whether or not peers have what was in them
     differing: list[str] = field(default_factory=list)  # mailboxes that a peer shows otherwise still
@@ -102,11 +109,17 @@ class Rebuild:
         await self._follow()
         await self._check_collected(wreck)
         rebuilt = Rebuilt(sorted(self._met))
-        rebuilt.salvaged_entries = await self._salvage(wreck)
+        untaken: dict[Dot, Entry] = {}
+        rebuilt.salvaged_entries = await self._salvage(wreck, untaken)
         rebuilt.unreadable_rows = wreck.unreadable
         rebuilt.lost_entries = await self._lost(wreck)
         rebuilt.waiting_entries = await self._joined()
         await self._fill(wreck)
+        if untaken or rebuilt.lost_entries != 0:
+            delivered = await Redelivery(self._store, self._coordinator, self._environment, wreck).run(untaken.values())
+            rebuilt.delivered_anew, rebuilt.undelivered = delivered
+        rebuilt.untaken_entries = len(untaken)
+        rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
         rebuilt.missing_texts = await self._missing(wreck)
         differing = self._damaged.union(*self._lacking.values())
         rebuilt.differing = [await self._coordinator.joiner.name(key) for key in sorted(differing)]
@@ -221,15 +234,23 @@ class Rebuild:
                 " log any more: bring back the other nodes first"
             )
 
-    async def _salvage(self, wreck: Wreck) -> int:
-        """Take in what no source has; how many entries that were."""
-        slices = wreck.log(self._store.context)
-        count = read = 0
-        while (part := await self._environment.run_in_thread(partial(next, slices, None))) is not None:
-            read += part.rows
-            self._tell(Progress("rows of the damaged log", read))
-            if part.entries:
-                count += await self._store.write(partial(_take_in, part=part))
+    async def _salvage(self, wreck: Wreck, untaken: dict[Dot, Entry]) -> int:
+        """Take in what no source has; how many entries that were. `untaken` gets those that lack what was before."""
+        came = await self._environment.run_in_thread(wreck.context) or {}
+        count, before = 0, -1
+        while before < count:  # what one entry stands on may come after it
+            before = count
+            untaken.clear()
+            slices, read = wreck.log(self._store.context), 0
+            while (part := await self._environment.run_in_thread(partial(next, slices, None))) is not None:
+                read += part.rows
+                self._tell(Progress("rows of the damaged log", read))
+                if part.entries:
+                    taken, left = await self._store.write(partial(_take_in, part=part, came=came))
+                    count += taken
+                    untaken |= left
+        for dot in [dot for dot in untaken if dot.seq <= self._store.context.get(dot.origin, 0)]:
+            del untaken[dot]  # it came the other way
         return count
 
     async def _lost(self, wreck: Wreck) -> int | None:
@@ -295,17 +316,22 @@ def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dic
     return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
 
 
-def _take_in(tx: Transaction, part: Salvaged) -> int:
-    """How many entries were new, and followed what is here."""
-    count = 0
+def _take_in(tx: Transaction, part: Salvaged, came: Mapping[str, int]) -> tuple[int, dict[Dot, Entry]]:
+    """How many entries were new, and followed what is here; and those that did not."""
+    count, untaken = 0, dict[Dot, Entry]()
     for entry, texts in part.entries:
         before = tx.seen(entry.dot.origin)
+        stands = not any(tx.seen(origin) < seq <= came.get(origin, 0) for origin, seq in entry.predecessors)
         try:
-            receive(tx, entry, texts)
+            if stands:
+                receive(tx, entry, texts)
         except HistoryError as error:
             log.warning("of the damaged database: %s", error)
-        count += tx.seen(entry.dot.origin) - before
-    return count
+        after = tx.seen(entry.dot.origin)
+        count += after - before
+        if after < entry.dot.seq:
+            untaken[entry.dot] = entry
+    return count, untaken
 
 
 def _texts(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[StoredText]:

@@ -16,10 +16,13 @@ from urllib.parse import quote
 
 from protocol.values import Dot
 from replicator.errors import DataError
+from replicator.store import chain as chains
 from replicator.store import reading
+from replicator.store.chain import Chain
 from replicator.store.content import StoredText, read_text
-from replicator.store.rows import UnreadableError
+from replicator.store.rows import ROW_COLUMNS, UnreadableError, row_from
 from resync.entry import Entry, MailAdd
+from resync.row import Row
 
 SLICE_ROWS = 1000  # some 10 ms of a thread
 SLICE_BYTES = 16 << 20  # of texts
@@ -145,16 +148,50 @@ class Wreck:
                     return text
         return None
 
+    def mailboxes(self) -> list[Chain]:
+        """Heads of mailboxes, each read the best way that can be."""
+        found: dict[bytes, Chain] = {}
+        for connection in self._ways:
+            for row in _both_ends(connection, f"{chains.SELECT} WHERE uidvalidity > 0 ORDER BY id", ()):
+                with suppress(sqlite3.Error, TypeError):
+                    chain = chains.from_row(row)
+                    found.setdefault(chain.id, chain)
+        return list(found.values())
+
+    def rows(self, chain: Chain) -> list[Row]:
+        """What can be read of a mailbox's rows, each the best way that can be."""
+        select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"  # noqa: S608 - the columns are constants
+        for connection in self._ways:
+            found: dict[int, Row] = {}
+            for columns in _both_ends(connection, select, (chain.id,)):
+                with suppress(sqlite3.Error, TypeError):
+                    row = row_from(columns)
+                    found.setdefault(row.uid, row)
+            if found:
+                return list(found.values())
+        return []
+
+    def folder_name(self, mailbox_id: bytes) -> str | None:
+        """What the folder of a mailbox was called, if that can be read."""
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                name = reading.folder_name(connection, mailbox_id)
+                if isinstance(name, str):
+                    return name
+        return None
+
     def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
         """All of its log, in slices, once for each way. `known`, what is elsewhere, may grow meanwhile."""
         came = self.context()
+        self._unreadable = [0] * len(self._ways)
         for way, connection in enumerate(self._ways):
-            part = Salvaged()
+            part, total, read = Salvaged(), 0, 0
             for row in _rows(connection):
-                self._unreadable[way] += not self._take(part, row, known, came)
+                total, read = total + 1, read + self._take(part, row, known, came)
                 if part.is_full:
                     yield part
                     part = Salvaged()
+            self._unreadable[way] = max(total, _expected(connection)) - read  # SQLite leaves out some without a word
             yield part
 
     def _take(
@@ -186,6 +223,13 @@ class Wreck:
         return None
 
 
+def _expected(connection: sqlite3.Connection) -> int:
+    """How many rows the log has; 0 if that cannot be read."""
+    with suppress(sqlite3.Error, TypeError):
+        return reading.log_counts(connection)[0]
+    return 0
+
+
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]:
     """The log's rows, in order of arrival; None in the place of each that cannot be read."""
     at, last = (_position(connection, which) for which in ("MIN", "MAX"))
@@ -203,6 +247,17 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]
             at, failed = at + 1, failed + 1
         else:
             return
+
+
+def _both_ends(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+    """What a query gives up to the first page that cannot be read, from either end."""
+    for direction in ("ASC", "DESC"):
+        try:
+            with closing(connection.execute(f"{query} {direction}", values)) as cursor:
+                yield from cursor
+        except sqlite3.Error:
+            continue
+        return
 
 
 def _position(connection: sqlite3.Connection, which: str) -> int | None:

@@ -150,6 +150,74 @@ async def test_what_only_the_damaged_database_has_is_kept(
         assert await nodes["dc3"].texts() == await nodes["dc2"].texts()
 
 
+@pytest.mark.parametrize("rows_lost", [False, True], ids=["rows whole", "rows damaged"])
+async def test_mail_behind_a_gap_in_the_log_is_delivered_anew(
+    tmp_path: Path, autojump_clock: MockClock, *, rows_lost: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fill(nodes)
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        alone = nodes["dc3"]
+        for number in range(20):
+            await alone.save(f"alone {number}")
+        await alone.flag(70, added=["\\Flagged"])
+        await alone.expunge(79)
+        await alone.mail.create_folder(USER, "Alone")
+        await alone.save("in a folder", "Alone")
+        kept = {message.guid: (message.received_ms, message.flags) for message in await alone.messages()}
+        origin = alone.store.origin
+        await nodes.stop("dc3")
+        nodes.rejoin("dc3")
+        path = database(nodes, "dc3")
+        with schema.open_writer(path) as connection:
+            where = "DELETE FROM log WHERE origin = ? AND seq = (SELECT seq - 20 FROM origin WHERE name = ?)"
+            assert connection.execute(where, (origin, origin)).rowcount == 1
+        connection.close()
+        if rows_lost:
+            for leaf in leaves_of(path, "by_uid"):
+                overwrite(path, leaf)
+        found = await back_again(nodes, "dc3")
+        assert not found.is_whole
+        assert (found.lost_entries, found.untaken_entries, found.untaken_changes) == (21, 20, 3)
+        assert (found.salvaged_entries, found.unreadable_rows, found.undelivered) == (3, 1, 0)
+        lost = {"alone 3"} if rows_lost else {"alone 18"}  # expunged, as far as can be known
+        texts = [text for text in (await nodes["dc1"].texts()).values() if text.startswith("alone")]
+        assert len(texts) == len(set(texts)) == found.salvaged_entries + found.delivered_anew - 1
+        assert set(texts) == {f"alone {number}" for number in range(20)} - lost
+        assert await nodes["dc2"].texts("Alone") == {1: "in a folder"}
+        now = {message.guid: (message.received_ms, message.flags) for message in await nodes["dc1"].messages()}
+        assert rows_lost or now == kept
+        assert {guid: at for guid, (at, _) in now.items() if guid in kept}.items() <= {
+            guid: at for guid, (at, _) in kept.items()
+        }.items()
+
+
+async def test_what_stands_on_a_lost_entry_of_an_earlier_run_is_delivered_anew(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fill(nodes)
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await nodes["dc3"].save("before")
+        first = nodes["dc3"].store.origin
+        await nodes.stop("dc3")
+        await nodes.start("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await nodes["dc3"].save("after")
+        await nodes.stop("dc3")
+        nodes.rejoin("dc3")
+        with schema.open_writer(database(nodes, "dc3")) as connection:
+            last = "DELETE FROM log WHERE origin = ? AND seq = (SELECT seq FROM origin WHERE name = ?)"
+            assert connection.execute(last, (first, first)).rowcount == 1
+        connection.close()
+        found = await back_again(nodes, "dc3")
+        assert (found.lost_entries, found.untaken_entries, found.delivered_anew) == (2, 1, 2)
+        assert (found.salvaged_entries, found.waiting_entries, found.is_whole) == (0, 0, False)
+        assert {"before", "after"} < set((await nodes["dc1"].texts()).values())
+
+
 async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
@@ -160,9 +228,11 @@ async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path
         await nodes.stop("dc3")
         nodes.rejoin("dc3")
         path = database(nodes, "dc3")
-        overwrite(path, leaves_of(path, "log")[-1])
+        for leaf in (leaves_of(path, "log")[-1], *leaves_of(path, "by_uid")):
+            overwrite(path, leaf)
         found = await back_again(nodes, "dc3")
         assert not found.is_whole
+        assert (found.untaken_entries, found.delivered_anew) == (0, 0)
         assert found.lost_entries is not None
         assert (found.lost_entries > 0, found.salvaged_entries + found.lost_entries) == (True, 60)
         assert found.unreadable_rows == found.lost_entries
