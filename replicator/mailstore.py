@@ -177,9 +177,9 @@ def check_folder_name(name: str) -> None:
     levels = name.split(SEPARATOR)
     if not all(levels):
         raise InvalidNameError("a folder name has no empty levels")
-    if len(levels) > MAX_LEVELS or len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
     if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
         raise InvalidNameError("a folder name has no control characters")
+    if len(levels) > MAX_LEVELS or len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
     if name != INBOX and levels[0].upper() == INBOX and levels[0] != INBOX:
         raise InvalidNameError("INBOX is spelled in capitals")
