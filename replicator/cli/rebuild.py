@@ -19,8 +19,8 @@ def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
     """Give a node that does not run a new database, from its peers.
 
     What only the damaged database has is taken from there, as far as it can be read; then it is set aside as
-    node.db.DATE.damaged. An interrupt leaves the node as it was; run it again to go on. Exit code 0 if all is there, 1
-    otherwise.
+    node.db.DATE.damaged. An interrupt leaves that where it is, and says whether the node can run; run it again to go
+    on. Exit code 0 if all is there, 1 otherwise.
     """
     if not from_peers:
         raise click.UsageError("say --from-peers: all that this node alone has, and cannot be read, will be missing")

@@ -218,6 +218,27 @@ async def test_what_stands_on_a_lost_entry_of_an_earlier_run_is_delivered_anew(
         assert {"before", "after"} < set((await nodes["dc1"].texts()).values())
 
 
+async def test_mail_is_delivered_anew_into_a_folder_that_was_deleted_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fill(nodes)
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for number in range(3):
+            await nodes["dc3"].save(f"alone {number}", "Work")
+        await nodes["dc1"].mail.delete_folder(USER, "Work")
+        origin = nodes["dc3"].store.origin
+        await nodes.stop("dc3")
+        nodes.rejoin("dc3")
+        with schema.open_writer(database(nodes, "dc3")) as connection:
+            assert connection.execute("DELETE FROM log WHERE origin = ? AND seq = 1", (origin,)).rowcount == 1
+        connection.close()
+        found = await back_again(nodes, "dc3")
+        assert (found.salvaged_entries, found.delivered_anew, found.undelivered) == (0, 3, 0)
+        assert set((await nodes["dc2"].texts("Work")).values()) == {f"alone {number}" for number in range(3)}
+
+
 async def test_what_cannot_be_read_and_is_nowhere_else_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
