@@ -214,10 +214,10 @@ class Collector:
             return True
         if self._store.tail.end <= (last.position if last else 0):
             return False
+        if last is not None and not last.in_force:
+            return False  # a new one would begin the wait for `log.keep` anew
         if is_demanded:
             return True
-        if last is not None and not last.in_force:
-            return False
         if self._size.grown_bytes >= self._limits.max_size_bytes / ROUND_PART:
             return True
         since_ms = last.made_ms if last else await self._store.read(collecting.oldest_ms)

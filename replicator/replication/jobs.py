@@ -27,6 +27,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
             case ScrubOptions():
                 return Scrub(options, store, environment, coordinator.fetch_content)
             case ResyncOptions():
-                return Resync(options, store, coordinator.mastership, coordinator.joiner)
+                peers = (peer.id for peer in coordinator.config.peers)
+                return Resync(options, store, coordinator.mastership, coordinator.joiner, peers)
 
     return job_for

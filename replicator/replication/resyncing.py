@@ -46,7 +46,9 @@ _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.
 class Resync:
     """See `Job`."""
 
-    def __init__(self, options: ResyncOptions, store: Store, mastership: Mastership, joiner: Joiner) -> None:
+    def __init__(
+        self, options: ResyncOptions, store: Store, mastership: Mastership, joiner: Joiner, peers: Iterable[str]
+    ) -> None:
         self.status = ResyncStatus(
             task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
         )
@@ -54,6 +56,7 @@ class Resync:
         self._store = store
         self._mastership = mastership
         self._joiner = joiner
+        self._configured = frozenset(peers)
         self._busy_until = -math.inf
         self._slow: set[str] = set()  # nodes
         self._names: dict[bytes, str] = {}  # of folders that only other nodes have
@@ -62,6 +65,8 @@ class Resync:
     async def run(self) -> None:
         """With one node after the other. Raises TaskError, sqlite3.Error."""
         self.status.peers = self._peers()
+        for sid in self._unreached():
+            self._note(Difference(sid, None, None, {}, None, f"{sid} cannot be reached"))
         for sid in self.status.peers:
             try:
                 await (self._compare_user(self._user, sid) if self._user is not None else self._compare_all(sid))
@@ -83,6 +88,10 @@ class Resync:
         which = self._peer or "no other node"
         verb = "can" if self._peer is None else "cannot"
         raise TaskError(f"{which} {verb} be reached from {self._mastership.sid}; `replicator status` shows its links")
+
+    def _unreached(self) -> list[str]:
+        """Nodes that were meant, and are not compared."""
+        return sorted(self._configured - {*self.status.peers}) if self._peer is None else []
 
     async def _compare_all(self, sid: str) -> None:
         keys = (await syncing.differing_chains(self._store, self._mastership, sid)).keys

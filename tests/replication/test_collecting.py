@@ -109,6 +109,28 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
             await check(node)
 
 
+async def test_checkpoints_on_demand_do_not_begin_the_wait_for_a_node_anew(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0)) as nodes:
+        await nodes["dc3"].save("all have it")
+        await nodes.converged()
+        await trio.sleep(SAID_S)
+        await nodes.stop("dc3")
+        await nodes.linked(["dc1", "dc2"])
+        made = set()
+        for number in range(7):
+            await nodes["dc1"].save(f"two have it {number}")
+            status = await checkpoint(nodes["dc1"])
+            assert not status.in_force
+            assert "dc3" in status.waits_for
+            made.add(status.made_ms)
+            await trio.sleep(1000)
+        assert len(made) == 1
+        await trio.sleep(7200)
+        assert await log_entries(nodes["dc1"]) < 7
+
+
 async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(5):

@@ -358,3 +358,15 @@ async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_pa
                 assert status.unmended == 0, status.differences
         await nodes.converged()
         assert len(await nodes["dc1"].texts()) == 2 + 2 * 45
+
+
+async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        status = await run(nodes["dc1"], ResyncOptions())
+        assert status.peers == ["dc2"]
+        assert [(one.peer, one.why_not) for one in status.differences] == [("dc3", "dc3 cannot be reached")]
+        assert (await run(nodes["dc1"], ResyncOptions(peer="dc2"))).unmended == 0
