@@ -161,10 +161,11 @@ class Joiner:
         learned = await syncing.learn(self._store, self._mastership, sid, key)
         if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
             return None
-        adoption = Adoption(key, learned.ours.chain.head, learned.theirs, _step(learned))
+        ours = learned.ours
+        adoption = Adoption(key, ours.chain.head, learned.theirs, _step(learned), is_damaged=not ours.adds_up)
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
-        except (HistoryError, DamageError) as error:
+        except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
             log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
                         await self.name(key), sid, error)  # fmt: skip
             return Outcome.DAMAGED

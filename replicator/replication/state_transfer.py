@@ -8,8 +8,10 @@ again. Until then it serves what it has. Interrupted, it begins again, and finds
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -28,7 +30,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write
 RETRY_S = 1.0  # after a failure, and between two looks at mailboxes that others are joining
-ROUNDS = 30  # of looks; then the whole comparison is made anew
+ROUNDS = 30  # of looks; then what others have not joined is left for later
+LEFT_EVERY_S = 60.0  # mailboxes that are damaged, or cannot be joined: somebody may have mended them
 
 _DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
 _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
@@ -44,6 +47,7 @@ class StateTransfer:
         self._ask_again = ask_again
         self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
         self._wanted = trio.Event()
+        self._left: dict[MailboxKey, str] = {}  # that are not as a peer shows them
         self.done = self.total = 0  # mailboxes and trees of the transfer that runs
 
     @property
@@ -59,8 +63,10 @@ class StateTransfer:
     async def run(self) -> None:
         """Take over what peers show, one after the other, until cancelled."""
         while True:
-            await self._wanted.wait()
+            with trio.move_on_after(LEFT_EVERY_S if self._left else math.inf):
+                await self._wanted.wait()
             self._wanted = trio.Event()
+            await self._look_at_what_was_left()
             for sid in list(self._peers):
                 try:
                     await self._take_over(sid)
@@ -77,18 +83,22 @@ class StateTransfer:
         self.done, self.total = 0, len(difference.keys)
         log.info("the log of %s begins later than this node's ends: %d mailboxes and trees are compared with it",
                  sid, self.total)  # fmt: skip
+        left: list[MailboxKey] = []
         remaining: list[MailboxKey] = list(difference.keys)
         for _ in range(ROUNDS):
-            remaining = await self._compare(sid, remaining)
+            remaining = await self._compare(sid, remaining, left)
             if not remaining:
-                await self._begin_log_after(difference.collected)
-                log.info("all that %s has collected of its log is shown here now", sid)
-                return
+                break
             await trio.sleep(RETRY_S)
-        raise UnavailableError(f"{len(remaining)} mailboxes have not been joined by their masters")
+        for key in (*left, *remaining):
+            log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
+                      await self._joiner.name(key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
+            self._left[key] = sid
+        await self._begin_log_after(difference.collected, is_proof=bool(left))
+        log.info("all else that %s has collected of its log is shown here now", sid)
 
-    async def _compare(self, sid: str, keys: Iterable[MailboxKey]) -> list[MailboxKey]:
-        """Those that must be looked at again. Raises the first error."""
+    async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
+        """Those that must be looked at again; where that is of no use, they go to `left`. Raises the first error."""
         todo, again = list(reversed(list(keys))), list[MailboxKey]()
         errors: list[MailError | LinkDownError | sqlite3.Error] = []
 
@@ -97,11 +107,16 @@ class StateTransfer:
                 key = todo.pop()
                 try:
                     outcome = await self._joiner.reconcile(key, sid)
-                except (MailError, LinkDownError, sqlite3.Error) as error:
+                except UnavailableError as error:  # one mailbox that cannot be read there must not keep all others away
+                    if self._mastership.toward(sid) is None:
+                        errors.append(error)
+                    again.append(key)
+                    continue
+                except (MailError, LinkDownError, sqlite3.Error) as error:  # a nursery would hide what it is
                     errors.append(error)
                     return
                 if outcome in _STAYS_APART:
-                    log.error("%s is not taken over from %s: %s", await self._joiner.name(key), sid, outcome.value)
+                    left.append(key)
                 if outcome in _DONE | _STAYS_APART:
                     self.done += 1
                 else:
@@ -114,8 +129,15 @@ class StateTransfer:
             raise errors[0]
         return again
 
-    async def _begin_log_after(self, context: Context) -> None:
-        """What is left of such entries here goes first, in slices."""
-        while (await self._store.write(partial(collect, upto=context))).entries:
+    async def _look_at_what_was_left(self) -> None:
+        """Nothing else compares it again: the log brings nothing of it any more."""
+        for key, sid in list(self._left.items()):
+            with suppress(MailError, LinkDownError, sqlite3.Error):
+                if await self._joiner.reconcile(key, sid) in _DONE:
+                    del self._left[key]
+
+    async def _begin_log_after(self, context: Context, *, is_proof: bool) -> None:
+        """What is left of such entries here goes first, in slices; if they may prove what was damaged, they stay."""
+        while not is_proof and (await self._store.write(partial(collect, upto=context))).entries:
             pass
         await self._store.write(lambda tx: tx.begin_log_after(context))

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.values import Dot
+from protocol.values import Dot, covers
 from replicator.errors import HistoryError
-from replicator.store import history
+from replicator.store import history, reading
 from replicator.store.apply import apply, apply_waiting
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
+from replicator.view import SEEN
+from resync import bulk
+from resync import row as rows
+from resync.bulk import Item
 from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
 
 
@@ -25,12 +29,16 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A step from this node's head, `base`, to `theirs`. `change`: all that they show differently."""
+    """A step from this node's head, `base`, to `theirs`. `change`: all that they show differently.
+
+    `is_damaged`: this node's rows are not what they are counted to be, so messages may come back below UIDNEXT.
+    """
 
     key: MailboxKey
     base: Dot | None
     theirs: Chain
     change: Merge | TreeMerge
+    is_damaged: bool = False
 
     def entry(self) -> Entry:
         """The step, told as an entry."""
@@ -54,18 +62,58 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     wrong = (
         history.why_not_head(history.head_of(entry))
         or history.why_not_shown(adoption.change, Dot(tx.origin, tx.seen(tx.origin)))
-        or history.contradiction(tx, chain, entry)
+        or (_goes_back(chain, adoption.theirs) if adoption.is_damaged else history.contradiction(tx, chain, entry))
     )
     if wrong:
         raise HistoryError(f"a mailbox is not taken over at {entry.dot}: {wrong}")
     tx.observe(entry.time)
+    _forget_pointers(tx, adoption)
     apply(tx, entry, in_log=False)
-    shown = tx.chain(key.mailbox_id)
-    assert shown is not None
+    shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
+    if shown.digest() != adoption.theirs.digest():
+        _count_anew(tx, shown)  # rows were damaged here, which what differs has mended
     if shown.digest() != adoption.theirs.digest():
         raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
+    if adoption.is_damaged:
+        tx.commit.retired.append(key.mailbox_id)  # what clients have seen of it may have been damage
     apply_waiting(tx, key.mailbox_id)
     return True
+
+
+def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
+    """What was promised here, and would be taken back."""
+    if ours is None:
+        return None
+    promised = (ours.uidnext, ours.highestmodseq, ours.risen)
+    held = all(
+        one <= other for one, other in zip(promised, (theirs.uidnext, theirs.highestmodseq, theirs.risen), strict=True)
+    )
+    return None if held and covers(theirs.context, ours.context) else "less than what was shown here"
+
+
+def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:
+    """Of messages that are to come: what points to a row that was damaged away would be in their place."""
+    if isinstance(adoption.change, Merge):
+        tx.connection.executemany(
+            "DELETE FROM by_guid WHERE guid = ?1 AND mailbox = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM by_uid WHERE by_uid.mailbox = ?2 AND by_uid.uid = by_guid.uid)",
+            ((row.guid, adoption.key.mailbox_id) for row in adoption.change.rows),
+        )
+
+
+def _count_anew(tx: Transaction, chain: Chain) -> None:
+    """From the rows, what is else counted as they come and go."""
+    if chain.uidvalidity == 0:
+        folders, subscriptions = reading.tree_rows(tx.connection, chain.user)
+        items: list[Item] = [*folders, *subscriptions]
+        chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
+        return
+    chain.messages = chain.unseen = chain.size_bytes = chain.fingerprint = 0
+    for row in reading.mailbox_rows(tx.connection, chain.id):
+        chain.messages += 1
+        chain.unseen += SEEN not in row.visible_flags()
+        chain.size_bytes += row.size_bytes
+        chain.fingerprint = rows.add(chain.fingerprint, row.fingerprint())
 
 
 def _times(change: Merge | TreeMerge) -> list[int]:

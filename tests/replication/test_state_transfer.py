@@ -7,11 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import Context
+from protocol.values import Context, Dot
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
 from replicator.replication.changes import SHOW_TIMEOUT_S
 from replicator.replication.state_transfer import StateTransfer
+from replicator.replication.syncing import State
 from replicator.store import reading
 from replicator.store.collecting import collect
 from replicator.store.content import lacking_count
@@ -106,9 +107,9 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
     """Opening INBOX makes sure that there is one; the entry that did so at another node never comes."""
     end, goes_on = StateTransfer._begin_log_after, trio.Event()
 
-    async def end_late(transfer: StateTransfer, context: Context) -> None:
+    async def end_late(transfer: StateTransfer, context: Context, *, is_proof: bool) -> None:
         await goes_on.wait()
-        await end(transfer, context)
+        await end(transfer, context, is_proof=is_proof)
 
     monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
@@ -224,3 +225,94 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await trio.sleep(2 * filling.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
         await filled(nodes["dc2"])
+
+
+async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it can be, it is."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.save("both")
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        await one.save("here")
+        await two.save("there")
+        await one.save("more", user="bob")
+        for node in nodes.all():
+            await forget_log(node)
+        mailbox_id, join = (await one.inbox()).mailbox_id, joining.Joiner._join
+        is_hopeless = True
+
+        async def join_not(
+            self: joining.Joiner, key: reading.MailboxKey, head: Dot, branch: State, term: int
+        ) -> joining.Outcome | None:
+            if key.mailbox_id == mailbox_id and is_hopeless:
+                await trio.lowlevel.checkpoint()
+                return joining.Outcome.APART
+            return await join(self, key, head, branch, term)
+
+        monkeypatch.setattr(joining.Joiner, "_join", join_not)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        assert not any(node.coordinator.transfer.is_running for node in nodes.all())
+        assert await two.texts(user="bob") == {1: "more"}
+        await one.save("later", user="carol")
+        assert len(await one.texts()) == len(await two.texts()) == 2
+        is_hopeless = False
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert sorted((await two.texts()).values()) == ["both", "here", "there"]
+
+
+async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        for user in ("ann", "bob"):
+            await one.save("before", user=user)
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes.linked()
+        for user in ("ann", "bob"):
+            await one.save("after", user=user)
+        await forget_log(one)
+        folder = await one.inbox("bob")
+        of = (folder.mailbox_id,)
+        select, delete = (f"{what} FROM by_uid WHERE mailbox = ? AND uid = 1" for what in ("SELECT *", "DELETE"))
+        row = await one.store.read(lambda reader: reader.execute(select, of).fetchone())
+        await one.store.write(lambda tx: tx.connection.execute(delete, of).rowcount)
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        assert await nodes["dc2"].texts(user="ann") == {1: "before", 2: "after"}
+        assert await nodes["dc2"].texts(user="bob") == {1: "before"}
+        await one.save("later", user="ann")
+        insert = f"INSERT INTO by_uid VALUES ({','.join('?' * len(row))})"
+        await one.store.write(lambda tx: tx.connection.execute(insert, row).rowcount)
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
+
+
+async def test_what_is_damaged_here_is_taken_over_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        for number in range(4):
+            await one.save(f"{number}", user="bob")
+        await nodes.converged()
+        folder, two = await one.inbox("bob"), nodes["dc2"]
+        of = (folder.mailbox_id,)
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        delete = "DELETE FROM by_uid WHERE mailbox = ? AND uid = 2"
+        await two.store.write(lambda tx: tx.connection.execute(delete, of).rowcount)
+        await one.save("later", user="bob")
+        await forget_log(one)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await logs_agree(nodes)
+        assert await two.texts(user="bob") == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
