@@ -2,7 +2,7 @@
 
 Where this node is merely behind, it steps to the other's head. Where both have gone on, the mailbox's master joins the
 two branches by a merge. What another branch shows follows from the log, if that is short; else a node that shows it is
-asked (SYNC); if there is none, the log is replayed however long it is.
+asked (SYNC); if there is none, the log is replayed however long it is, or from a checkpoint on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from replicator.store import branches, history, reading
 from replicator.store import chain as chains
 from replicator.store.adopting import Adoption, DamageError, adopt
 from replicator.store.chain import Chain
+from replicator.store.past import Base
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
@@ -45,6 +46,7 @@ T = TypeVar("T")
 
 PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
 SHORT_MODSEQ = 2000  # a history of so many entries is replayed in the time of a few round trips
+LEARN_AT_ONCE = 4  # mailboxes whose rows are in memory; a node that answers slowly must not hold up all others
 LOG_FIRST_S = 0.5  # entries that are on their way need no SYNC
 TRIES = 5  # of a mailbox that goes on here while it is compared
 
@@ -71,6 +73,7 @@ class Joiner:
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than there are entries
         self._joining: dict[bytes, trio.Event] = {}
+        self._learning = trio.Semaphore(LEARN_AT_ONCE)
         self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
 
     async def catch_up(self, key: MailboxKey) -> None:
@@ -184,20 +187,24 @@ class Joiner:
         entry = await self._store.read(partial(reading.entry_at, dot=head))
         is_short = entry is not None and entry.modseq <= SHORT_MODSEQ
         ways = (self._join_replayed, self._join_shown_anywhere)
-        for way in ways if is_short else reversed(ways):
+        for way in (*(ways if is_short else reversed(ways)), self._join_replayed_from_checkpoint):
             if await way(key, head) is not None:
                 return
 
-    async def _join_replayed(self, key: MailboxKey, head: Dot) -> Outcome | None:
+    async def _join_replayed(self, key: MailboxKey, head: Dot, base: Base | None = None) -> Outcome | None:
         """None: the log does not tell what the branch shows, or this node has gone on."""
         term = self._mastership.masters.term
         try:
             async with self._reading:
-                base = await self._bases.base_of(key.mailbox_id, head)
                 branch = await self._store.read(partial(branches.replay_branch, head=head, base=base))
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
         return await self._join(key, head, branch, term) if branch is not None else None
+
+    async def _join_replayed_from_checkpoint(self, key: MailboxKey, head: Dot) -> Outcome | None:
+        """None: there is none that leads there, or it cannot be read now, or this node has gone on."""
+        base = await self._bases.base_of(key.mailbox_id, head)
+        return await self._join_replayed(key, head, base) if base is not None else None
 
     async def _join_shown_anywhere(self, key: MailboxKey, head: Dot) -> Outcome | None:
         """None: no node shows the branch, or one that does or this one has gone on."""
@@ -224,7 +231,7 @@ class Joiner:
     async def _join_shown(self, key: MailboxKey, sid: str) -> Outcome | None:
         """Join what another node shows. None: it or this node has gone on."""
         term = self._mastership.masters.term
-        async with self._reading:
+        async with self._learning:
             learned = await syncing.learn(self._store, self._mastership, sid, key, with_rows=True)
         if learned is None:
             return None
