@@ -15,11 +15,13 @@ from typing import TypeVar
 import trio
 
 from protocol import commands as c
+from protocol.codec import ProtocolError
 from protocol.commands import Content, Ranges, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.values import Context
 from replicator.errors import UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
+from replicator.replication.shipping import check_claims
 from replicator.replication.snapshots import ROWS_AT_ONCE, Shown, shown, shown_node
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
@@ -109,6 +111,10 @@ async def learn(
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
     """Which mailboxes and trees a node shows otherwise than this one. Raises UnavailableError, LinkDownError."""
     ours, asked = await _both(store, shown_node, mastership, sid, None)
+    try:
+        check_claims(store, asked.snapshot.context)  # else this node would go on numbering where the other one says
+    except ProtocolError as error:
+        raise UnavailableError(f"what {sid} says of its log cannot be: {error}") from None
     try:
         difference = await asked.compare(ours.fingerprints)
         if difference is None:

@@ -122,10 +122,11 @@ class Transaction:
     def begin_log_after(self, context: Context) -> None:
         """The log goes on after these entries: what they did is shown here already, and they do not come any more.
 
-        Of origins that go further here, what was collected of them stays; of the others nothing is in the log.
+        Of origins that go further here, what was collected of them stays; of the others nothing is in the log. What
+        this node numbers itself is never further elsewhere, whoever says so.
         """
         for name, seq in context.items():
-            if self.seen(name) < seq:
+            if name != self.origin and self.seen(name) < seq:
                 origin = self.memory.origins.setdefault(name, Origin())
                 origin.seq = self.commit.context[name] = seq
                 self.forget_entries(name, seq)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Command, Content, Ranges, RefusalCode, Refused, Reply, Rows, Snapshot, SyncMailbox
 from protocol.values import Dot, UidSet
+from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication import snapshots, syncing
 from replicator.replication.joining import Joiner
@@ -164,6 +166,26 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
         assert received(one) - before < 65536
         assert learned_now is not None
         assert len(learned_now.items) == len(learned_now.gone) == 10
+
+
+@pytest.mark.parametrize("lie", [1000, 1 << 62])
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_what_cannot_have_been_collected_is_not_believed(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lie: int, *, is_ours: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        one, other = nodes["dc1"], nodes["dc2"]
+        origin = one.store.origin if is_ours else other.store.origin
+        show = snapshots.shown_node
+        monkeypatch.setattr(snapshots, "shown_node", lambda reader: replace(show(reader), collected={origin: lie}))
+        if lie == 1000 and not is_ours:
+            found = await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
+            assert found.collected == {origin: lie}
+            return
+        with pytest.raises(UnavailableError, match="cannot be"):
+            await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
 
 
 def received(node: Node) -> int:

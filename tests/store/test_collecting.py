@@ -256,3 +256,12 @@ def test_branches_below_a_base_are_not_said_to_be_known() -> None:
     assert base is not None
     assert not branches.check_apart(node.connection, INBOX.mailbox_id, head, {"dc1.a": 1, "dc2.a": 1}, base)
     assert branches.replay_branch(node.connection, head, base) is None
+
+
+def test_a_node_goes_on_from_its_own_numbers_whatever_others_say_of_them() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1), INBOX))
+    before = reading.log_context(node.connection)
+    node.write(lambda tx: tx.begin_log_after({"dc1.a": 1000, "dc2.a": 7}))
+    assert reading.log_context(node.connection) == before | {"dc2.a": 7}
+    assert reading.log_collected(node.connection) == {"dc2.a": 7}
