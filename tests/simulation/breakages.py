@@ -99,7 +99,7 @@ BREAKAGES = (
     Breakage(
         "transfer", "a node whose log ends before its peers' begin takes nothing over",
         "replicator/replication/state_transfer.py",
-        "remaining = await self._compare(sid, remaining)", "remaining = []",
+        "remaining = await self._compare(sid, remaining, left)", "remaining = []",
     ),
     Breakage(
         "settled", "a node has settled what waits in its log", "replicator/store/store.py",
