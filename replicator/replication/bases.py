@@ -69,7 +69,7 @@ class Bases:
                     found = [change async for change in changes]
         except (UnreadableError, ObjectMissingError) as error:
             log.warning("a checkpoint is to be written anew: %s", error)
-            await self._store.write(partial(catalog.forget_chain, chain_id=chain_id))
+            await self._store.write(partial(catalog.forget_unreadable, head=saved))
         except ObjectStoreError as error:
             log.warning("a checkpoint cannot be read now: %s", error)
         except trio.TooSlowError:

@@ -26,11 +26,13 @@ from replicator.config import LogConfig
 from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
 from replicator.objects import ObjectStoreError
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.log_size import LogSize
 from replicator.status import CheckpointStatus
 from replicator.store import catalog, collecting, reading
 from replicator.store.archive import Archive
 from replicator.store.catalog import Round, Shown
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import Head
 from replicator.store.sealed import UnreadableError
 from replicator.store.store import Reader, Store
@@ -250,13 +252,23 @@ class Collector:
         log.info("%d checkpoints written, %d bytes; %s lists %d", self._saved, self._saved_bytes, made.name, heads)
 
     async def _save_all(self, reader: Reader, number: int) -> None:
-        """One chain after the other; between them, as long a rest as the last one took."""
-        after = b""
+        """One chain after the other; between them, as long a rest as the last one took.
+
+        Raises DatabaseDamagedError when all others are saved: without the one that is damaged, nothing is published.
+        """
+        after, damage = b"", None
         while some := await reader.read(partial(catalog.unsaved, after=after)):
             for after in some:
                 began = trio.current_time()
-                await self._save(reader, after, number)
+                try:
+                    await self._save(reader, after, number)
+                except DatabaseDamagedError as error:
+                    log.warning("no checkpoint is written of what is damaged: %s", error)
+                    damage = error
                 await trio.sleep(trio.current_time() - began)
+
+        if damage is not None:
+            raise damage
 
     async def _save(self, reader: Reader, chain_id: bytes, number: int) -> None:
         async with _transaction(reader):
@@ -304,10 +316,13 @@ class Collector:
         return True
 
     def _why_not_wait(self, pending: Round) -> str | None:
+        assert pending.made_ms is not None
+        age_s = self._age_s(pending.made_ms)
+        if age_s < REQUEST_TIMEOUT_S:
+            return None  # a client may still wait for what it holds to be on other disks, which is with its text
         if self._size.size_bytes > self._limits.max_size_bytes:
             return "larger than `log.max_size`"
-        assert pending.made_ms is not None
-        return "kept for `log.keep`" if self._age_s(pending.made_ms) >= self._limits.keep_s else None
+        return "kept for `log.keep`" if age_s >= self._limits.keep_s else None
 
     async def _collect(self, upto: Context) -> None:
         """Delete what was settled; the writer has other work between two slices."""

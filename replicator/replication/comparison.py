@@ -17,6 +17,9 @@ from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
+NOT_LOGGED = "log"
+"""A field of MISMATCH: what is shown was taken over, and its entries and texts are not on that disk yet."""
+
 
 async def compare(
     store: Store, mastership: Mastership, link: PeerLink, mbox: Mbox, lacks: Callable[[MailboxKey], None]
@@ -36,9 +39,10 @@ async def compare(
         lacks(key)
     if mine is None:
         return Done() if mbox.head is None else Mismatch(("head",), None, ())
+    is_logged = mine.head is None or store.context.get(mine.head.origin, 0) >= mine.head.seq
     if mine.head == mbox.head and mine.digest() == mbox.digest:
-        return Done()
-    fields = ("head",) if mine.head != mbox.head else ("digest",)
+        return Done() if is_logged else Mismatch((NOT_LOGGED,), mine.head, context_dots(mine.context))
+    fields = ("head" if mine.head != mbox.head else "digest", *(() if is_logged else (NOT_LOGGED,)))
     return Mismatch(fields, mine.head, context_dots(mine.context))
 
 
@@ -50,7 +54,7 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
         link = mastership.toward(sid)
         reply = await ask(link, sid, key, mine)
         head = mine.head if isinstance(reply, Done) else reply.head if isinstance(reply, Mismatch) else None
-        if head is not None:
+        if head is not None and not (isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields):
             durability.acknowledged(sid, {head.origin: head.seq})
 
     async with trio.open_nursery() as nursery:

@@ -26,6 +26,7 @@ from replicator.store.content import (
 )
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
+from resync.entry import Entry, MailAdd
 
 AT_ONCE = 16  # texts on their way
 SLICE = 256  # texts of one look
@@ -105,5 +106,10 @@ class Filler:
         return True
 
     def _note_commit(self, commit: Commit) -> None:
-        if any(entry.is_merge for entry in commit.applied):
+        if any(entry.is_merge or _copies(entry) for entry in commit.applied):
             self._wanted.set()
+
+
+def _copies(entry: Entry) -> bool:
+    """Whether messages come without texts, which are to be here already."""
+    return any(isinstance(change, MailAdd) and change.copied for change in entry.changes)

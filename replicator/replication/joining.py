@@ -23,7 +23,7 @@ from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailboxFullError, MailError, UnavailableError
 from replicator.replication import syncing
 from replicator.replication.bases import BaseSource
-from replicator.replication.comparison import ask
+from replicator.replication.comparison import NOT_LOGGED, ask
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
 from replicator.replication.syncing import Learned, State
@@ -129,7 +129,7 @@ class Joiner:
         """None: the mailbox has gone on meanwhile."""
         mine = await self._chain(key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
-        if isinstance(reply, Done):
+        if isinstance(reply, Done) or (isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)):
             return Outcome.SAME
         if not isinstance(reply, Mismatch):
             raise UnavailableError(f"{sid} does not say what it shows of {await self.name(key)}")

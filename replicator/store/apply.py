@@ -166,6 +166,8 @@ class _Work:
             change.received_ms, change.size_bytes, change.content_hash,
         )  # fmt: skip
         self._put([row])
+        if change.copied:
+            note_lacking(self._connection, [row])  # its source may never have been here
 
     def expunge(self, uids: UidSet) -> None:
         self._take(list(self._rows(uids)))

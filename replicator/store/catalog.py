@@ -11,7 +11,7 @@ Where neither the log nor a checkpoint leads to a chain's head, the chain is unp
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, cast
 
@@ -20,9 +20,15 @@ import msgpack
 from protocol.values import Dot
 from replicator.store import chain as chains
 from replicator.store import reading
+from replicator.store.chain import Chain
 from replicator.store.checkpoint import write_mailbox, write_tree
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import Head
+from replicator.store.rows import unpacked_map
 from replicator.store.transaction import Transaction
+from resync import row as rows_of
+from resync.bulk import hash_of
+from resync.row import Row
 
 SLICE_ROWS = 1000  # some milliseconds of a reader's thread, or of the writer
 
@@ -79,13 +85,16 @@ def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
 
 
 def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, int], bytes | None]:
-    """What a slice of the chains has seen, all in all, and the last id of it; None: there was no more."""
+    """What a slice of the chains has seen, all in all, and the last id of it; None: there was no more.
+
+    Raises UnreadableError.
+    """
     seen: dict[str, int] = {}
     last = None
     query = "SELECT id, context FROM chain WHERE id > ? ORDER BY id LIMIT ?"
     for chain_id, packed in connection.execute(query, (after, SLICE_ROWS)):
         last = chain_id
-        for origin, seq in msgpack.unpackb(packed).items():
+        for origin, seq in cast("dict[str, int]", unpacked_map(packed, "a mailbox's row")).items():
             seen[origin] = max(seq, seen.get(origin, 0))
     return seen, last
 
@@ -93,7 +102,8 @@ def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, in
 def shown(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Shown | None:
     """What is shown of a chain, in a transaction that the caller began and ends. None if there is no such head.
 
-    `now_ms` stands for the time of a head whose entry is not in the log.
+    `now_ms` stands for the time of a head whose entry is not in the log. Raises DatabaseDamagedError, also from the
+    data at its end: what is not whole here is not sealed, for the log may then be all that can mend it.
     """
     chain = chains.load(connection, chain_id)
     if chain is None or chain.head is None:
@@ -102,8 +112,28 @@ def shown(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Shown
     time = row[0] if row else max(1, now_ms) << 16
     head = Head(chain.user, chain_id, chain.uidvalidity, chain.head, chain.highestmodseq, time)
     if head.is_tree:
-        return Shown(head, write_tree(head, reading.tree_state(connection, chain.user, chain)))
-    return Shown(head, write_mailbox(head, chain, reading.mailbox_rows(connection, chain_id)))
+        tree = reading.tree_state(connection, chain.user, chain)
+        hashes = (*map(hash_of, tree.folders.values()), *map(hash_of, tree.subscriptions.values()))
+        if rows_of.add(0, *hashes) != chain.fingerprint:
+            raise _not_whole(chain)
+        return Shown(head, write_tree(head, tree))
+    return Shown(head, write_mailbox(head, chain, _whole(chain, reading.mailbox_rows(connection, chain_id))))
+
+
+def _whole(chain: Chain, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows; raises DatabaseDamagedError at the end if they are not those that the chain counts."""
+    total = count = 0
+    for row in rows:
+        total, count = rows_of.add(total, row.fingerprint()), count + 1
+        yield row
+    if (total, count) != (chain.fingerprint, chain.messages):
+        raise _not_whole(chain)
+
+
+def _not_whole(chain: Chain) -> DatabaseDamagedError:
+    what = f"mailbox {chain.id.hex()}" if chain.uidvalidity else "the folder tree"
+    return DatabaseDamagedError(f"{what} of {chain.user} is damaged: its rows are not those that it should have; run"
+                                " `replicator check --repair` at this node")  # fmt: skip
 
 
 def heads_of(connection: sqlite3.Connection, chain_id: bytes) -> list[Head]:
@@ -202,12 +232,13 @@ def forget_heads(tx: Transaction, heads: Sequence[Head]) -> None:
     tx.connection.executemany("DELETE FROM checkpoint WHERE chain = ? AND modseq = ?", rows)
 
 
-def forget_chain(tx: Transaction, chain_id: bytes) -> None:
-    """No checkpoint of the chain is to be relied on: the next round saves it anew."""
-    chain = tx.chain(chain_id)
-    tx.connection.execute("DELETE FROM checkpoint WHERE chain = ?", (chain_id,))
-    if chain is not None:
-        note_unproven(tx, chain_id, chain.highestmodseq)
+def forget_unreadable(tx: Transaction, head: Head) -> None:
+    """This checkpoint is not to be relied on: the next round saves the chain anew, unless a later one stands."""
+    chain = tx.chain(head.mailbox_id)
+    query = "DELETE FROM checkpoint WHERE chain = ? AND modseq = ? AND origin = ? AND seq = ?"
+    tx.connection.execute(query, (head.mailbox_id, head.modseq, *head.dot))
+    if chain is not None and all(saved.dot != chain.head for saved in heads_of(tx.connection, chain.id)):
+        note_unproven(tx, chain.id, chain.highestmodseq)
 
 
 def forget(tx: Transaction) -> bool:

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import LogConfig
+from replicator.replication import collecting
 from replicator.replication.collecting import Collector
 from replicator.replication.jobs import tasks_of
 from replicator.status import CheckpointStatus
@@ -158,9 +159,10 @@ async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock:
 
 
 async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
-    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is slow: what is on its way to it is less than what leaves the log by a limit."""
+    monkeypatch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

@@ -398,6 +398,78 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
         assert len(await node.store.read(all_chains)) == 3
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM by_uid WHERE uid = 3 AND mailbox = ?",
+        "UPDATE by_uid SET modseq = modseq + 1 WHERE uid = 3 AND mailbox = ?",
+        "UPDATE folder SET name = 'Play' WHERE mailbox_id <> ?",
+        "UPDATE chain SET context = x'c1' WHERE id = ?",
+    ],
+)
+async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
+    tmp_path: Path, autojump_clock: MockClock, damage: str
+) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        entries = await node.log_entries()
+        await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.collector.checkpoint_now()
+        assert await node.log_entries() == entries
+        assert len(await node.objects()) == 2  # of what is whole
+        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        await job.run()
+        assert job.status.damage
+        assert (await node.collector.checkpoint_now()).in_force
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        await save(node.store, 50, WORK)
+        damage = "UPDATE chain SET context = x'c1' WHERE id = ?"
+        await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.collector.checkpoint_now()
+        assert await node.log_entries() == 1
+
+
+async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.replication.test_rounds.LIMITS", LogConfig(max_size_bytes=300))
+    cluster = Cluster()
+    cluster.away = ["dc9"]
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        assert not (await node.collector.checkpoint_now()).in_force
+        entries = await node.log_entries()
+        await trio.sleep(25)
+        assert await node.log_entries() == entries
+        await trio.sleep(20)
+        assert await node.log_entries() < entries
+
+
+async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        cluster.away = ["dc9"]
+        await save(node.store, 50)
+        await node.collector.checkpoint_now()
+        saved = await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id))
+        await node.store.write(partial(catalog.forget_unreadable, head=saved[1]))
+        assert await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id)) == saved[:1]
+        assert not await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
+        await node.store.write(partial(catalog.forget_unreadable, head=saved[0]))
+        assert await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
+
+
 async def _no_text(_: bytes) -> None:
     await trio.lowlevel.checkpoint()
 
