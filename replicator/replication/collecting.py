@@ -31,7 +31,7 @@ from replicator.replication.log_size import LogSize
 from replicator.status import CheckpointStatus
 from replicator.store import catalog, collecting, reading
 from replicator.store.archive import Archive
-from replicator.store.catalog import Round, Shown
+from replicator.store.catalog import Checkpoint, Round
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import Head
 from replicator.store.sealed import UnreadableError
@@ -113,11 +113,6 @@ class Collector:
             log_bytes=self._size.size_bytes,
             error=self._error,
         )
-
-    def wanted(self) -> None:
-        """There is something to save that the log does not have: a round is wanted soon."""
-        if self._error is None:
-            self._asked.set()
 
     async def checkpoint_now(self) -> CheckpointStatus:
         """Run a round, unless nothing has changed since the last one; how it stands then.
@@ -272,8 +267,8 @@ class Collector:
 
     async def _save(self, reader: Reader, chain_id: bytes, number: int) -> None:
         async with _transaction(reader):
-            begin = partial(catalog.shown, chain_id=chain_id, now_ms=self._environment.clock_ms())
-            found: Shown | None = await reader.read(begin)
+            begin = partial(catalog.checkpoint_of, chain_id=chain_id, now_ms=self._environment.clock_ms())
+            found: Checkpoint | None = await reader.read(begin)
             if found is None:
                 return
             with _deadline():
@@ -361,9 +356,6 @@ class NoCollector:
     def checkpoint_status(self) -> CheckpointStatus:
         """There are none."""
         return CheckpointStatus()
-
-    def wanted(self) -> None:
-        """Nobody hears it."""
 
     async def checkpoint_now(self) -> CheckpointStatus:
         """Raises UnavailableError."""

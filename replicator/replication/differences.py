@@ -22,7 +22,7 @@ from replicator.replication.syncing import Learned
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
-from replicator.store.rows import UnreadableError
+from replicator.store.rows import DamagedRowError
 from replicator.store.store import Store
 from resync import differing
 from resync.bulk import Item
@@ -73,7 +73,7 @@ async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) 
     """What is different now. Raises UnavailableError, LinkDownError as `syncing.learn`."""
     try:
         learned, rows = await _learned(store, mastership, sid, key)
-    except (syncing.DamagedError, UnreadableError) as error:
+    except (syncing.DamagedError, DamagedRowError) as error:
         nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
         return Look(nothing, nothing, by_kind=Counter({Kind.DAMAGE: 1}), damage=str(error))
     return _look(learned, rows, sid)

@@ -40,7 +40,6 @@ AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; e
 FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 STRAYS_EVERY_S = 60.0
 RETRY_S = 5.0  # after a read that failed
-PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
 GATHER_AT_ONCE = 5000  # messages of one entry
 PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
 QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again

@@ -26,7 +26,7 @@ from replicator.errors import MailError
 from replicator.replication.link import PeerLink
 from replicator.replication.mastership import AHEAD_MAX
 from replicator.replication.shipping import check_claims
-from replicator.store import settled as statements
+from replicator.store import statements
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 

@@ -51,8 +51,8 @@ class Round(NamedTuple):
     heads: int
 
 
-class Shown(NamedTuple):
-    """A chain's head and what is shown there, as the bytes of a checkpoint, read as they are taken."""
+class Checkpoint(NamedTuple):
+    """A chain's head, and the object that holds what is shown there: its bytes, read as they are taken."""
 
     head: Head
     data: Iterator[bytes]
@@ -87,7 +87,7 @@ def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
 def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, int], bytes | None]:
     """What a slice of the chains has seen, all in all, and the last id of it; None: there was no more.
 
-    Raises UnreadableError.
+    Raises DamagedRowError.
     """
     seen: dict[str, int] = {}
     last = None
@@ -99,8 +99,8 @@ def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, in
     return seen, last
 
 
-def shown(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Shown | None:
-    """What is shown of a chain, in a transaction that the caller began and ends. None if there is no such head.
+def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Checkpoint | None:
+    """What is shown of a chain, to be saved, in a transaction that the caller began and ends. None: there is no head.
 
     `now_ms` stands for the time of a head whose entry is not in the log. Raises DatabaseDamagedError, also from the
     data at its end: what is not whole here is not sealed, for the log may then be all that can mend it.
@@ -116,8 +116,8 @@ def shown(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Shown
         hashes = (*map(hash_of, tree.folders.values()), *map(hash_of, tree.subscriptions.values()))
         if rows_of.add(0, *hashes) != chain.fingerprint:
             raise _not_whole(chain)
-        return Shown(head, write_tree(head, tree))
-    return Shown(head, write_mailbox(head, chain, _whole(chain, reading.mailbox_rows(connection, chain_id))))
+        return Checkpoint(head, write_tree(head, tree))
+    return Checkpoint(head, write_mailbox(head, chain, _whole(chain, reading.mailbox_rows(connection, chain_id))))
 
 
 def _whole(chain: Chain, rows: Iterable[Row]) -> Iterator[Row]:

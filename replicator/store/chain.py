@@ -9,7 +9,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import UID_MAX, Dot
-from replicator.store.rows import UnreadableError, unpacked_map
+from replicator.store.rows import DamagedRowError, unpacked_map
 from resync import row as rows
 
 
@@ -68,12 +68,12 @@ def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
 
 
 def from_row(row: tuple[object, ...]) -> Chain:
-    """A chain from a row that `SELECT` gave. Raises UnreadableError."""
+    """A chain from a row that `SELECT` gave. Raises DamagedRowError."""
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
     if not isinstance(total, bytes):
-        raise UnreadableError(_NAME)
+        raise DamagedRowError(_NAME)
     chain = Chain(
         cast("bytes", chain_id),
         cast("str", user),
@@ -89,7 +89,7 @@ def from_row(row: tuple[object, ...]) -> Chain:
         cast("int", risen),
     )
     if not _can_be(chain):
-        raise UnreadableError(_NAME)
+        raise DamagedRowError(_NAME)
     return chain
 
 

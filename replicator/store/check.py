@@ -19,7 +19,7 @@ from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.past import Base, Past
 from replicator.store.proof import UnprovenError, proven_past
-from replicator.store.rows import ROW_COLUMNS, UnreadableError, columns_of, row_from
+from replicator.store.rows import ROW_COLUMNS, DamagedRowError, columns_of, row_from
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import FolderState, SubscriptionState
@@ -256,7 +256,7 @@ class Comparison:
 def _readable(stored: Columns | None) -> Chain | None:
     """The chain of a row, unless it makes no sense."""
     if stored is not None:
-        with suppress(UnreadableError, ValueError, TypeError):
+        with suppress(DamagedRowError, ValueError, TypeError):
             return chains.from_row(stored)
     return None
 
@@ -265,7 +265,7 @@ def _means(columns: Columns, row: Row) -> bool:
     """Whether the columns say the same in other bytes: a map of flags has no order."""
     try:
         return row_from(columns) == row
-    except UnreadableError:
+    except DamagedRowError:
         return False
 
 

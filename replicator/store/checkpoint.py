@@ -6,8 +6,8 @@ checkpoint must fulfil what rows in entries must, and can be used like them. The
 the order of their UIDs.
 
 An object's name says to a person whose it is, of which node, and of when; the newest of a chain is the last one by its
-name (`newest_of_each`). A node that shows a head shows what all nodes show there: an object is never another one than
-before under its name.
+name. A node that shows a head shows what all nodes show there: an object is never another one than before under its
+name.
 """
 
 from __future__ import annotations
@@ -68,15 +68,6 @@ def chain_of(name: str) -> bytes | None:
         return bytes.fromhex(levels[-2]) if name.endswith((".tree", ".mailbox")) else None
     except (IndexError, ValueError):
         return None
-
-
-def newest_of_each(names: Iterable[str]) -> dict[str, str]:
-    """Of each mailbox and tree the newest: what its names begin with -> the last of them. `names` in any order."""
-    newest: dict[str, str] = {}
-    for name in names:
-        of = name.rpartition("/")[0]
-        newest[of] = max(name, newest.get(of, ""))
-    return newest
 
 
 def date(ms: int) -> str:

@@ -10,6 +10,7 @@ import sqlite3
 from typing import NamedTuple
 
 from protocol.values import Context
+from replicator.store import reading
 from replicator.store.transaction import Transaction
 
 COLLECT_AT_ONCE = 2000  # entries: some 10 ms of the writer
@@ -40,17 +41,10 @@ def oldest_ms(connection: sqlite3.Connection) -> int | None:
     return row[0] >> 16 if row else None
 
 
-def settled(connection: sqlite3.Connection) -> dict[str, int]:
-    """Of each origin, up to where all entries that came are shown here."""
-    waiting = dict(connection.execute("SELECT origin, MIN(seq) FROM log WHERE applied = 0 GROUP BY origin"))
-    context = connection.execute("SELECT name, seq FROM origin")
-    return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
-
-
 def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) -> Size:
     """Delete entries up to a context from the log, at most so many, and none that waits. What has gone."""
     gone = Size(0, 0)
-    may_go = settled(tx.connection)
+    may_go = reading.log_settled(tx.connection)
     for name, origin in tx.memory.origins.items():
         last = min(upto.get(name, 0), may_go.get(name, 0), origin.collected + max_entries - gone.entries)
         if last <= origin.collected:

@@ -15,11 +15,11 @@ from protocol.values import Dot
 from replicator.store import catalog, reading
 from replicator.store.chain import Chain
 from replicator.store.past import Base, Past, past_at
-from replicator.store.rows import UnreadableError
+from replicator.store.rows import DamagedRowError
 from resync.entry import Entry
 from resync.state import ContradictionError
 
-_UNREADABLE = (UnreadableError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
+_UNREADABLE = (DamagedRowError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
 """What entries raise that were whole when they came, and are not what they were."""
 
 

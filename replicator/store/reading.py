@@ -12,7 +12,7 @@ from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import read_text
-from replicator.store.rows import GUID, ROW_COLUMNS, UnreadableError, fingerprint_of, message_of, row_from
+from replicator.store.rows import GUID, ROW_COLUMNS, DamagedRowError, fingerprint_of, message_of, row_from
 from replicator.store.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
@@ -159,11 +159,11 @@ def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) 
 
 
 def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:
-    """The UIDs of a mailbox's messages within these bounds, ascending. Raises UnreadableError."""
+    """The UIDs of a mailbox's messages within these bounds, ascending. Raises DamagedRowError."""
     query = "SELECT uid FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? ORDER BY uid"
     for (uid,) in connection.execute(query, (mailbox_id, low, high)):
         if not isinstance(uid, int):
-            raise UnreadableError("a message's row")
+            raise DamagedRowError("a message's row")
         yield uid
 
 
@@ -186,17 +186,17 @@ def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: 
 
 
 def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
-    """One entry of the log. Raises UnreadableError."""
+    """One entry of the log. Raises DamagedRowError."""
     row = connection.execute("SELECT body FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
     return entry_of(dot, row[0]) if row else None
 
 
 def entry_of(dot: Dot, body: bytes) -> Entry:
-    """An entry from its row. Raises UnreadableError."""
+    """An entry from its row. Raises DamagedRowError."""
     try:
         return Entry.unpack(dot, body)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
-        raise UnreadableError(f"entry {dot.seq} of {dot.origin}") from error
+        raise DamagedRowError(f"entry {dot.seq} of {dot.origin}") from error
 
 
 def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
@@ -238,6 +238,13 @@ def log_context(connection: sqlite3.Connection) -> dict[str, int]:
 def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
     """Up to where entries are not in the log any more."""
     return dict(connection.execute("SELECT name, collected FROM origin WHERE collected > 0"))
+
+
+def log_settled(connection: sqlite3.Connection) -> dict[str, int]:
+    """Of each origin, up to where all entries that came are shown here."""
+    waiting = dict(connection.execute("SELECT origin, MIN(seq) FROM log WHERE applied = 0 GROUP BY origin"))
+    context = connection.execute("SELECT name, seq FROM origin")
+    return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
 
 
 def log_start(connection: sqlite3.Connection, context: Context) -> int | None:

@@ -19,7 +19,7 @@ GUID = ROW_COLUMNS.split(", ").index("guid")
 _NO_FLAGS = msgpack.packb({})
 
 
-class UnreadableError(DatabaseDamagedError):
+class DamagedRowError(DatabaseDamagedError):
     """A row that is here cannot be read: the database was damaged."""
 
     def __init__(self, what: str) -> None:
@@ -27,13 +27,13 @@ class UnreadableError(DatabaseDamagedError):
 
 
 def unpacked_map(packed: object, what: str) -> dict[str, object]:
-    """A map as MessagePack, of a column. Raises UnreadableError that says `what` it is of."""
+    """A map as MessagePack, of a column. Raises DamagedRowError that says `what` it is of."""
     try:
         found = msgpack.unpackb(packed, use_list=False)
     except (ValueError, TypeError) as error:
-        raise UnreadableError(what) from error
+        raise DamagedRowError(what) from error
     if not isinstance(found, dict):
-        raise UnreadableError(what)
+        raise DamagedRowError(what)
     return found
 
 
@@ -44,10 +44,10 @@ def columns_of(row: Row) -> tuple[object, ...]:
 
 
 def row_from(columns: tuple[object, ...]) -> Row:
-    """A row from `ROW_COLUMNS`. Raises UnreadableError."""
+    """A row from `ROW_COLUMNS`. Raises DamagedRowError."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest = columns
     if not (isinstance(uid, int) and isinstance(guid, bytes) and isinstance(modseq, int)):
-        raise UnreadableError("a message's row")
+        raise DamagedRowError("a message's row")
     return Row(
         uid,
         Dot(cast("str", origin), cast("int", seq)),
@@ -63,7 +63,7 @@ def row_from(columns: tuple[object, ...]) -> Row:
 def fingerprint_of(columns: tuple[object, ...]) -> int:
     """As `row_from(columns).fingerprint()`, in half the time: whole mailboxes are compared by this.
 
-    Raises UnreadableError.
+    Raises DamagedRowError.
     """
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, packed, *rest = columns
     flags = [] if packed == _NO_FLAGS else sorted(unpacked_map(packed, "a message's row").items())

@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -80,6 +80,7 @@ CREATE TABLE by_uid (
     received_ms  INTEGER NOT NULL,
     size_bytes   INTEGER NOT NULL,
     content_hash BLOB NOT NULL,
+    fingerprint  BLOB NOT NULL,                     -- 16 bytes over all of it but the mailbox: what SYNC compares
     PRIMARY KEY (mailbox, uid)
 ) WITHOUT ROWID;
 

@@ -20,7 +20,7 @@ from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, read_text
-from replicator.store.rows import ROW_COLUMNS, UnreadableError, row_from
+from replicator.store.rows import ROW_COLUMNS, DamagedRowError, row_from
 from resync.entry import Entry, MailAdd
 from resync.row import Row
 
@@ -201,7 +201,7 @@ class Wreck:
         part.rows += 1
         try:
             entry = _entry(row, known)
-        except (UnreadableError, ValueError, TypeError):
+        except (DamagedRowError, ValueError, TypeError):
             return False
         if entry is not None and came is not None and came.get(entry.dot.origin, 0) < entry.dot.seq:
             return False  # its name is what was damaged
@@ -270,7 +270,7 @@ def _position(connection: sqlite3.Connection, which: str) -> int | None:
 
 
 def _entry(row: tuple[object, ...] | None, known: Mapping[str, int]) -> Entry | None:
-    """None: it is known. Raises UnreadableError, ValueError or TypeError if that cannot be told, or it is damaged."""
+    """None: it is known. Raises DamagedRowError, ValueError or TypeError if that cannot be told, or it is damaged."""
     if row is None:
         raise ValueError
     _, origin, seq, time, chain, body = row

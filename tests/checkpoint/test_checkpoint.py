@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgpack
 import pytest
@@ -15,7 +15,6 @@ from replicator.store.checkpoint import (
     Home,
     checkpoint_name,
     checkpoints_of,
-    newest_of_each,
     state_of,
     write_mailbox,
     write_tree,
@@ -252,15 +251,3 @@ def test_every_name_can_be_one(user: str, origin: str, modseq: int, time: int) -
     levels = name.split("/")
     assert len(levels) == 6
     assert all(0 < len(level) <= 255 and not level.startswith(".") for level in levels)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["alice", "bob"]), st.integers(1, 2**62 - 1)), max_size=9))
-def test_the_newest_of_each_is_found_in_any_order(made: list[tuple[str, int]]) -> None:
-    newest: dict[str, int] = {}
-    for user, modseq in made:
-        newest[user] = max(modseq, newest.get(user, 0))
-    name: Callable[[str, int], str] = lambda user, modseq: checkpoint_name(  # noqa: E731
-        HOME, HEAD._replace(user=user, modseq=modseq)
-    )
-    found = newest_of_each(name(user, modseq) for user, modseq in made)
-    assert sorted(found.values()) == sorted(name(user, modseq) for user, modseq in newest.items())

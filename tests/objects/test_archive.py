@@ -8,7 +8,7 @@ import pytest
 from protocol.values import Dot
 from replicator.objects import ObjectMissingError, ObjectStore
 from replicator.store.archive import Archive
-from replicator.store.checkpoint import Home, checkpoint_name, newest_of_each, state_of, write_mailbox, write_tree
+from replicator.store.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
 from replicator.store.history import Head
 from replicator.store.manifest import Manifest, write_manifest
 from replicator.store.sealed import UnreadableError
@@ -61,17 +61,6 @@ async def test_another_node_reads_what_one_has_saved(
     assert listed == heads
     states = {head: state_of(head, [change async for change in other.changes(newest.home, head)]) for head in listed}
     assert states == {HEAD: mailbox, TREE_HEAD: TREE}
-
-
-async def test_one_listing_finds_the_newest_of_each(archive: Archive) -> None:
-    heads = [HEAD._replace(modseq=modseq) for modseq in (3, 20, 5)]
-    other = HEAD._replace(mailbox_id=b"n" * 16, modseq=1)
-    for head in (*heads, other):
-        await archive.save(head, [b"x"])
-    names = [name async for name in archive.saved()]
-    assert sorted(newest_of_each(names).values()) == [checkpoint_name(HOME, heads[1]), checkpoint_name(HOME, other)]
-    await archive.delete(names)
-    assert [name async for name in archive.saved()] == []
 
 
 async def test_nobody_elses_are_seen(archive: Archive, store: ObjectStore) -> None:

@@ -13,7 +13,7 @@ from protocol.values import Dot, UidSet
 from replicator.replication import settling
 from replicator.replication.mastership import AHEAD_MAX
 from replicator.replication.settling import SAY_EVERY_S
-from replicator.store import settled as statements
+from replicator.store import statements
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
 

@@ -44,12 +44,12 @@ class Keeper:
         """Without its end: the manifest is pending."""
         connection = self.node.connection
         rounds = catalog.rounds(connection)
-        number, settled = (rounds[-1].number if rounds else 0) + 1, collecting.settled(connection)
+        number, settled = (rounds[-1].number if rounds else 0) + 1, reading.log_settled(connection)
         for chain_id in catalog.unsaved(connection, b""):
-            shown = catalog.shown(connection, chain_id, 1)
-            assert shown is not None
-            self.objects[shown.head] = b"".join(shown.data)
-            self.node.write(partial(catalog.note_saved, head=shown.head, number=number))
+            made = catalog.checkpoint_of(connection, chain_id, 1)
+            assert made is not None
+            self.objects[made.head] = b"".join(made.data)
+            self.node.write(partial(catalog.note_saved, head=made.head, number=number))
         seen, _ = catalog.contexts(connection, b"")
         covered = reading.log_context(connection)
         covered |= {origin: max(seq, covered.get(origin, 0)) for origin, seq in seen.items()}
@@ -141,7 +141,7 @@ class ForgetfulWorld(World):
         pending = one.keeper.pending()
         if pending is None or self.rng.random() < 0.2:
             one.keeper.round()
-        elif all(covers(collecting.settled(other.node.connection), pending.covered) for other in self.all):
+        elif all(covers(reading.log_settled(other.node.connection), pending.covered) for other in self.all):
             before = reading.log_counts(one.node.connection)
             one.keeper.put_in_force(pending, self.rng.randrange(1, 50))
             after = reading.log_counts(one.node.connection)
@@ -222,7 +222,7 @@ def test_only_so_many_go_at_once() -> None:
     node = MemoryNode("dc1.a")
     for number in range(10):
         node.write(saving(b"text", guid(number)))
-    upto = collecting.settled(node.connection)
+    upto = reading.log_settled(node.connection)
     some = (node.write(partial(collecting.collect, upto=upto, max_entries=4)).entries for _ in range(4))
     assert list(some) == [4, 4, 2, 0]
     assert reading.log_end(node.connection) == 10, "positions go on"
