@@ -15,7 +15,7 @@ from replicator.store import history, reading
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, note_lacking
-from replicator.store.rows import ROW_COLUMNS, columns_of, message_of, row_from
+from replicator.store.rows import ROW_COLUMNS, columns_of, fingerprint_from, message_of, row_from
 from replicator.store.transaction import Transaction
 from replicator.view import SEEN, Message, ViewChange
 from resync import row as rows
@@ -189,12 +189,13 @@ class _Work:
         for row in list(self._rows(uids)):
             states = rows.set_flags(row.flags, flags, self._entry.stamp, value=value)
             changed = row._replace(flags=states, modseq=self._entry.modseq)
+            fingerprint = changed.fingerprint()
             self._connection.execute(
-                "UPDATE by_uid SET flags = ?, modseq = ? WHERE mailbox = ? AND uid = ?",
-                (msgpack.packb(states), changed.modseq, self._chain.id, row.uid),
+                "UPDATE by_uid SET flags = ?, modseq = ?, fingerprint = ? WHERE mailbox = ? AND uid = ?",
+                (msgpack.packb(states), changed.modseq, rows.to_bytes(fingerprint), self._chain.id, row.uid),
             )
-            self._count(row, -1)
-            self._count(changed, 1)
+            self._uncount(row)
+            self._count(changed, fingerprint)
 
     def view_change(self) -> ViewChange:
         chain = self._chain
@@ -209,20 +210,21 @@ class _Work:
 
     def _put(self, put: Sequence[Row]) -> None:
         chain = self._chain
+        columns = [columns_of(row) for row in put]
         self._connection.executemany(
-            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
-            ((chain.id, *columns_of(row)) for row in put),
+            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+            ((chain.id, *row) for row in columns),
         )
         self._connection.executemany(
             "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
             ((row.guid, chain.id, row.uid, *row.dot, row.change) for row in put),
         )
-        for row in put:
+        for row, (*_, fingerprint) in zip(put, columns, strict=True):
             chain.uidnext = max(chain.uidnext, row.uid + 1)
             chain.messages += 1
             chain.size_bytes += row.size_bytes
             self._expunged.discard(row.uid)
-            self._count(row, 1)
+            self._count(row, fingerprint_from(fingerprint))
 
     def _take(self, taken: Sequence[Row]) -> None:
         chain = self._chain
@@ -235,7 +237,7 @@ class _Work:
         for row in taken:
             chain.messages -= 1
             chain.size_bytes -= row.size_bytes
-            self._count(row, -1)
+            self._uncount(row)
             self._changed.pop(row.uid, None)
             self._expunged.add(row.uid)
 
@@ -243,15 +245,16 @@ class _Work:
         found = self._connection.execute(_BY_GUID, (guid, self._chain.id)).fetchone()
         return None if found is None else row_from(found)
 
-    def _count(self, row: Row, sign: int) -> None:
-        """Carry a row that came or went into the chain's counters."""
-        chain = self._chain
-        _, _, is_seen = row.flags.get(SEEN, (0, "", False))
-        chain.unseen += sign * (not is_seen)
-        combine = rows.add if sign > 0 else rows.remove
-        chain.fingerprint = combine(chain.fingerprint, row.fingerprint())
-        if sign > 0:
-            self._changed[row.uid] = message_of(row)
+    def _count(self, row: Row, fingerprint: int) -> None:
+        """Carry a row that came into the chain's counters."""
+        self._chain.unseen += not _is_seen(row)
+        self._chain.fingerprint = rows.add(self._chain.fingerprint, fingerprint)
+        self._changed[row.uid] = message_of(row)
+
+    def _uncount(self, row: Row) -> None:
+        """Take a row that goes out of the chain's counters."""
+        self._chain.unseen -= not _is_seen(row)
+        self._chain.fingerprint = rows.remove(self._chain.fingerprint, row.fingerprint())
 
     def _rows(self, uids: UidSet) -> Iterator[Row]:
         for low, high in uids.ranges:
@@ -260,3 +263,8 @@ class _Work:
                 (self._chain.id, low, high),
             )
             yield from map(row_from, cursor)
+
+
+def _is_seen(row: Row) -> bool:
+    _, _, is_seen = row.flags.get(SEEN, (0, "", False))
+    return is_seen

@@ -34,7 +34,7 @@ LOWEST = -math.inf  # before all else in SQLite's order: keys that were tampered
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
 
-_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants
+_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants
 _TAKE_ROW = "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?"
 _PUT_POINTER = "REPLACE INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)"
 _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
@@ -168,7 +168,7 @@ class Comparison:
 
     def _compare_row(self, row: Row, columns: Columns | None) -> None:
         expected = columns_of(row)
-        if columns == expected or (columns is not None and _means(columns, row)):
+        if columns == expected or (columns is not None and columns[-1] == expected[-1] and _means(columns, row)):
             return
         what = "is missing"
         if columns is not None:

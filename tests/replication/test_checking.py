@@ -25,7 +25,10 @@ from tests.replication.cluster import USER, Cluster, Node, cluster
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
 WORK = "(SELECT mailbox_id FROM folder WHERE name = 'Work')"
 TREE = "(SELECT id FROM chain WHERE uidvalidity = 0 AND user = 'alice')"
-ROW = "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash"
+ROW = (
+    "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
+    " fingerprint"
+)
 A_TEXT = "(SELECT content_hash FROM by_uid WHERE uid = 2 AND mailbox = " + INBOX + ")"
 
 
@@ -44,6 +47,8 @@ DAMAGES = [
     Planted("flags altered", [f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 1}),
     Planted("flags garbled", [f"UPDATE by_uid SET flags = x'c1' WHERE mailbox = {INBOX}"], {"by_uid": 3}),
     Planted("GUID altered", [f"UPDATE by_uid SET guid = randomblob(16) WHERE mailbox = {WORK}"], {"by_uid": 1}),
+    Planted("sum altered", [f"UPDATE by_uid SET fingerprint = zeroblob(16) WHERE mailbox = {INBOX}"], {"by_uid": 3}),
+    Planted("sum garbled", [f"UPDATE by_uid SET fingerprint = 'x' WHERE mailbox = {WORK}"], {"by_uid": 1}),
     Planted("UID altered", [f"UPDATE by_uid SET uid = 9 WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
     Planted("UID no number", [f"UPDATE by_uid SET uid = 'x' WHERE uid = 2 AND mailbox = {INBOX}"], {"by_uid": 2}),
     Planted(
@@ -59,7 +64,7 @@ DAMAGES = [
             + ", 7, origin, seq, change, x'"
             + "99" * 16
             + "', claim_origin, claim_seq,"
-            f" modseq, flags, 1, 1, content_hash FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
+            f" modseq, flags, 1, 1, content_hash, fingerprint FROM by_uid WHERE uid = 4 AND mailbox = {INBOX}",
             f"INSERT INTO by_guid VALUES (x'{'99' * 16}', {WORK}, 7, 'dc1.x', 1, 0)",
         ],
         {"by_uid": 1, "by_guid": 1},
