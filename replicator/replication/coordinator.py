@@ -57,6 +57,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.operations import Operation, from_command
+from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
@@ -113,8 +114,9 @@ class Coordinator:
         self.changes = Changes(store, self.mastership, self.mover, self.durability)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
-        self.healer = Healer(store, self.mastership, self.joiner, self.carry_out)
-        self.transfer = StateTransfer(store, self.mastership, self.joiner, self._ask_again)
+        self.reconciler = Reconciler(store, self.mastership, self.joiner)
+        self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
+        self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
         self.filler = Filler(store, environment, self.fetch_content)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
@@ -243,7 +245,7 @@ class Coordinator:
                 return replies[0] if len(replies) == 1 else _joined(replies)
 
     async def _catch_up(self, key: MailboxKey) -> None:
-        await self.joiner.catch_up(key)
+        await self.reconciler.catch_up(key)
 
     # ---- upkeep
 

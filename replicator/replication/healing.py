@@ -20,9 +20,10 @@ import trio
 from protocol.commands import Reply
 from protocol.values import UidSet
 from replicator.errors import MailError
-from replicator.replication.joining import Joiner
+from replicator.replication.joining import Joiner, name_of
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
+from replicator.replication.reconciling import Reconciler
 from replicator.store import branches
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -65,11 +66,13 @@ class Healer:
         store: Store,
         mastership: Mastership,
         joiner: Joiner,
+        reconciler: Reconciler,
         submit: Submit,
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._joiner = joiner
+        self._reconciler = reconciler
         self._submit = submit
         self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
         self._growing: dict[bytes, _Growth] = {}
@@ -139,7 +142,7 @@ class Healer:
                 if not await work():
                     undone.append(item)
             except (MailError, sqlite3.Error) as error:
-                what = f"the folders of {item}" if isinstance(item, str) else await self._joiner.name(item)
+                what = f"the folders of {item}" if isinstance(item, str) else await name_of(self._store, item)
                 log.warning("branches of %s could not be joined yet: %s", what, error)
                 undone.append(item)
 
@@ -178,7 +181,7 @@ class Healer:
             self._shown_elsewhere.discard(key)
             if await self._is_ours(key):
                 with trio.move_on_after(FIND_TIMEOUT_S):
-                    await self._joiner.catch_up(key)
+                    await self._reconciler.catch_up(key)
         growth = self._growing.get(key.mailbox_id)
         if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
             return False

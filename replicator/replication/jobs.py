@@ -28,6 +28,6 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                 return Scrub(options, store, environment, coordinator.fetch_content)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
-                return Resync(options, store, coordinator.mastership, coordinator.joiner, peers)
+                return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)
 
     return job_for

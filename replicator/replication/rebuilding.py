@@ -25,6 +25,7 @@ from replicator.replication.comparison import ask
 from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.inspection import Inspection
+from replicator.replication.joining import name_of
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.redelivery import RebuildError, Redelivery
 from replicator.store import chain as chains
@@ -122,7 +123,7 @@ class Rebuild:
         rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
         rebuilt.missing_texts = await self._missing(wreck)
         differing = self._damaged.union(*self._lacking.values())
-        rebuilt.differing = [await self._coordinator.joiner.name(key) for key in sorted(differing)]
+        rebuilt.differing = [await name_of(self._store, key) for key in sorted(differing)]
         rebuilt.mailboxes, rebuilt.messages, rebuilt.texts = await self._store.read(_counts)
         return rebuilt
 

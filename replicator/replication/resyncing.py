@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
@@ -20,10 +20,11 @@ from replicator.errors import MailError, UnavailableError
 from replicator.replication import differences, syncing
 from replicator.replication.comparison import ask
 from replicator.replication.differences import Look
-from replicator.replication.joining import Joiner, Outcome
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.tasks import TaskError
+from replicator.replication.turns import in_turns
 from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
@@ -47,7 +48,7 @@ class Resync:
     """See `Job`."""
 
     def __init__(
-        self, options: ResyncOptions, store: Store, mastership: Mastership, joiner: Joiner, peers: Iterable[str]
+        self, options: ResyncOptions, store: Store, mastership: Mastership, reconciler: Reconciler, peers: Iterable[str]
     ) -> None:
         self.status = ResyncStatus(
             task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
@@ -55,7 +56,7 @@ class Resync:
         self._user, self._mailbox, self._peer = options.user, options.mailbox, options.peer
         self._store = store
         self._mastership = mastership
-        self._joiner = joiner
+        self._reconciler = reconciler
         self._configured = frozenset(peers)
         self._busy_until = -math.inf
         self._slow: set[str] = set()  # nodes
@@ -113,20 +114,7 @@ class Resync:
 
     async def _resync_all(self, keys: Iterable[MailboxKey], sid: str) -> None:
         """Several at once. Raises LinkDownError, MailError or sqlite3.Error after the first that meets one."""
-        waiting, failures = deque(keys), list[LinkDownError | MailError | sqlite3.Error]()
-
-        async def take_turns() -> None:
-            while waiting and not failures:
-                try:
-                    await self._resync(waiting.popleft(), sid)
-                except (LinkDownError, MailError, sqlite3.Error) as error:  # a nursery would hide what it is
-                    failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
-                nursery.start_soon(take_turns)
-        if failures:
-            raise failures[0]
+        await in_turns(partial(self._resync, sid=sid), keys, AT_ONCE)
 
     async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
         """Compare, and mend. What could not be is told, unless nothing can be with this node any more."""
@@ -172,7 +160,7 @@ class Resync:
         if look.damage or self.status.dry_run:
             return None, look.damage
         with trio.move_on_after(MEND_TIMEOUT_S):
-            outcome = await self._joiner.reconcile(key, sid)
+            outcome = await self._reconciler.reconcile(key, sid)
             match outcome:
                 case Outcome.APART:
                     return None, "its branches cannot be joined; the log of its master says why"

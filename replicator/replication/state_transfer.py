@@ -19,9 +19,11 @@ import trio
 from protocol.values import Context
 from replicator.errors import MailError, UnavailableError
 from replicator.replication import syncing
-from replicator.replication.joining import Joiner, Outcome
+from replicator.replication.joining import name_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.replication.turns import in_turns
 from replicator.store.collecting import collect
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -40,10 +42,12 @@ _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
 class StateTransfer:
     """Belongs to the event loop. `ask_again` sends LOG to a peer, if its link is up."""
 
-    def __init__(self, store: Store, mastership: Mastership, joiner: Joiner, ask_again: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, mastership: Mastership, reconciler: Reconciler, ask_again: Callable[[], None]
+    ) -> None:
         self._store = store
         self._mastership = mastership
-        self._joiner = joiner
+        self._reconciler = reconciler
         self._ask_again = ask_again
         self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
         self._wanted = trio.Event()
@@ -92,48 +96,38 @@ class StateTransfer:
             await trio.sleep(RETRY_S)
         for key in (*left, *remaining):
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
-                      await self._joiner.name(key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
+                      await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
             self._left[key] = sid
         await self._begin_log_after(difference.collected, is_proof=bool(left))
         log.info("all else that %s has collected of its log is shown here now", sid)
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
         """Those that must be looked at again; where that is of no use, they go to `left`. Raises the first error."""
-        todo, again = list(reversed(list(keys))), list[MailboxKey]()
-        errors: list[MailError | LinkDownError | sqlite3.Error] = []
+        again = list[MailboxKey]()
 
-        async def take_turns() -> None:
-            while todo and not errors:
-                key = todo.pop()
-                try:
-                    outcome = await self._joiner.reconcile(key, sid)
-                except UnavailableError as error:  # one mailbox that cannot be read there must not keep all others away
-                    if self._mastership.toward(sid) is None:
-                        errors.append(error)
-                    again.append(key)
-                    continue
-                except (MailError, LinkDownError, sqlite3.Error) as error:  # a nursery would hide what it is
-                    errors.append(error)
-                    return
-                if outcome in _STAYS_APART:
-                    left.append(key)
-                if outcome in _DONE | _STAYS_APART:
-                    self.done += 1
-                else:
-                    again.append(key)
+        async def compare(key: MailboxKey) -> None:
+            try:
+                outcome = await self._reconciler.reconcile(key, sid)
+            except UnavailableError:  # one mailbox that cannot be read there must not keep all others away
+                if self._mastership.toward(sid) is None:
+                    raise
+                again.append(key)
+                return
+            if outcome in _STAYS_APART:
+                left.append(key)
+            if outcome in _DONE | _STAYS_APART:
+                self.done += 1
+            else:
+                again.append(key)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
-                nursery.start_soon(take_turns)
-        if errors:
-            raise errors[0]
+        await in_turns(compare, keys, AT_ONCE)
         return again
 
     async def _look_at_what_was_left(self) -> None:
         """Nothing else compares it again: the log brings nothing of it any more."""
         for key, sid in list(self._left.items()):
             with suppress(MailError, LinkDownError, sqlite3.Error):
-                if await self._joiner.reconcile(key, sid) in _DONE:
+                if await self._reconciler.reconcile(key, sid) in _DONE:
                     del self._left[key]
 
     async def _begin_log_after(self, context: Context, *, is_proof: bool) -> None:

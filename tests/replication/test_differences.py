@@ -77,7 +77,7 @@ async def test_what_arrives_meanwhile_does_not_count(
 
         async def arrive() -> None:
             await trio.sleep(LOOK_AGAIN_S / 2)
-            await nodes["dc1"].coordinator.joiner.reconcile(key, "dc2")
+            await nodes["dc1"].coordinator.reconciler.reconcile(key, "dc2")
 
         nursery.start_soon(arrive)
         assert (await standing(nodes["dc1"], key)).by_kind == {}

@@ -12,7 +12,7 @@ from protocol.values import Dot
 from replicator.config import UidConflict
 from replicator.errors import UnavailableError
 from replicator.replication import joining, syncing
-from replicator.replication.joining import Outcome
+from replicator.replication.reconciling import Outcome
 from replicator.replication.shipping import Shipper
 from replicator.store import branches, reading
 from replicator.store.apply import receive
@@ -43,7 +43,7 @@ async def _never(*_arguments: object) -> None:
 
 async def reconcile(node: Node, sid: str, key: MailboxKey | None = None) -> Outcome:
     key = key or key_of(await node.view())
-    return await node.coordinator.joiner.reconcile(key, sid)
+    return await node.coordinator.reconciler.reconcile(key, sid)
 
 
 async def part(nodes: Cluster) -> None:

@@ -11,6 +11,7 @@ from protocol.values import Context, Dot
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
 from replicator.replication.changes import SHOW_TIMEOUT_S
+from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.syncing import State
 from replicator.store import reading
@@ -171,16 +172,16 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         for node in nodes.all():
             await forget_log(node)
         monkeypatch.setattr(state_transfer, "AT_ONCE", 1)
-        reconcile, taken = joining.Joiner.reconcile, 0
+        reconcile, taken = Reconciler.reconcile, 0
 
-        async def reconcile_some(self: joining.Joiner, key: reading.MailboxKey, sid: str) -> joining.Outcome:
+        async def reconcile_some(self: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
             nonlocal taken
             taken += 1
             if taken == 30:
                 await trio.sleep_forever()
             return await reconcile(self, key, sid)
 
-        monkeypatch.setattr(joining.Joiner, "reconcile", reconcile_some)
+        monkeypatch.setattr(Reconciler, "reconcile", reconcile_some)
         await nodes.start("dc3")
         await nodes.linked()
         await until(lambda: taken == 30)
@@ -247,10 +248,10 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
 
         async def join_not(
             self: joining.Joiner, key: reading.MailboxKey, head: Dot, branch: State, term: int
-        ) -> joining.Outcome | None:
+        ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
                 await trio.lowlevel.checkpoint()
-                return joining.Outcome.APART
+                return False
             return await join(self, key, head, branch, term)
 
         monkeypatch.setattr(joining.Joiner, "_join", join_not)

@@ -18,6 +18,7 @@ from replicator.mailstore import INBOX
 from replicator.replication import snapshots, syncing
 from replicator.replication.joining import Joiner
 from replicator.replication.link import PeerLink
+from replicator.replication.reconciling import Reconciler
 from replicator.store import branches, numbering
 from replicator.store import chain as chains
 from replicator.store.content import StoredText
@@ -50,11 +51,11 @@ async def learned(node: Node, sid: str, key: MailboxKey) -> object:
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def join_nothing(_self: Joiner, _key: MailboxKey) -> None:
+    async def join_nothing(_self: Joiner | Reconciler, _key: MailboxKey) -> None:
         await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(Joiner, "join_branches", join_nothing)
-    monkeypatch.setattr(Joiner, "catch_up", join_nothing)
+    monkeypatch.setattr(Reconciler, "catch_up", join_nothing)
 
 
 @pytest.mark.usefixtures("nobody_heals")

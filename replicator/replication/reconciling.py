@@ -1,0 +1,149 @@
+"""Making one mailbox or tree what it is at another node too (design sections 3 and 7).
+
+Where this node is merely behind, it steps to the other's head; where both have gone on, the mailbox's master joins the
+two branches. Who is not the master tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch
+from protocol.values import covers
+from replicator.errors import HistoryError, UnavailableError
+from replicator.replication import syncing
+from replicator.replication.comparison import NOT_LOGGED, ask
+from replicator.replication.joining import Joiner, chain_of, learned_step, name_of
+from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
+from replicator.replication.turns import in_turns
+from replicator.store.adopting import Adoption, DamageError, adopt
+from replicator.store.chain import Chain
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+LOG_FIRST_S = 0.5  # entries that are on their way need no SYNC
+TRIES = 5  # of a mailbox that goes on here while it is compared
+
+
+class Outcome(Enum):
+    """What came of comparing a mailbox with another node."""
+
+    SAME = "same"
+    ADOPTED = "adopted"  # this node was behind, and shows now what the other one shows
+    MERGED = "merged"
+    AHEAD = "ahead"  # the other node has seen nothing that this one has not
+    NOT_OURS = "not ours"  # the mailbox has forked, and its master, another node, has been told
+    APART = "apart"  # it has forked, and cannot be joined
+    DAMAGED = "damaged"  # one of them does not show what it has seen: `replicator check` at both
+
+
+class Reconciler:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, joiner: Joiner) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._joiner = joiner
+
+    async def catch_up(self, key: MailboxKey) -> None:
+        """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
+
+        For its master only. Waits as long as a node that has more can be reached. Raises MailError or sqlite3.Error if
+        a branch cannot be joined, such as on a full disk.
+        """
+        others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
+        await in_turns(partial(self._try_to_catch_up_with, key), others, len(others))
+
+    async def _try_to_catch_up_with(self, key: MailboxKey, sid: str) -> None:
+        with suppress(LinkDownError):
+            await self._catch_up_with(sid, key)
+
+    async def _catch_up_with(self, sid: str, key: MailboxKey) -> None:
+        mine = await chain_of(self._store, key)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        if not isinstance(reply, Mismatch) or reply.head is None:
+            return
+        with trio.move_on_after(LOG_FIRST_S):
+            await self._store.wait_logged(reply.head)
+        while not (await chain_of(self._store, key)).has_seen(reply.head):
+            await self._joiner.join_branches(key)
+            outcome = await self.reconcile(key, sid)
+            if outcome in {Outcome.APART, Outcome.DAMAGED, Outcome.NOT_OURS}:
+                return
+
+    async def reconcile(self, key: MailboxKey, sid: str) -> Outcome:
+        """Compare one mailbox with one node, and take over or join what differs.
+
+        Raises UnavailableError if the node cannot be asked, or the mailbox does not keep still; LinkDownError;
+        MailError or sqlite3.Error if that cannot be written.
+        """
+        async with self._joiner.alone(key):
+            for _ in range(TRIES):
+                outcome = await self._reconcile(key, sid)
+                if outcome is not None:
+                    return outcome
+        raise UnavailableError(f"{await name_of(self._store, key)} changes faster than it can be compared")
+
+    async def _reconcile(self, key: MailboxKey, sid: str) -> Outcome | None:
+        """None: the mailbox has gone on meanwhile."""
+        mine = await chain_of(self._store, key)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        if isinstance(reply, Done) or (isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)):
+            return Outcome.SAME
+        if not isinstance(reply, Mismatch):
+            raise UnavailableError(f"{sid} does not say what it shows of {await name_of(self._store, key)}")
+        theirs = {dot.origin: dot.seq for dot in reply.context}
+        if covers(mine.context, theirs):
+            return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
+        if covers(theirs, mine.context):
+            return await self._adopt(key, sid)  # if it still is so when both have been read
+        if self._joiner.is_hopeless(reply.head):
+            return Outcome.APART
+        if not self._mastership.is_ours(key):
+            return await self._tell_master(key, mine)
+        joined = await self._joiner.join_shown(key, sid)
+        return None if joined is None else Outcome.MERGED if joined else Outcome.APART
+
+    async def _damaged(self, key: MailboxKey, sid: str, mine: Chain) -> Outcome | None:
+        if (await chain_of(self._store, key)).digest() != mine.digest():
+            return None
+        log.warning(
+            "%s is damaged at this node or at %s, which have seen the same of it: run `replicator check --repair` at"
+            " both", await name_of(self._store, key), sid,
+        )  # fmt: skip
+        return Outcome.DAMAGED
+
+    async def _tell_master(self, key: MailboxKey, mine: Chain) -> Outcome | None:
+        master = await self._mastership.find(key)
+        if master == self._mastership.sid:
+            return None
+        await ask(self._mastership.toward(master), master, key, mine)
+        return Outcome.NOT_OURS
+
+    async def _adopt(self, key: MailboxKey, sid: str) -> Outcome | None:
+        learned = await syncing.learn(self._store, self._mastership, sid, key)
+        if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
+            return None
+        ours = learned.ours
+        adoption = Adoption(key, ours.chain.head, learned.theirs, learned_step(learned), is_damaged=not ours.adds_up)
+        try:
+            adopted = await self._store.write(partial(adopt, adoption=adoption))
+        except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
+            log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
+                        await name_of(self._store, key), sid, error)  # fmt: skip
+            return Outcome.DAMAGED
+        return Outcome.ADOPTED if adopted else None
+
+
+def _is_behind(ours: Chain, theirs: Chain) -> bool:
+    """Whether the other node has seen all that this one has, and more."""
+    return covers(theirs.context, ours.context) and not covers(ours.context, theirs.context)
