@@ -172,6 +172,12 @@ class MailStore(Protocol):
         ...
 
 
+def canonical_name(name: str) -> str:
+    """INBOX is the same in any case (RFC 9051 section 5.1); so is it above folders of its own."""
+    first, separator, rest = name.partition(SEPARATOR)
+    return INBOX + separator + rest if first.upper() == INBOX else name
+
+
 def check_folder_name(name: str) -> None:
     """Raises InvalidNameError for a name that no folder can have."""
     levels = name.split(SEPARATOR)

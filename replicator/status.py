@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class LinkStatus:
     lag_bytes: int | None
     lag_s: float | None  # age of the oldest entry that the peer lacks
     error: str | None  # why it is down
+    needs_sync: bool  # the peer lacks entries that have left this log: it takes over what is shown instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,17 @@ class CheckpointStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointResult(CheckpointStatus):
+    """What came of a demand for checkpoints, and how it stands then.
+
+    `written`: there is a new manifest. `unchanged`: there is none, because nothing has changed since the last one, or
+    that one is not in force yet. `running`: it takes longer than the answer could wait.
+    """
+
+    outcome: CheckpointOutcome = "written"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node."""
 
@@ -75,6 +90,8 @@ class NodeStatus:
     mailboxes: int
     mastered: int  # mailboxes that this node numbers
     log_entries: int
+    log_keep_s: float  # `log.keep`
+    log_max_size_bytes: int  # `log.max_size`
     checkpoint: CheckpointStatus
     transfer_done: int  # mailboxes and trees taken over, from checkpoints or from a peer whose log begins too late
     transfer_total: int  # 0: none need be

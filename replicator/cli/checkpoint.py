@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 from replicator.cli.client import NodeClient
 from replicator.cli.output import echo_json, size
 from replicator.cli.target import one_node
-from replicator.status import CheckpointStatus
+from replicator.status import CheckpointResult, NodeStatus
 
 
 @click.command()
@@ -22,24 +23,66 @@ def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> N
     """Write checkpoints of all mailboxes and folder trees that have changed to `checkpoint.url`.
 
     A node does so by itself every hour, and when its log has grown by a quarter of `log.max_size`. Once all nodes have
-    what the checkpoints show, the entries of the log before them are deleted.
+    said that they show what the checkpoints do, they are in force: the entries of the log before them are deleted.
+    Nodes that are away are waited for until a limit of `[log]` is reached; new checkpoints are written after that.
     """
     with NodeClient(one_node(config_file, url)) as client:
-        status = client.checkpoint()
-    if as_json:
-        echo_json(asdict(status))
-    else:
-        _print(status)
+        result = client.checkpoint()
+        if as_json:
+            echo_json(asdict(result))
+        else:
+            _print(result, client.status())
 
 
-def _print(status: CheckpointStatus) -> None:
-    if status.made_ms is None:
+def _print(result: CheckpointResult, node: NodeStatus) -> None:
+    amount = f"{result.saved} checkpoint{'' if result.saved == 1 else 's'}"
+    if result.outcome == "running":
+        click.echo(f"not done yet: {amount} written so far, {size(result.saved_bytes)}; the node goes on by itself")
+        return
+    if result.made_ms is None:
         click.echo("nothing to write yet")
         return
-    made = datetime.fromtimestamp(status.made_ms / 1000, UTC)
-    click.echo(f"{status.saved} checkpoints written, {size(status.saved_bytes)}")
-    click.echo(f"the manifest of {made:%Y-%m-%d %H:%M:%S} UTC lists {status.mailboxes} mailboxes and trees")
-    if status.in_force:
+    manifest = f"the manifest of {_moment(result.made_ms)}"
+    lists = f"{result.mailboxes} mailboxes and trees"
+    if result.outcome == "written":
+        click.echo(f"{amount} written, {size(result.saved_bytes)}")
+        click.echo(f"{manifest} lists {lists}")
+    elif result.in_force:
+        click.echo(f"nothing has changed since {manifest}, which lists {lists}")
+    else:
+        click.echo(f"nothing was written: {manifest}, which lists {lists}, is not in force yet")
+        click.echo("what has changed since, if anything, is written once it is")
+    if result.in_force:
         click.echo("it is in force: entries of the log before it are deleted")
     else:
-        click.echo(f"the log before it is kept until {', '.join(status.waits_for) or 'this node'} can do without")
+        for line in _waiting(result, result.made_ms, node):
+            click.echo(line)
+
+
+def _waiting(result: CheckpointResult, made_ms: int, node: NodeStatus) -> Iterator[str]:
+    """What it takes for the manifest to come into force. Nodes that can be reached may have all, and not said so."""
+    away = [sid for sid in result.waits_for if sid not in node.component]
+    if reached := [sid for sid in result.waits_for if sid not in away]:
+        have = "has" if len(reached) == 1 else "have"
+        said = f"{', '.join(reached)} {have} said to show all of it; nodes say so every 10 seconds"
+        yield f"the log before it is kept until {said}"
+    for sid in away:
+        yield f"the log before it is kept for {sid}, which {_since_when(sid, node)}"
+    if away:
+        keep = _moment(made_ms + round(node.log_keep_s * 1000))
+        largest = f"or until it is larger than {size(node.log_max_size_bytes)} (`log.max_size`)"
+        yield f"until {keep} at the latest (`log.keep`), {largest}"
+        yield "a node that lacks entries then takes over what other nodes show, once it is back"
+
+
+def _since_when(sid: str, node: NodeStatus) -> str:
+    link = next((link for link in node.links if link.peer == sid), None)
+    if link is None:
+        return f"is no [[peer]] of {node.sid} and cannot be reached"
+    if link.since_ms is None or link.up:
+        return f"has not been reached since {node.sid} was started at {_moment(node.started_ms)}"
+    return f"has not been reached since {_moment(link.since_ms)}"
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
-from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.tasks import CheckStatus, Difference, Finding, ResyncStatus, TaskName, TaskStatus
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
@@ -96,9 +96,9 @@ class NodeClient:
         """Make a node the folder's master."""
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
 
-    def checkpoint(self) -> CheckpointStatus:
+    def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of what has changed; how it stands then, or, where that takes long, so far."""
-        return self._parsed(_checkpoint_status, self._ask("POST", "/api/v1/checkpoint"))
+        return self._parsed(_checkpoint_result, self._ask("POST", "/api/v1/checkpoint"))
 
     def contents(self, user: str, mailbox: str) -> Counter[str]:
         """How many messages the folder has of each content, by SHA-256 in hexadecimal."""
@@ -178,6 +178,11 @@ def _node_status(document: object) -> NodeStatus:
 def _checkpoint_status(document: object) -> CheckpointStatus:
     fields = cast("_Object", document)
     return CheckpointStatus(**{**fields, "waits_for": tuple(fields["waits_for"])})
+
+
+def _checkpoint_result(document: object) -> CheckpointResult:
+    fields = cast("_Object", document)
+    return CheckpointResult(**{**fields, "waits_for": tuple(fields["waits_for"])})
 
 
 def _mailboxes(document: object) -> list[MailboxStatus]:

@@ -110,9 +110,15 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
         if node.transfer_total:
             how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
             yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
+        for link in node.links:
+            if link.needs_sync:
+                what = f"entries that have left the log of {node.sid}"
+                how = "compares its mailboxes and takes over what differs" + ("" if link.up else " once it is linked")
+                yield f"[yellow]{escape(link.peer)} lacks {escape(what)}[/]: it {how}."
         if node.texts_lacking:
-            what = "of messages that it shows; each is fetched when it is read"
-            yield f"[yellow]{escape(node.sid)} is still fetching {node.texts_lacking} texts[/] {what}."
+            count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
+            how = "They are fetched from other nodes, the newest first, and at once when someone reads them."
+            yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
         if node.checkpoint.error is not None:
             why = escape(node.checkpoint.error)
             yield f"[yellow]{escape(node.sid)} cannot write checkpoints, and keeps its log whole[/]: {why}"

@@ -10,7 +10,7 @@ r"""The routes and their handlers.
 | `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
 | `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not had to know |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
-| `POST /api/v1/checkpoint` | `CheckpointStatus`: 200 when what has changed is written, 202 if that takes longer |
+| `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when what has changed is written, 202 if that takes longer |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
@@ -34,8 +34,9 @@ from replicator.http.message import ProblemError, Request, Response, json_respon
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.tasks import TASK_ROUTES
-from replicator.mailstore import INBOX, Folder, NewMessage
+from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
 from replicator.metrics import exposition
+from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
@@ -77,7 +78,7 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
 
 async def put_folder(services: HttpServices, request: Request) -> Response:
     """Make sure that a folder exists. To be repeated at will."""
-    user, name = _known_user(services, request), request.path["name"]
+    user, name = _known_user(services, request), canonical_name(request.path["name"])
     try:
         return json_response(_folder_document(await services.mail.folder(user, name)))
     except FolderNotFoundError:
@@ -91,13 +92,13 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
 
 async def get_master(services: HttpServices, request: Request) -> Response:
     """Who numbers the folder's changes."""
-    folder = await services.mail.folder(_known_user(services, request), request.path["name"])
+    folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
     return json_response({"master": await services.masters.master_of(folder)})
 
 
 async def put_master(services: HttpServices, request: Request) -> Response:
     """Make a node the folder's master. To be repeated at will."""
-    folder = await services.mail.folder(_known_user(services, request), request.path["name"])
+    folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
     node = request.query.get("node", services.sid)
     await services.masters.move_to(folder, node)
     return json_response({"master": node})
@@ -105,16 +106,21 @@ async def put_master(services: HttpServices, request: Request) -> Response:
 
 async def post_checkpoint(services: HttpServices, _request: Request) -> Response:
     """Write checkpoints of what has changed. To be repeated at will."""
+    asked_ms = services.clock_ms()
+    before_ms = services.checkpoints.checkpoint_status().made_ms
     with trio.move_on_after(CHECKPOINT_WAIT_S):
-        return json_response(asdict(await services.checkpoints.checkpoint_now()))
-    return json_response(asdict(services.checkpoints.checkpoint_status()), HTTPStatus.ACCEPTED)
+        status = await services.checkpoints.checkpoint_now()
+        # Both, for a node that has just started has not looked yet, and a clock can have been put back.
+        is_new = status.made_ms not in {None, before_ms} and (status.made_ms or 0) >= asked_ms
+        return _checkpoint_response(status, "written" if is_new else "unchanged")
+    return _checkpoint_response(services.checkpoints.checkpoint_status(), "running", HTTPStatus.ACCEPTED)
 
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """What a folder holds, by content: `import` leaves out what is there. `more`: ask again after the last UID."""
     user = _known_user(services, request)
     after = _number(request, "after", UID_MAX) or 0
-    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
+    folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     messages = (await services.mail.open_mailbox(folder)).messages
     page = [messages[uid] for uid in islice(messages.irange(minimum=after + 1), MESSAGES_PAGE)]
     return json_response(
@@ -131,7 +137,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
     user = _known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
-    folder = await services.mail.folder(user, request.query.get("mailbox", INBOX))
+    folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     message = NewMessage(
         text=request.body,
         flags=await settable_in(services.mail, folder, request.query.get("flags", "").split()),
@@ -140,6 +146,12 @@ async def post_message(services: HttpServices, request: Request) -> Response:
     saved = await services.mail.save(folder, message)
     uid = saved.uid if saved.shown else None
     return json_response({"uidvalidity": saved.uidvalidity, "uid": uid}, HTTPStatus.CREATED)
+
+
+def _checkpoint_response(
+    status: CheckpointStatus, outcome: CheckpointOutcome, code: HTTPStatus = HTTPStatus.OK
+) -> Response:
+    return json_response(asdict(CheckpointResult(**asdict(status), outcome=outcome)), code)
 
 
 def _known_user(services: HttpServices, request: Request) -> str:

@@ -28,7 +28,7 @@ from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.mailstore import check_folder_name
+from replicator.mailstore import canonical_name, check_folder_name
 from replicator.tasks import RATE_MAX, CheckOptions, ResyncOptions, ScrubOptions, TaskName, TaskOptions
 from replicator.users.passwd_file import check_user_name
 
@@ -136,6 +136,8 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     """The mail of a user that was deleted is compared, too."""
     options.allow("user", "mailbox", "peer", "dry_run", "rate")
     user, mailbox = options.text("user"), options.text("mailbox")
+    if mailbox is not None:
+        mailbox = canonical_name(mailbox)
     if user is None and mailbox is not None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "mailbox needs a user, whose it is")
     peer = options.text("peer")

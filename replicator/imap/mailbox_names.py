@@ -9,7 +9,7 @@ import binascii
 import re
 from base64 import b64decode, b64encode
 
-from replicator.mailstore import INBOX, SEPARATOR
+from replicator.mailstore import canonical_name
 
 _UNSAFE = re.compile(r"&|[^\x20-\x7e]+")
 _SHIFTED = re.compile(rb"&([^-]*)-")
@@ -38,12 +38,6 @@ def decode_pattern(encoded: bytes) -> str:
     if encode_name(name) != encoded:
         raise MailboxNameError(f"mailbox name {encoded!r} is not in the one form that modified UTF-7 gives it")
     return name
-
-
-def canonical_name(name: str) -> str:
-    """INBOX is the same in any case (RFC 3501 section 5.1); so is it above folders of its own."""
-    first, separator, rest = name.partition(SEPARATOR)
-    return INBOX + separator + rest if first.upper() == INBOX else name
 
 
 def _shift(unsafe: re.Match[str]) -> str:

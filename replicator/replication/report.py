@@ -12,7 +12,7 @@ from importlib.metadata import version
 import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
-from protocol.values import Dot
+from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.connections import PeerState
@@ -81,6 +81,8 @@ class Report:
             mailboxes=len(counts.mailboxes),
             mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
             log_entries=counts.log_entries,
+            log_keep_s=coordinator.config.log.keep_s,
+            log_max_size_bytes=coordinator.config.log.max_size_bytes,
             checkpoint=coordinator.collector.checkpoint_status(),
             transfer_done=coordinator.taken_over[0],
             transfer_total=coordinator.taken_over[1],
@@ -125,10 +127,16 @@ class Report:
         while True:
             with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
                 entries, waiting = await self._store.read(reading.log_counts)
+                texts_lacking = await self._store.read(lacking_count)
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
-                    await self._links(), waiting=waiting, mastered=mastered, copies=copies, info=self._info()
+                    await self._links(),
+                    waiting=waiting,
+                    texts_lacking=texts_lacking,
+                    mastered=mastered,
+                    copies=copies,
+                    info=self._info(),
                 )
                 checkpoint = self._coordinator.collector.checkpoint_status()
                 self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
@@ -166,12 +174,21 @@ class Report:
     async def _links(self) -> tuple[LinkStatus, ...]:
         states = list(self._coordinator.connections.peers.values())
         contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
+        settled = self._coordinator.settling.known()  # outlives a restart: a peer may be away for longer
         lags = await self._store.read(
             lambda reader: [None if context is None else reading.lag(reader, context) for context in contexts]
         )
-        return tuple(self._link(state, lag) for state, lag in zip(states, lags, strict=True))
+        collected = self._store.collected
+        return tuple(
+            self._link(
+                state,
+                lag,
+                needs_sync=not covers(settled[state.config.id] if context is None else context, collected),
+            )
+            for state, context, lag in zip(states, contexts, lags, strict=True)
+        )
 
-    def _link(self, state: PeerState, lag: Lag | None) -> LinkStatus:
+    def _link(self, state: PeerState, lag: Lag | None, *, needs_sync: bool) -> LinkStatus:
         return LinkStatus(
             peer=state.config.id,
             address=str(state.config.address),
@@ -182,6 +199,7 @@ class Report:
             lag_bytes=None if lag is None else lag.size_bytes,
             lag_s=None if lag is None else self._age_s(lag),
             error=state.error,
+            needs_sync=needs_sync,
         )
 
     def _age_s(self, lag: Lag) -> float | None:
@@ -214,6 +232,14 @@ class _Metrics:
             "waiting_entries",
             "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
         )
+        self._needs_sync = gauge(
+            "peer_needs_sync",
+            "1 if the peer lacks entries that have left this log: it takes over what is shown instead, once linked.",
+            "peer",
+        )
+        self._texts_lacking = gauge(
+            "texts_lacking", "Texts of messages shown here that are still to be fetched from other nodes."
+        )
         self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
         self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
         self._mastered = gauge(
@@ -245,15 +271,24 @@ class _Metrics:
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 
     def refresh(
-        self, links: Sequence[LinkStatus], *, waiting: int, mastered: int, copies: int, info: dict[str, str]
+        self,
+        links: Sequence[LinkStatus],
+        *,
+        waiting: int,
+        texts_lacking: int,
+        mastered: int,
+        copies: int,
+        info: dict[str, str],
     ) -> None:
         """As things are now."""
+        self._texts_lacking.set(texts_lacking)
         self._copies.set(copies)
         self._waiting.set(waiting)
         self._mastered.set(mastered)
         self._info.info(info)
         for link in links:
             self._up.labels(link.peer).set(link.up)
+            self._needs_sync.labels(link.peer).set(link.needs_sync)
             self._entries.labels(link.peer).set(_or_nan(link.lag_entries))
             self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
             self._seconds.labels(link.peer).set(_or_nan(link.lag_s))

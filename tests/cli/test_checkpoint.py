@@ -1,28 +1,71 @@
 import json
 from dataclasses import replace
 
+import pytest
+import trio
+
+from replicator.http import api
 from replicator.status import CheckpointStatus
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 
+IN_2100_MS = 4_102_444_800_000
+EARLIER = "the manifest of 1970-01-01 00:01:20 UTC"
+
 
 def test_what_was_written_and_whom_the_log_waits_for(served: ServedNode, invoke: Invoke) -> None:
+    served.report.written_ms = IN_2100_MS
     result = invoke("checkpoint", "--url", served.url)
     assert (result.exit_code, result.stdout.splitlines()) == (
         0,
         [
             "3 checkpoints written, 2 KiB",
-            "the manifest of 1970-01-01 00:01:20 UTC lists 4 mailboxes and trees",
-            "the log before it is kept until dc2 can do without",
+            "the manifest of 2100-01-01 00:00:00 UTC lists 4 mailboxes and trees",
+            "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds",
         ],
     )
+
+
+def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, invoke: Invoke) -> None:
+    assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
+        f"nothing was written: {EARLIER}, which lists 4 mailboxes and trees, is not in force yet",
+        "what has changed since, if anything, is written once it is",
+        "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds",
+    ]
     served.report.checkpoint = replace(served.report.checkpoint, in_force=True, waits_for=())
-    assert "it is in force" in invoke("checkpoint", "--url", served.url).stdout
+    assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
+        f"nothing has changed since {EARLIER}, which lists 4 mailboxes and trees",
+        "it is in force: entries of the log before it are deleted",
+    ]
+
+
+def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, invoke: Invoke) -> None:
+    served.report.checkpoint = replace(served.report.checkpoint, waits_for=("dc1", "dc2", "dc3", "dc9"))
+    away = "has not been reached since dc1 was started at 1970-01-01 00:00:01 UTC"
+    assert invoke("checkpoint", "--url", served.url).stdout.splitlines()[2:] == [
+        "the log before it is kept until dc1, dc2 have said to show all of it; nodes say so every 10 seconds",
+        f"the log before it is kept for dc3, which {away}",
+        "the log before it is kept for dc9, which is no [[peer]] of dc1 and cannot be reached",
+        "until 1970-01-02 00:01:20 UTC at the latest (`log.keep`), or until it is larger than 1 GiB (`log.max_size`)",
+        "a node that lacks entries then takes over what other nodes show, once it is back",
+    ]
+
+
+def test_what_takes_longer_than_an_answer_can_wait(
+    served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "CHECKPOINT_WAIT_S", 0.0)
+    served.report.checkpoint = replace(served.report.checkpoint, saved=1, saved_bytes=100)
+    monkeypatch.setattr(served.report, "checkpoint_now", trio.sleep_forever)
+    shown = invoke("checkpoint", "--url", served.url).stdout
+    assert shown == "not done yet: 1 checkpoint written so far, 100 B; the node goes on by itself\n"
 
 
 def test_as_json(served: ServedNode, invoke: Invoke) -> None:
+    served.report.written_ms = IN_2100_MS
     document = json.loads(invoke("checkpoint", "--json", "--url", served.url).stdout)
-    assert (document["saved"], document["waits_for"], document["error"]) == (3, ["dc2"], None)
+    assert (document["outcome"], document["saved"], document["waits_for"]) == ("written", 3, ["dc2"])
+    assert document["error"] is None
 
 
 def test_there_is_nothing_yet(served: ServedNode, invoke: Invoke) -> None:

@@ -119,6 +119,13 @@ def test_a_node_without_others(served: ServedNode, invoke: Invoke) -> None:
     assert result.stderr.startswith("Error: resync failed: no other node can be reached from dc1")
 
 
+@pytest.mark.parametrize("mailbox", ["inbox", "Inbox"])
+def test_inbox_in_any_case(pair: ServedPair, invoke: Invoke, mailbox: str) -> None:
+    result = invoke("resync", "alice", mailbox, "--url", pair.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "2 mailboxes and trees" in result.stdout
+
+
 def test_what_is_not_there(pair: ServedPair, invoke: Invoke) -> None:
     failed = "Error: resync failed: there is no"
     result = invoke("resync", "alice", "Nowhere", "--url", pair.url)

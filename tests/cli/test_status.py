@@ -88,6 +88,25 @@ def test_a_node_that_makes_fewer_copies_than_it_should_is_named(
     assert [node["status"]["when_short"] for node in document["nodes"]] == ["refuse", "proceed"]
 
 
+def test_a_peer_that_fell_off_the_log_is_named(served: ServedNode, invoke: Invoke) -> None:
+    assert "dc3 lacks" not in invoke("status", "--url", served.url).stdout
+    served.report.needs_sync = True
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert (
+        "dc3 lacks entries that have left the log of dc1: it compares its mailboxes and takes over what differs once it"
+        " is linked." in shown
+    )
+    document = json.loads(invoke("status", "--url", served.url, "--json").stdout)
+    assert [link["needs_sync"] for link in document["nodes"][0]["status"]["links"]] == [False, True]
+
+
+def test_texts_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke) -> None:
+    assert "lacks" not in invoke("status", "--url", served.url).stdout
+    served.report.texts_lacking = 1
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert "dc1 lacks 1 text of messages that it shows. They are fetched from other nodes, the newest first" in shown
+
+
 def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
     served.report.is_lag_known = False
     assert "dc1 dc3 never up - - - -" in words(invoke("status", "--url", served.url).stdout)

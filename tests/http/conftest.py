@@ -12,6 +12,8 @@ from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node
 
+NOW_MS = 784_111_777_000
+
 
 @pytest.fixture
 async def mail(tmp_path: Path) -> AsyncIterator[HookedMail]:
@@ -39,5 +41,5 @@ def services(mail: HookedMail, report: FixedReport) -> HttpServices:
         checkpoints=report,
         tasks=FixedJobs().tasks(),
         metrics=HttpMetrics(registry),
-        clock_ms=lambda: 784_111_777_000,
+        clock_ms=lambda: NOW_MS,
     )

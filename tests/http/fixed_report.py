@@ -28,14 +28,17 @@ class FixedReport:
     copies_reachable: int = 3
     when_short: str = "proceed"
     is_lag_known: bool = True
+    needs_sync: bool = False
+    texts_lacking: int = 0
+    written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
     checkpoint: CheckpointStatus = field(
         default_factory=partial(CheckpointStatus, 80_000, 4, waits_for=("dc2",), log_bytes=4096)
     )
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
-        up = LinkStatus("dc2", "127.0.0.1:4421", True, 1_000, 250, 0, 0, 0.0, None)  # noqa: FBT003  as in the shape
-        down = LinkStatus("dc3", "127.0.0.1:4422", False, None, None, 7, 2048, 1.5, self.error)  # noqa: FBT003
+        up = LinkStatus("dc2", "127.0.0.1:4421", True, 1_000, 250, 0, 0, 0.0, None, False)  # noqa: FBT003  as in the shape
+        down = LinkStatus("dc3", "127.0.0.1:4422", False, None, None, 7, 2048, 1.5, self.error, self.needs_sync)  # noqa: FBT003
         if not self.is_lag_known:
             down = replace(down, lag_entries=None, lag_bytes=None, lag_s=None)
         return NodeStatus(
@@ -51,10 +54,12 @@ class FixedReport:
             mailboxes=self.mailboxes_total,
             mastered=1,
             log_entries=self.log_entries,
+            log_keep_s=86400.0,
+            log_max_size_bytes=1 << 30,
             checkpoint=self.checkpoint_status(),
             transfer_done=0,
             transfer_total=0,
-            texts_lacking=0,
+            texts_lacking=self.texts_lacking,
             waiting_entries=0,
             unsettled={"dc1": 0, "dc2": 0, "dc3": 7},
             digest=self.digest,
@@ -67,7 +72,8 @@ class FixedReport:
     async def checkpoint_now(self) -> CheckpointStatus:
         if self.checkpoint.error is not None:
             raise UnavailableError(self.checkpoint.error)
-        self.checkpoint = replace(self.checkpoint, saved=3, saved_bytes=2048)
+        if self.written_ms is not None:
+            self.checkpoint = replace(self.checkpoint, made_ms=self.written_ms, saved=3, saved_bytes=2048)
         return self.checkpoint
 
     def checkpoint_status(self) -> CheckpointStatus:

@@ -13,6 +13,8 @@ from replicator.errors import ContentUnavailableError, DiskFullError, Durability
 from replicator.http import api
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.status import CheckpointStatus
+from tests.http.conftest import NOW_MS
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, failing
@@ -238,11 +240,35 @@ async def test_nothing_invites_other_origins(client: Conversation) -> None:
 
 
 async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation, report: FixedReport) -> None:
+    report.written_ms = NOW_MS + 500
     done = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
-    assert (done.status, done.json["saved"], done.json["waits_for"]) == (200, 3, ["dc2"])
+    assert (done.status, done.json["outcome"], done.json["saved"]) == (200, "written", 3)
+    assert done.json["waits_for"] == ["dc2"]
+    again = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (again.status, again.json["outcome"], again.json["made_ms"]) == (200, "unchanged", NOW_MS + 500)
     report.checkpoint = replace(report.checkpoint, error="the object store is down")
     failed = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (failed.status, failed.json["detail"]) == (503, "the object store is down")
+
+
+async def test_a_manifest_that_a_starting_node_has_just_found_is_not_new(
+    client: Conversation, report: FixedReport
+) -> None:
+    report.checkpoint, report.written_ms = CheckpointStatus(), NOW_MS - 3_600_000
+    answer = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (answer.status, answer.json["outcome"]) == (200, "unchanged")
+
+
+@pytest.mark.parametrize("name", ["inbox", "InBox"])
+async def test_inbox_is_the_same_in_any_case(client: Conversation, mail: HookedMail, name: str) -> None:
+    assert (await post(client, f"/api/v1/users/alice/messages?mailbox={name}", b"x")).status == 201
+    assert await mail.texts("alice") == [b"x"]
+    put = await get(client, f"/api/v1/users/alice/folders/{name}", method="PUT")
+    assert (put.status, put.json["name"]) == (200, "INBOX")
+    below = await get(client, f"/api/v1/users/alice/folders/{name}%2Ftaxes", method="PUT")
+    assert (below.status, below.json["name"]) == (201, "INBOX/taxes")
+    master = await get(client, f"/api/v1/users/alice/folders/{name}/master")
+    assert (master.status, master.json["master"]) == (200, "dc1")
 
 
 async def test_a_checkpoint_that_takes_long_is_answered_before_its_end(
@@ -251,5 +277,5 @@ async def test_a_checkpoint_that_takes_long_is_answered_before_its_end(
     began = autojump_clock.current_time()
     monkeypatch.setattr(report, "checkpoint_now", trio.sleep_forever)
     answer = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
-    assert (answer.status, answer.json["saved"]) == (202, 0)
+    assert (answer.status, answer.json["outcome"], answer.json["saved"]) == (202, "running", 0)
     assert autojump_clock.current_time() - began == api.CHECKPOINT_WAIT_S

@@ -10,10 +10,11 @@ from protocol.framing import Frame
 from replicator.imap import commands as c
 from replicator.imap import search_keys as k
 from replicator.imap.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
-from replicator.imap.mailbox_names import canonical_name, encode_name
+from replicator.imap.mailbox_names import encode_name
 from replicator.imap.parser import CommandParser, CommandSyntaxError, tag_of
 from replicator.imap.responses import mailbox, quoted_or_literal
 from replicator.imap.sequence_set import SequenceSet
+from replicator.mailstore import canonical_name
 
 PARSER = CommandParser()
 

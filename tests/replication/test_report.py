@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
+from replicator.config import LogConfig
 from replicator.mailstore import INBOX
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.replication.comparison import compare
@@ -345,4 +346,56 @@ async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None
         assert value(registry, "lag_entries", "dc2") == 1
         assert (value(registry, "lag_bytes", "dc2") or 0) > 5
         assert value(registry, "lag_seconds", "dc2") == pytest.approx(10, abs=1.1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_fell_off_the_log_has_a_metric_also_after_a_restart(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0)) as nodes:
+        await nodes["dc3"].save("all have it")
+        await nodes.converged()
+        await trio.sleep(30)  # for all to say so
+        await nodes.stop("dc3")
+        await nodes.linked(["dc1", "dc2"])
+        await nodes["dc1"].save("two have it")
+        for link in (await nodes["dc1"].report.node_status()).links:
+            assert not link.needs_sync
+        await trio.sleep(10_000)
+        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 1}
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        await nodes.linked(["dc1", "dc2"])
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 1}
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await trio.sleep(30)
+        assert await needing_sync(nodes["dc1"]) == {"dc2": 0, "dc3": 0}
+
+
+async def needing_sync(node: Node) -> dict[str, float | None]:
+    """The metric, by peer, when it is fresh."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        await trio.sleep(2 * HEARTBEAT_S)
+        nursery.cancel_scope.cancel()
+    return {peer: value(node.registry, "peer_needs_sync", peer) for peer in ("dc2", "dc3")}
+
+
+async def test_texts_that_are_lacking_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, trio.open_nursery() as nursery:
+        node = nodes["dc1"]
+        await node.save("one")
+        await node.store.write(
+            lambda tx: tx.connection.execute("INSERT INTO lacking (received_ms, hash) VALUES (1, x'00')")
+        )
+        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert value(node.registry, "texts_lacking") == 1
+        assert (await node.report.node_status()).texts_lacking == 1
+        await node.store.write(lambda tx: tx.connection.execute("DELETE FROM lacking"))
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert value(node.registry, "texts_lacking") == 0
         nursery.cancel_scope.cancel()
