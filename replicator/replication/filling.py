@@ -16,7 +16,9 @@ import trio
 from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.store.content import (
+    DOUBTED_MS,
     StoredText,
+    doubt_lacking,
     forget_lacking,
     is_here,
     lacking,
@@ -32,7 +34,7 @@ AT_ONCE = 16  # texts on their way
 SLICE = 256  # texts of one look
 PATIENCE_S = 5.0  # most texts of a merge are on their way with its branches' entries
 RETRY_S = 30.0  # after a look at which no text was to be had
-FETCH_TIMEOUT_S = 30.0
+FETCH_TIMEOUT_S = 300.0  # large ones over a slow line; and of several neighbours the first may take long to refuse
 
 
 class Filler:
@@ -55,22 +57,33 @@ class Filler:
             await self._wanted.wait()
             self._wanted = trio.Event()
             await trio.sleep(PATIENCE_S)
+            is_filled = False
             with suppress(MailError, sqlite3.Error):
-                await self._fill()
-            if self.lacking:
+                is_filled = await self._fill()
+            if not is_filled:
                 with trio.move_on_after(RETRY_S):
                     await self._wanted.wait()
                 self._wanted.set()
 
-    async def _fill(self) -> None:
-        """Fetch all that can be had."""
+    async def _fill(self) -> bool:
+        """Fetch all that can be had; whether nothing is lacking now. Raises MailError or sqlite3.Error."""
         self.lacking = await self._store.read(lacking_count)
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             await self._forget(await self._fetched(some))
         if self.lacking:
-            await self._forget(await self._store.read(lacking_in_vain))
+            await self._forget_in_vain()
+        return not self.lacking
+
+    async def _forget_in_vain(self) -> None:
+        """What no message has is doubted, looked for once more, and forgotten; see `doubt_lacking`."""
+        in_vain = await self._store.read(lacking_in_vain)
+        if not in_vain:
+            return
+        await self._store.write(lambda tx: doubt_lacking(tx.connection, in_vain))
+        doubted = [item for item in await self._store.read(lacking_in_vain) if item[0] == DOUBTED_MS]
+        await self._forget(doubted)
 
     async def _forget(self, found: list[tuple[int, bytes]]) -> None:
         await self._store.write(lambda tx: forget_lacking(tx.connection, found))

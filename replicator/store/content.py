@@ -13,6 +13,8 @@ from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
 MAX_TEXT_BYTES = 1 << 28  # of a text when unpacked; what the doors let in is far smaller
+DOUBTED_MS = -(1 << 63)
+"""The date of texts that no message was seen to have: none is of that date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,20 @@ def lacking_count(connection: sqlite3.Connection) -> int:
 
 
 def lacking_in_vain(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
-    """Those that no message has any more. Reads all messages."""
+    """Those that no message has any more. Reads all messages, so not in the writer's turn.
+
+    By that turn, a message may have come that has one. Only what was doubted before this look may be forgotten.
+    """
     query = "SELECT received_ms, hash FROM lacking WHERE hash NOT IN (SELECT content_hash FROM by_uid)"
     return connection.execute(query).fetchall()
+
+
+def doubt_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
+    """Put these under `DOUBTED_MS`: from here on a message that comes with one notes it anew, under its own date."""
+    connection.executemany(
+        "UPDATE OR REPLACE lacking SET received_ms = ? WHERE received_ms = ? AND hash = ?",
+        ((DOUBTED_MS, *item) for item in found),
+    )
 
 
 def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:

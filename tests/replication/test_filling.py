@@ -1,0 +1,174 @@
+"""Texts of messages that came without them: what is asked for, for how long, and what is forgotten."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Dot, UidSet
+from replicator.replication import filling
+from replicator.replication.filling import Filler
+from replicator.store.apply import receive
+from replicator.store.content import StoredText, lacking_count, read_text
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.store.transaction import Transaction
+from resync.entry import Change, Entry, MailAdd, MailDel
+from tests.replication.cluster import virtual_environment
+from tests.store.harness import INBOX, WORK, guid, open_store
+
+T = TypeVar("T")
+
+TEXT = StoredText.of(b"the text")
+LOOK_S = filling.PATIENCE_S + filling.RETRY_S
+
+
+class Neighbours:
+    """Those that are asked for texts. `texts`: what they have; `delay_s`: what they take to answer."""
+
+    def __init__(self) -> None:
+        self.texts: dict[bytes, bytes] = {}
+        self.delay_s = 0.0
+
+    async def fetch(self, content_hash: bytes) -> bytes | None:
+        await trio.sleep(self.delay_s)
+        return self.texts.get(content_hash)
+
+    def have_it(self) -> None:
+        self.texts[TEXT.content_hash] = TEXT.text
+
+
+def copied(origin: str, key: MailboxKey) -> Entry:
+    """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
+    add = MailAdd(1, guid(1), 1_000, (), len(TEXT.text), TEXT.content_hash, copied=True)
+    return entry(Dot(origin, 1), key, add)
+
+
+def entry(dot: Dot, key: MailboxKey, change: Change) -> Entry:
+    """The first of the mailbox, or the one that follows that."""
+    before = () if dot.seq == 1 else (dot._replace(seq=dot.seq - 1),)
+    return Entry(dot, before, 1 << 20, dot.seq, key.user, key.mailbox_id, key.uidvalidity, (change,))
+
+
+def arriving(*entries: Entry) -> Callable[[Transaction], None]:
+    def take(tx: Transaction) -> None:
+        for one in entries:
+            receive(tx, one, [])
+
+    return take
+
+
+async def has_text(store: Store) -> bool:
+    return await store.read(lambda reader: read_text(reader, TEXT.content_hash)) is not None
+
+
+@asynccontextmanager
+async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Filler]:
+    filler = Filler(store, store._environment, neighbours.fetch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(filler.run)
+        yield filler
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: MockClock) -> AsyncIterator[Store]:
+    """A node whose log begins later: texts are here that no entry has brought."""
+    async with open_store(path, "dc9.a", virtual_environment(clock, "dc9")) as store:
+        await store.write(lambda tx: tx.begin_log_after({"dc8.a": 1}))
+        yield store
+
+
+async def test_a_text_that_comes_late_is_fetched_without_a_new_commit(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    neighbours = Neighbours()
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(2 * LOOK_S)
+        assert filler.lacking == 1
+        neighbours.have_it()
+        await trio.sleep(2 * LOOK_S)
+        assert filler.lacking == 0
+        assert await has_text(store)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+async def test_a_copy_that_comes_while_its_text_is_found_to_be_in_vain_gets_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The two halves of a MOVE come from two masters, the removal first: the text is wanted again, at any moment."""
+    neighbours = Neighbours()
+    async with opened(tmp_path, autojump_clock) as store:
+        gone = entry(Dot("dc1.a", 2), INBOX, MailDel(UidSet.of([1])))
+        await store.write(arriving(copied("dc1.a", INBOX), gone))
+        write, writes = store.write, 0
+
+        async def write_after_the_copy(work: Callable[[Transaction], T]) -> T:
+            nonlocal writes
+            writes += 1
+            if writes == at:
+                await write(arriving(copied("dc2.a", WORK)))
+            return await write(work)
+
+        monkeypatch.setattr(store, "write", write_after_the_copy)
+        async with filler_of(store, neighbours) as filler:
+            await trio.sleep(2 * LOOK_S)
+            if writes < at:
+                await write(arriving(copied("dc2.a", WORK)))
+                await trio.sleep(2 * LOOK_S)
+            assert filler.lacking
+            neighbours.have_it()
+            await trio.sleep(2 * LOOK_S)
+            assert await has_text(store)
+            assert filler.lacking == 0
+        assert not await store.read(lacking_count)
+
+
+async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(2 * LOOK_S)
+        assert filler.lacking == 1
+        await store.write(arriving(entry(Dot("dc1.a", 2), INBOX, MailDel(UidSet.of([1])))))
+        await trio.sleep(LOOK_S + 1)
+        assert filler.lacking == 0
+        assert not await store.read(lacking_count)
+
+
+async def test_a_look_that_fails_at_the_start_is_taken_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    neighbours = Neighbours()
+    neighbours.have_it()
+    async with opened(tmp_path, autojump_clock) as store:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await rename_table(store, "lacking", "away")
+        async with filler_of(store, neighbours):
+            await trio.sleep(LOOK_S)
+            with pytest.raises(sqlite3.OperationalError):
+                await store.read(lacking_count)
+            await rename_table(store, "away", "lacking")
+            await trio.sleep(LOOK_S + 1)
+        assert await has_text(store)
+        assert not await store.read(lacking_count)
+
+
+async def test_a_neighbour_that_takes_as_long_as_a_request_may_last_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Sixteen large texts share a slow line; and the first of two neighbours may refuse only when its time is over."""
+    neighbours = Neighbours()
+    neighbours.have_it()
+    neighbours.delay_s = 100.0
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(200)
+        assert await has_text(store)
+
+
+async def rename_table(store: Store, old: str, new: str) -> None:
+    await store.write(lambda tx: tx.connection.execute(f"ALTER TABLE {old} RENAME TO {new}").rowcount)
