@@ -271,6 +271,9 @@ class _Meaning(Transformer[Token, object]):
     def rows(self, snapshot: int, destination: str | None, keys: bytes) -> c.Rows:
         return c.Rows(snapshot, keys, destination)
 
+    def sync_mailbox(self, mailbox: int, anew: Token | None, destination: str | None) -> c.SyncMailbox:
+        return c.SyncMailbox(mailbox, destination, anew=anew is not None)
+
     def log(self, context: tuple[Dot, ...], inline: Token | None) -> c.Log:
         return c.Log(context, inline=inline is not None)
 
@@ -283,7 +286,7 @@ class _Meaning(Transformer[Token, object]):
     root, dropped, who = c.Root, c.Dropped, c.Who
     mbox, expunge, store, merge, remote = c.Mbox, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
-    sync_node, sync_mailbox, sync_end, ranges = c.SyncNode, c.SyncMailbox, c.SyncEnd, c.Ranges
+    sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, settled = c.FetchUid, c.FetchGuid, c.FetchHash, c.Settled
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

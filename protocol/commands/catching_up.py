@@ -16,10 +16,14 @@ class SyncNode:
 
 @dataclass(frozen=True, slots=True)
 class SyncMailbox:
-    """Compare one mailbox or folder tree, by its number. Answered by `Snapshot`."""
+    """Compare one mailbox or folder tree, by its number. Answered by `Snapshot`.
+
+    `anew`: hashes are computed from the rows; what lies beside them is not believed.
+    """
 
     mailbox: int
     destination: str | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

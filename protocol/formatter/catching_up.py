@@ -14,7 +14,8 @@ def _(sync: c.SyncNode) -> list[v.Field]:
 
 @v.form.register
 def _(sync: c.SyncMailbox) -> list[v.Field]:
-    return ["SYNC", "MAILBOX", v.number_32(sync.mailbox), *v.option("TO", v.sid, sync.destination)]
+    anew = ["ANEW"] if sync.anew else []
+    return ["SYNC", "MAILBOX", v.number_32(sync.mailbox), *anew, *v.option("TO", v.sid, sync.destination)]
 
 
 @v.form.register

@@ -83,13 +83,13 @@ async def _learned(
     store: Store, mastership: Mastership, sid: str, key: MailboxKey
 ) -> tuple[Learned, Mapping[bytes, Item]]:
     """What the other node shows, and our rows of what differs."""
-    learned = await syncing.learn(store, mastership, sid, key)
+    learned = await syncing.learn(store, mastership, sid, key, anew=True)
     if learned is not None:
         rows = await _our_rows(store, learned)
         if rows is not None:
             return learned, rows
         # This node has gone on: all rows are kept this time, which takes memory where there are many.
-        learned = await syncing.learn(store, mastership, sid, key, with_rows=True)
+        learned = await syncing.learn(store, mastership, sid, key, with_rows=True, anew=True)
     if learned is None:
         learned = await _all_of_ours(store, key)
     return learned, _kept(learned)

@@ -129,8 +129,9 @@ class Reconciler:
         await ask(self._mastership.toward(master), master, key, mine)
         return Outcome.NOT_OURS
 
-    async def _adopt(self, key: MailboxKey, sid: str) -> Outcome | None:
-        learned = await syncing.learn(self._store, self._mastership, sid, key)
+    async def _adopt(self, key: MailboxKey, sid: str, *, anew: bool = False) -> Outcome | None:
+        """Where that does not come out, rows may have been damaged, which only hashing all of them tells."""
+        learned = await syncing.learn(self._store, self._mastership, sid, key, anew=anew)
         if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
             return None
         ours = learned.ours
@@ -138,6 +139,8 @@ class Reconciler:
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
         except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
+            if not anew:
+                return await self._adopt(key, sid, anew=True)
             log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
                         await name_of(self._store, key), sid, error)  # fmt: skip
             return Outcome.DAMAGED

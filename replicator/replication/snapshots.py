@@ -71,11 +71,11 @@ class Snapshots:
     async def answer(self, link: PeerLink, command: SyncCommand) -> Reply:
         """Raises ProtocolError for what no node asks."""
         match command:
-            case SyncMailbox(number):
+            case SyncMailbox(number, _, anew):
                 key = link.key_of(number)
                 if key is None:
                     raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-                return self._keep(await self._store.read(partial(shown, key=key)))
+                return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
             case SyncNode():
                 return self._keep(await self._store.read(shown_node))
         snapshot = self._snapshots.get(command.snapshot)
@@ -117,9 +117,12 @@ class Snapshots:
         if isinstance(snapshot, ShownNode):
             return Content(bulk.pack_items(await self._store.read(lambda reader: _names(reader, keys))))
         key = snapshot.key
-        found = await self._store.read(lambda reader: items_of(reader, key, keys))
+        chain, found = await self._store.read(partial(_rows_now, key=key, keys=keys))
         if any(snapshot.fingerprints.hash_of(key) != value for key, value in _hashed(keys, found)):
             self._snapshots.pop(number, None)
+            if chain is not None and chain.head == snapshot.chain.head:
+                text = f"rows of a mailbox of {key.user} are damaged; run `replicator check --repair` there"
+                return Refused(RefusalCode.DAMAGED, text)
             return Refused(RefusalCode.TOO_OLD, "rows have changed since the snapshot")
         return Content(bulk.pack_items(_that_fit(found.values())))
 
@@ -139,14 +142,20 @@ async def answer(snapshots: Snapshots, mastership: Mastership, link: PeerLink, c
     return await onward.request(lambda onward: replace(command, mailbox=onward.number(key)))
 
 
-def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = False) -> Shown:
-    """What this node shows of a mailbox or tree now. Without rows it takes 32 bytes each."""
+def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = False, anew: bool = False) -> Shown:
+    """What this node shows of a mailbox or tree now. Without rows it takes 32 bytes each.
+
+    `anew`: what is hashed is the rows themselves, in five times the time; else rows that were damaged may look whole.
+    """
     connection.execute("BEGIN")
     try:
         chain = chains.load(connection, key.mailbox_id) or Chain(key.mailbox_id, key.user, key.uidvalidity)
         if with_rows or not key.uidvalidity:
             rows = _items(connection, key)
             return Shown(key, chain, Fingerprints((name, bulk.hash_of(row)) for name, row in rows.items()), rows)
+        if anew:
+            hashed = ((row.guid, row.fingerprint()) for row in reading.mailbox_rows(connection, key.mailbox_id))
+            return Shown(key, chain, Fingerprints(hashed))
         return Shown(key, chain, Fingerprints(reading.fingerprints(connection, key.mailbox_id)))
     finally:
         connection.execute("COMMIT")
@@ -158,6 +167,16 @@ def shown_node(connection: sqlite3.Connection) -> ShownNode:
     try:
         digests = ((chain.id, int.from_bytes(chain.digest())) for chain in reading.chains_of(connection, None))
         return ShownNode(reading.log_collected(connection), Fingerprints(digests))
+    finally:
+        connection.execute("COMMIT")
+
+
+def _rows_now(
+    connection: sqlite3.Connection, key: MailboxKey, keys: list[bytes]
+) -> tuple[Chain | None, dict[bytes, Item]]:
+    connection.execute("BEGIN")
+    try:
+        return chains.load(connection, key.mailbox_id), items_of(connection, key, keys)
     finally:
         connection.execute("COMMIT")
 

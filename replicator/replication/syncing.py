@@ -16,7 +16,7 @@ import trio
 
 from protocol import commands as c
 from protocol.codec import ProtocolError
-from protocol.commands import Content, Ranges, Rows, SyncEnd, SyncMailbox, SyncNode
+from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.values import Context
 from replicator.errors import UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
@@ -81,19 +81,21 @@ class NodeDifference:
 
 
 async def learn(
-    store: Store, mastership: Mastership, sid: str, key: MailboxKey, *, with_rows: bool = False
+    store: Store, mastership: Mastership, sid: str, key: MailboxKey, *, with_rows: bool = False, anew: bool = False
 ) -> Learned | None:
-    """What a node shows of the mailbox or tree; None if nothing. `with_rows`: keep ours, for `Learned.state`.
+    """What a node shows of the mailbox or tree; None if nothing.
 
+    `with_rows`: keep ours, for `Learned.state`. `anew`: neither side believes hashes that lie beside rows.
     Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be
     (DamagedError), or if the mailbox does not keep still; LinkDownError.
     """
-    ours, asked = await _both(store, partial(shown, key=key, with_rows=with_rows), mastership, sid, key)
+    query = partial(shown, key=key, with_rows=with_rows, anew=anew)
+    ours, asked = await _both(store, query, partial(_ask, mastership, sid, key, anew=anew))
     items: dict[bytes, Item] = {}
     gone: set[bytes] = set()
     for turn in range(TRIES):
         if turn:
-            asked = await _ask(mastership, sid, key)
+            asked = await _ask(mastership, sid, key, anew=anew)
         if asked.snapshot.head is None:
             return None
         theirs = asked.chain(key)
@@ -110,7 +112,7 @@ async def learn(
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
     """Which mailboxes and trees a node shows otherwise than this one. Raises UnavailableError, LinkDownError."""
-    ours, asked = await _both(store, shown_node, mastership, sid, None)
+    ours, asked = await _both(store, shown_node, partial(_ask, mastership, sid, None))
     try:
         check_claims(store, asked.snapshot.context)  # else this node would go on numbering where the other one says
     except ProtocolError as error:
@@ -133,7 +135,7 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A snapshot of another node. What it is asked raises LinkDownError, and ValueError for what cannot be."""
+    """A snapshot of another node. Questions raise LinkDownError, DamagedError, ValueError for what cannot be."""
 
     link: PeerLink
     sid: str
@@ -165,6 +167,8 @@ class _Asked:
     async def rows(self, keys: list[bytes]) -> list[Item] | None:
         """The first of these, at least one. None if the snapshot did not last."""
         reply = await self.link.request(Rows(self.snapshot.number, bulk.pack_keys(keys), self.sid))
+        if isinstance(reply, Refused) and reply.code == RefusalCode.DAMAGED:
+            raise DamagedError(f"{self.sid} does not say what it shows: {reply.text}")
         if not isinstance(reply, Content):
             return None
         found = bulk.unpack_items(reply.message)
@@ -185,19 +189,19 @@ class _Asked:
         await self.link.request(SyncEnd(self.snapshot.number, self.sid))
 
 
-async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None) -> _Asked:
+async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew: bool = False) -> _Asked:
     """Of one mailbox or tree, or of all. Raises UnavailableError, LinkDownError."""
     link = mastership.toward(sid)
     if link is None:
         raise UnavailableError(f"no way to {sid}")
-    reply = await link.request(lambda link: SyncMailbox(link.number(key), sid) if key else SyncNode(sid))
+    reply = await link.request(lambda link: SyncMailbox(link.number(key), sid, anew) if key else SyncNode(sid))
     if not isinstance(reply, c.Snapshot):
         raise UnavailableError(f"{sid} does not say what it shows: {reply}")
     return _Asked(link, sid, reply)
 
 
 async def _both(
-    store: Store, query: Callable[[sqlite3.Connection], T], mastership: Mastership, sid: str, key: MailboxKey | None
+    store: Store, query: Callable[[sqlite3.Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
 ) -> tuple[T, _Asked]:
     """What is shown here and there, read at once, for either may take long. Raises as `_ask` does, or sqlite3.Error."""
     here: list[T] = []
@@ -214,7 +218,7 @@ async def _both(
         here.append(await store.read(query))
 
     async def ask() -> None:
-        there.append(await _ask(mastership, sid, key))
+        there.append(await ask_there())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(try_to, read)

@@ -78,6 +78,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "head": dots,
     "highestmodseq": numbers,
     "inline": st.booleans(),
+    "anew": st.booleans(),
     "keys": literals,
     "mailbox": numbers_32,
     "mailbox_id": ids,

@@ -38,6 +38,7 @@ VERBS: list[tuple[str, type]] = [
     (f"* REMOTE 1 ENTRY (dc1.b3:2 () 0 0 0 101) mail/entries/dc1.b3/2 {'0' * 64}", c.Remote),
     ("a SYNC NODE", c.SyncNode),
     ("a SYNC MAILBOX 1", c.SyncMailbox),
+    ("a SYNC MAILBOX 1 ANEW TO dc2", c.SyncMailbox),
     ("a RANGES 1 ()", c.Ranges),
     ("a ROWS 1 {0+}\r\n", c.Rows),
     ("a SYNC END 1", c.SyncEnd),

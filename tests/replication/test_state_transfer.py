@@ -299,21 +299,35 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
 
 
-async def test_what_is_damaged_here_is_taken_over_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+DAMAGES = {
+    "a row is gone": "DELETE FROM by_uid WHERE mailbox = ? AND uid = 2",
+    "rows are others, and one of them changes": "UPDATE by_uid SET size_bytes = 7 WHERE mailbox = ? AND uid IN (2, 3)",
+}
+
+
+@pytest.mark.parametrize("statement", DAMAGES.values(), ids=DAMAGES.keys())
+async def test_what_is_damaged_here_is_taken_over_whole(
+    tmp_path: Path, autojump_clock: MockClock, statement: str
+) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one = nodes["dc1"]
         for number in range(4):
-            await one.save(f"{number}", user="bob")
+            await one.save(f"{number}")
         await nodes.converged()
-        folder, two = await one.inbox("bob"), nodes["dc2"]
+        folder, two = await one.inbox(), nodes["dc2"]
         of = (folder.mailbox_id,)
         nodes.isolate("dc2")
         await nodes.linked(["dc1"], ["dc2"])
-        delete = "DELETE FROM by_uid WHERE mailbox = ? AND uid = 2"
-        await two.store.write(lambda tx: tx.connection.execute(delete, of).rowcount)
-        await one.save("later", user="bob")
+        await two.store.write(lambda tx: tx.connection.execute(statement, of).rowcount)
+        await one.save("later")
+        await one.flag(3)
         await forget_log(one)
         nodes.rejoin("dc2")
         await nodes.linked()
         await logs_agree(nodes)
-        assert await two.texts(user="bob") == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
+        assert await two.texts() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
+        rows = [
+            await node.store.read(lambda reader: list(reading.mailbox_rows(reader, folder.mailbox_id)))
+            for node in nodes.all()
+        ]
+        assert rows[0] == rows[1]

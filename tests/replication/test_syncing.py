@@ -28,6 +28,7 @@ from resync.entry import tree_id
 from tests.replication.cluster import USER, Node, cluster
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
+ROW_2 = "SELECT * FROM by_uid WHERE uid = 2 AND mailbox = ?"
 
 
 async def inbox(node: Node) -> MailboxKey:
@@ -47,6 +48,10 @@ async def shown(node: Node, key: MailboxKey) -> object:
 async def learned(node: Node, sid: str, key: MailboxKey) -> object:
     found = await syncing.learn(node.store, node.coordinator.mastership, sid, key, with_rows=True)
     return None if found is None else (found.theirs.head, found.state())
+
+
+def put_back(tx: Transaction, row: tuple[object, ...]) -> None:
+    tx.connection.execute(f"REPLACE INTO by_uid VALUES ({','.join('?' * len(row))})", row)
 
 
 @pytest.fixture
@@ -203,3 +208,22 @@ def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
 
 async def _never(*_arguments: object) -> None:
     await trio.sleep_forever()
+
+
+async def test_a_row_that_is_damaged_there_is_not_given_for_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await nodes.converged()
+        key = await inbox(one)
+        alter = "UPDATE by_uid SET size_bytes = 7 WHERE uid = 2 AND mailbox = ?"
+        await one.store.write(lambda tx: tx.connection.execute(alter, (key.mailbox_id,)).rowcount)
+        drop = "DELETE FROM by_uid WHERE uid = 2 AND mailbox = ?"
+        (before,) = await other.store.read(lambda reader: reader.execute(ROW_2, (key.mailbox_id,)).fetchall())
+        await other.store.write(lambda tx: tx.connection.execute(drop, (key.mailbox_id,)).rowcount)
+        for anew in (False, True):
+            with pytest.raises(syncing.DamagedError, match="run `replicator check"):
+                await syncing.learn(other.store, other.coordinator.mastership, "dc1", key, anew=anew)
+        for node in nodes.all():
+            await node.store.write(lambda tx: put_back(tx, before))
