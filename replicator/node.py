@@ -76,6 +76,8 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
+            shared = " (shared with other nodes)" if config.checkpoint.shared else ""
+            log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
             ready()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from protocol.units import MIB
 from replicator.config import values
@@ -71,6 +72,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     _check_exposure(source, config)
     if serving:
         _check_passwd_file(source, config.users)
+        _check_checkpoint_directory(source, config)
     source.finish()
     return config
 
@@ -201,6 +203,18 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
             f"passwd_file: {users.passwd_file} cannot be read: {problem.strerror}; name a file that the node may read"
         )
         source.problem(("users", "passwd_file"), text)
+
+
+def _check_checkpoint_directory(source: Source, config: Config) -> None:
+    """It is made where it is to be in one that is there: a tree of new ones is a path that somebody mistyped."""
+    url = urlsplit(config.checkpoint.url)
+    directory = Path(unquote(url.path))
+    if url.scheme != "file" or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
+        return
+    text = (
+        f"url: there is no directory {directory.parent} to make {directory.name!r} in; create it, or correct the path"
+    )
+    source.problem(("checkpoint", "url"), text)
 
 
 def _check_exposure(source: Source, config: Config) -> None:

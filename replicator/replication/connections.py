@@ -24,7 +24,7 @@ from replicator.config import Config, PeerConfig
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError, leaves
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
-from replicator.replication.remote import capability
+from replicator.replication.remote import capability, warn_of_another
 
 log = logging.getLogger(__name__)
 
@@ -291,6 +291,7 @@ class Connections:
             state.past.append(state.origin)
         state.origin = link.hello.origin
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
+        warn_of_another(self._config.checkpoint, link.hello)
         mastership = self._config.mastership
         try:
             async with trio.open_nursery() as nursery:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from protocol.codec import ProtocolError
-from protocol.commands import Remote
+from protocol.commands import Hello, Remote
 from protocol.units import KIB, MIB
 from protocol.values import Context
 from replicator.config import CheckpointConfig
@@ -39,6 +39,7 @@ BYTES_MIN = 64 * KIB  # or of its size: a merge is one change for hundreds of ro
 BYTES_MAX = 64 * MIB  # of one: it is in memory as a whole
 TIMEOUT_S = 10.0  # for an object: the peer's log waits for it
 REST_S = 60.0  # after a failure, before an object is written again
+CAPABILITY = "REMOTE-"  # and a hash of the object store's URL
 INLINE_S = 600.0  # after a failure to read, for which a peer sends none
 PATIENCE = Patience(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
 
@@ -55,7 +56,19 @@ def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:
     if not checkpoint.shared:
         return ()
     store = f"{checkpoint.url}\n{checkpoint.endpoint or ''}"
-    return (f"REMOTE-{sha256(store.encode()).hexdigest()[:32]}",)
+    return (f"{CAPABILITY}{sha256(store.encode()).hexdigest()[:32]}",)
+
+
+def warn_of_another(checkpoint: CheckpointConfig, hello: Hello) -> None:
+    """Say it if a peer shares an object store, and not this one: somebody has meant them to be the same."""
+    theirs = {ability for ability in hello.capabilities if ability.startswith(CAPABILITY)}
+    if checkpoint.shared and theirs and theirs.isdisjoint(capability(checkpoint)):
+        log.warning(
+            "%s and this node say `checkpoint.shared` of different object stores, this one of %s; `checkpoint.url` and"
+            " `checkpoint.endpoint` must be the same at both, or very large changes travel on the link",
+            hello.sid,
+            checkpoint.url,
+        )
 
 
 class RemoteEntries:

@@ -141,6 +141,7 @@ def node(tmp_path: Path) -> ClusterNode:
 def test_node_ends_cleanly_on_a_signal(node: ClusterNode, running: list[Running], number: signal.Signals) -> None:
     process = start(running, "node", "--config", node.file)
     process.read_until("^ready$")
+    assert f"checkpoints go to {node.config.checkpoint.url}\n" in process.seen
     lmtp = node.config.listen.lmtp
     assert lmtp is not None
     with smtplib.LMTP(lmtp.host, lmtp.port) as client:

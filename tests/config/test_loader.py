@@ -333,6 +333,29 @@ def test_a_passwd_file_may_come_later(tmp_path: Path) -> None:
         load_config(file, serving=True)
 
 
+@pytest.mark.parametrize(
+    ("url", "parent"),
+    [("file:wrong/checkpoints", "wrong"), ("file:{dir}/wrong/checkpoints", "wrong"), ("file:p/checkpoints", "p")],
+)
+def test_no_tree_of_directories_is_made_for_checkpoints(tmp_path: Path, url: str, parent: str) -> None:
+    (tmp_path / "p").write_text("")  # no directory
+    file = tmp_path / "node.toml"
+    file.write_text(f'[node]\nid = "a"\n\n[checkpoint]\nurl = "{url.format(dir=tmp_path)}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, serving=True)
+    problem = f"{file}:5: url: there is no directory {tmp_path / parent} to make 'checkpoints' in;"
+    assert str(caught.value).startswith(problem)
+    load_config(file)  # commands that ask a running node need none
+
+
+@pytest.mark.parametrize("url", ["file:there/checkpoints", "file:a/checkpoints", "file:my%20dir", "s3://mail/x"])
+def test_a_directory_for_checkpoints_may_come_later(tmp_path: Path, url: str) -> None:
+    (tmp_path / "there").mkdir()
+    file = tmp_path / "node.toml"
+    file.write_text(f'node.id = "a"\ncheckpoint.url = "{url}"\n')  # whose node.data, "a", is not there yet either
+    assert load_config(file, serving=True) == load_config(file)
+
+
 def test_windows_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_bytes(b'[node]\r\nid = "a"\r\nbad = 1\r\n')
     with pytest.raises(ConfigError, match=r"node\.toml:3: unknown key 'bad'"):

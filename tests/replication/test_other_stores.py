@@ -1,0 +1,55 @@
+"""Nodes that share object stores, and not one and the same."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from replicator.config import Config
+from tests.replication.cluster import Cluster, cluster
+
+
+def spread(monkeypatch: pytest.MonkeyPatch, **shared: bool) -> None:
+    """Give each node a directory of its own, which it shares or does not."""
+    usual = Cluster.config
+
+    def config(nodes: Cluster, sid: str) -> Config:
+        made = usual(nodes, sid)
+        url = made.node.data.with_name(f"of-{sid}").as_uri()
+        return replace(made, checkpoint=replace(made.checkpoint, url=url, shared=shared[sid]))
+
+    monkeypatch.setattr(Cluster, "config", config)
+
+
+async def warnings(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, *, shares_objects: bool = False
+) -> list[str]:
+    with caplog.at_level(logging.WARNING):
+        async with cluster(tmp_path, clock, 2, shares_objects=shares_objects):
+            pass
+    return sorted(message for message in caplog.messages if "`checkpoint.shared`" in message)
+
+
+async def test_both_say_that_they_share_different_ones(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spread(monkeypatch, dc1=True, dc2=True)
+    at_dc2, at_dc1 = await warnings(tmp_path, autojump_clock, caplog)
+    for line, peer, own in ((at_dc2, "dc1", "of-dc2"), (at_dc1, "dc2", "of-dc1")):
+        assert line.startswith(f"{peer} and this node say `checkpoint.shared` of different object stores")
+        assert f"/{own};" in line
+
+
+async def test_a_node_that_shares_none_is_no_mistake(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spread(monkeypatch, dc1=True, dc2=False)
+    assert await warnings(tmp_path, autojump_clock, caplog) == []
+
+
+async def test_one_that_all_share_is_no_mistake(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await warnings(tmp_path, autojump_clock, caplog, shares_objects=True) == []
