@@ -7,16 +7,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import Context, Dot
+from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
-from replicator.replication.changes import SHOW_TIMEOUT_S
+from replicator.replication.changes import ASK_AFTER_S, SHOW_TIMEOUT_S
+from replicator.replication.operations import SaveOperation
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.syncing import State
 from replicator.store import reading
 from replicator.store.collecting import collect
-from replicator.store.content import lacking_count
+from replicator.store.content import StoredText, lacking_count, read_text
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
@@ -42,6 +43,18 @@ async def filled(node: Node) -> None:
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
     texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
     assert set(rows) <= texts
+
+
+def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """What is taken over is shown; that the log goes on after it is said only after the event."""
+    end, goes_on = StateTransfer._begin_log_after, trio.Event()
+
+    async def end_late(transfer: StateTransfer, context: Context, *, is_proof: bool) -> None:
+        await goes_on.wait()
+        await end(transfer, context, is_proof=is_proof)
+
+    monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
+    return goes_on
 
 
 async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
@@ -106,13 +119,7 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening INBOX makes sure that there is one; the entry that did so at another node never comes."""
-    end, goes_on = StateTransfer._begin_log_after, trio.Event()
-
-    async def end_late(transfer: StateTransfer, context: Context, *, is_proof: bool) -> None:
-        await goes_on.wait()
-        await end(transfer, context, is_proof=is_proof)
-
-    monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
+    goes_on = end_transfers_late(monkeypatch)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("text")
         await forget_log(nodes["dc1"])
@@ -122,6 +129,77 @@ async def test_a_user_of_a_new_node_waits_for_his_folders_and_not_for_everything
         goes_on.set()
         await logs_agree(nodes)
         assert await nodes["dc2"].texts() == {1: "text"}
+
+
+@pytest.mark.parametrize("goes_on_meanwhile", [False, True])
+async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, goes_on_meanwhile: bool
+) -> None:
+    """A delivery is tried again. It rests on an entry of a past run, so the others are asked at which head they are."""
+    goes_on = end_transfers_late(monkeypatch)
+    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
+        await nodes["dc1"].save("first")
+        await forget_log(nodes["dc1"])
+        folder, stored = await nodes["dc1"].inbox(), StoredText.of(b"second")
+        key = reading.MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+        operation = SaveOperation(key, b"a delivery......", 1_000, (), stored)
+        await nodes["dc1"].coordinator.carry_out(operation)
+        await nodes.stop("dc1")
+        await nodes.start("dc1", "dc2")
+        await nodes.linked()
+        one, two = nodes["dc1"], nodes["dc2"]
+        await nodes.converged()
+        heard = trio.Event()
+
+        async def try_again() -> None:
+            await one.coordinator.carry_out(operation)
+            heard.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(try_again)
+            await trio.sleep(ASK_AFTER_S / 2)
+            if goes_on_meanwhile:
+                nursery.start_soon(one.flag, 1)
+            await trio.sleep(ASK_AFTER_S + 10)
+            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) is None
+            assert not heard.is_set()
+            goes_on.set()
+            await heard.wait()
+            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.text
+        await nodes.converged()
+
+
+async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder_was_taken_over(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log brings the copy, which comes without text, to a node that has never shown the message."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc1"]) as nodes:
+        one = nodes["dc1"]
+        await one.save("stays")
+        await one.save("moves")
+        await one.mail.create_folder(USER, "Work")
+        await one.save("other", "Work")
+        await forget_log(one)
+        inbox, work = await one.inbox(), await one.mail.folder(USER, "Work")
+        reconcile, taken_over = Reconciler.reconcile, trio.Event()
+
+        async def reconcile_inbox_last(self: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
+            if key.mailbox_id == inbox.mailbox_id:
+                await taken_over.wait()
+            outcome = await reconcile(self, key, sid)
+            if key.mailbox_id == work.mailbox_id:
+                await one.mail.move(await one.view(), UidSet.of([2]), work)
+                taken_over.set()
+            return outcome
+
+        monkeypatch.setattr(Reconciler, "reconcile", reconcile_inbox_last)
+        await nodes.start("dc2")
+        await nodes.linked()
+        await logs_agree(nodes)
+        await filled(nodes["dc2"])
+        nodes.isolate("dc2")
+        assert await nodes["dc2"].texts("Work") == {1: "other", 2: "moves"}
 
 
 @pytest.mark.parametrize("uid", UidConflict)
