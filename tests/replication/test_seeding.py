@@ -1,7 +1,8 @@
 """A new node begins with the checkpoints of another one."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from replicator.replication.seeding import AGE_MIN_S, Seeder
 from replicator.store import reading
 from replicator.store.archive import Archive
 from replicator.store.checkpoint import Home
+from replicator.store.collecting import collect
+from replicator.store.history import Head
+from replicator.store.manifest import Manifest
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster, virtual_environment
 from tests.store.harness import open_store
@@ -123,3 +127,61 @@ async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
             await seeder_of(store, tmp_path, autojump_clock).run()
             assert store.context == {}
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def garble_the_end(path: Path) -> None:
+    """The checksum stands there."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("is_log_there", [True, False])
+@pytest.mark.parametrize(("spoil", "taken_over"), [(garble_the_end, 18), (cut_short, 0), (Path.unlink, 0)])
+async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path], None],
+    taken_over: int,
+    *,
+    is_log_there: bool,
+) -> None:
+    """It was whole when its heads were counted, and is not when they are taken over."""
+    heads, readings = Archive.heads, 0
+
+    def path_of(name: str) -> Path:
+        return next(tmp_path.rglob(Path(name).name))
+
+    async def heads_of_what_is_spoilt(self: Archive, listed: Manifest) -> AsyncGenerator[Head, None]:
+        nonlocal readings
+        readings += 1
+        if readings == 2:
+            spoil(path_of(listed.name))
+        async for head in heads(self, listed):
+            yield head
+
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"], shares_objects=True) as nodes:
+        one = nodes["dc1"]
+        for number in range(9):
+            await one.save("text", user=f"user{number}")
+        status = await one.coordinator.collector.checkpoint_now()
+        assert status.mailboxes == 18
+        if not is_log_there:
+            await one.store.write(partial(collect, upto=dict(one.store.context)))
+        await trio.sleep(AGE_MIN_S)
+        monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
+        await nodes.start("dc2")
+        await nodes.linked()
+        two = nodes["dc2"]
+        await nodes.converged()
+        assert readings == 2
+        assert two.coordinator.seeder is not None
+        assert (two.coordinator.seeder.done, two.coordinator.seeder.total) == (taken_over, 18)
+        assert two.store.context == one.store.context
+        assert bool(two.store.collected) != is_log_there
+        assert await two.save("more", user="user8") == 2
+        assert await one.texts(user="user8") == await two.texts(user="user8") == {1: "text", 2: "more"}
