@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from tempfile import TemporaryFile
+from typing import BinaryIO, Protocol, TypeVar
 
 import trio
 
@@ -43,6 +44,11 @@ def open_database(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
 
 
+def open_scratch(directory: Path) -> BinaryIO:
+    """A file without a name in the directory, gone when it is closed. Raises OSError."""
+    return TemporaryFile(dir=directory)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock."""
@@ -51,6 +57,7 @@ class Environment:
     random: random.Random = field(default_factory=random.SystemRandom)
     run_in_thread: ThreadRunner = run_in_thread
     open_database: Callable[[Path], sqlite3.Connection] = open_database
+    open_scratch: Callable[[Path], BinaryIO] = open_scratch
 
     def new_guid(self) -> bytes:
         """128 random bits."""

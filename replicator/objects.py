@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
+import trio
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, S3Store
 
@@ -57,6 +59,17 @@ class Patience(NamedTuple):
     request_s: float = 300.0  # with all of the answer; one that was read so far is gone on with
     retries: int = 4
     retry_s: float = 60.0  # no further try after that
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Around what is done with an object store. Raises ObjectStoreError if it takes longer."""
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except trio.TooSlowError:
+        text = f"the object store has not answered in {seconds:.0f} s; is the way to `checkpoint.url` fast enough?"
+        raise ObjectStoreError(text) from None
 
 
 class ObjectInfo(NamedTuple):

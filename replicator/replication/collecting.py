@@ -1,9 +1,9 @@
-"""The log's life: checkpoints of what this node shows, and the end of the entries that they make superfluous.
+"""The log's life: when rounds of checkpoints begin, and the end of the entries that they make superfluous.
 
-A round notes what is settled, saves every chain whose head is not saved, and publishes a manifest. That is pending
-until every known node has settled what the checkpoints show, so that no branch can begin before them; or until
-`log.keep` or `log.max_size` end the waiting. Then it is in force: what was settled when it began leaves the log, and
-older manifests and checkpoints are deleted (design section 6).
+A round notes what is settled, and ends with a manifest (`publishing`). That is pending until every known node has
+settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size` end
+the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
+checkpoints are deleted (design section 6).
 
 Each step may be the last one of the node's life: whatever was half done then is gone on with, or done anew, at the next
 start. An object store that fails keeps the log whole and nothing else from going on.
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -28,14 +27,14 @@ from replicator.errors import MailError, UnavailableError
 from replicator.objects import ObjectStoreError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.log_size import LogSize
+from replicator.replication.publishing import Publisher
 from replicator.status import CheckpointStatus
-from replicator.store import catalog, collecting, reading
+from replicator.store import catalog, collecting
 from replicator.store.archive import Archive
-from replicator.store.catalog import Checkpoint, Round
-from replicator.store.damage import DatabaseDamagedError
+from replicator.store.catalog import Round
 from replicator.store.history import Head
 from replicator.store.sealed import UnreadableError
-from replicator.store.store import Reader, Store
+from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +42,13 @@ LOOK_EVERY_S = 10.0  # whether there is something to do: as often as nodes tell 
 ROUND_EVERY_S = 3600.0  # at most so much of the log is replayed for one state, unless more came than is allowed
 ROUND_PART = 4  # a round begins when a quarter of what the limits allow has come
 RETRY_MAX_S = 600.0  # after failures of the object store
-SAVE_TIMEOUT_S = 1800.0  # of one object: a mailbox of a million messages over a slow line
 
 _ERRORS = (ObjectStoreError, UnreadableError, MailError, sqlite3.Error)
 """What a round may end with and be tried again."""
 
 
-class Settled(Protocol):
-    """What the cluster's nodes have settled."""
+class KnownNodes(Protocol):
+    """What the nodes of the cluster have settled."""
 
     def lacking(self, context: Context) -> Sequence[str]:
         """SIDs of all known nodes, this one included, whose settled context does not cover this one."""
@@ -76,7 +74,7 @@ class Collector:
         self,
         store: Store,
         archive: Archive,
-        settled: Settled,
+        known: KnownNodes,
         limits: LogConfig,
         environment: Environment,
         *,
@@ -84,11 +82,12 @@ class Collector:
     ) -> None:
         self._store = store
         self._archive = archive
-        self._settled = settled
+        self._known = known
         self._limits = limits
         self._environment = environment
         self._forget = forget
         self._size = LogSize(store)
+        self._publisher = Publisher(store, archive, environment)
         self._demands: list[_Demand] = []
         self._asked = trio.Event()
         self._is_known = False  # whether the archive's newest manifest is ours
@@ -96,7 +95,6 @@ class Collector:
         self._newest: Round | None = None
         self._lacking: tuple[str, ...] = ()
         self._error: str | None = None
-        self._saved = self._saved_bytes = 0  # in the last round of this run
 
     # ---- from outside
 
@@ -108,8 +106,8 @@ class Collector:
             mailboxes=newest.heads if newest else 0,
             in_force=newest is not None and newest.in_force,
             waits_for=self._lacking,
-            saved=self._saved,
-            saved_bytes=self._saved_bytes,
+            saved=self._publisher.saved,
+            saved_bytes=self._publisher.saved_bytes,
             log_bytes=self._size.size_bytes,
             error=self._error,
         )
@@ -223,73 +221,10 @@ class Collector:
     def _age_s(self, ms: int) -> float:
         return (self._environment.clock_ms() - ms) / 1000
 
-    # ---- a round
-
     async def _round(self, rounds: Sequence[Round]) -> None:
-        number = rounds[-1].number + 1 if rounds else 1
-        position, grown_bytes = self._store.tail.end, self._size.grown_bytes
-        settled = self._store.settled()
-        self._saved = self._saved_bytes = 0
-        async with self._store.reader() as reader:
-            await self._save_all(reader, number)
-            covered = await self._covered(reader)
-            heads = await reader.read(partial(catalog.count_heads, number=number))
-            begun = Round(
-                number, None, in_force=False, context=settled, covered=covered, position=position, heads=heads
-            )
-            await self._store.write(partial(catalog.begin_manifest, begun=begun))
-            async with _transaction(reader):
-                listed = await reader.read(partial(catalog.heads_in, number=number))
-                with _deadline():
-                    made = await self._archive.publish(settled, listed, self._environment.clock_ms())
-        await self._store.write(partial(catalog.note_manifest, number=number, made_ms=made.made_ms))
+        grown_bytes = self._size.grown_bytes
+        await self._publisher.publish(rounds[-1].number + 1 if rounds else 1)
         self._size.rest(grown_bytes)
-        log.info("%d checkpoints written, %d bytes; %s lists %d", self._saved, self._saved_bytes, made.name, heads)
-
-    async def _save_all(self, reader: Reader, number: int) -> None:
-        """One chain after the other; between them, as long a rest as the last one took.
-
-        Raises DatabaseDamagedError when all others are saved: without the one that is damaged, nothing is published.
-        """
-        after, damage = b"", None
-        while some := await reader.read(partial(catalog.unsaved, after=after)):
-            for after in some:
-                began = trio.current_time()
-                try:
-                    await self._save(reader, after, number)
-                except DatabaseDamagedError as error:
-                    log.warning("no checkpoint is written of what is damaged: %s", error)
-                    damage = error
-                await trio.sleep(trio.current_time() - began)
-
-        if damage is not None:
-            raise damage
-
-    async def _save(self, reader: Reader, chain_id: bytes, number: int) -> None:
-        async with _transaction(reader):
-            begin = partial(catalog.checkpoint_of, chain_id=chain_id, now_ms=self._environment.clock_ms())
-            found: Checkpoint | None = await reader.read(begin)
-            if found is None:
-                return
-            with _deadline():
-                await self._archive.save(found.head, self._counted(found.data))
-        await self._store.write(partial(catalog.note_saved, head=found.head, number=number))
-        self._saved += 1
-
-    def _counted(self, data: Iterator[bytes]) -> Iterator[bytes]:
-        for piece in data:
-            self._saved_bytes += len(piece)
-            yield piece
-
-    async def _covered(self, reader: Reader) -> dict[str, int]:
-        """What the log and all chains have seen: who has settled that stands at or after every checkpoint."""
-        covered = await reader.read(reading.log_context)
-        after: bytes | None = b""
-        while after is not None:
-            seen, after = await reader.read(partial(catalog.contexts, after=after))
-            for origin, seq in seen.items():
-                covered[origin] = max(seq, covered.get(origin, 0))
-        return covered
 
     # ---- in force
 
@@ -299,7 +234,7 @@ class Collector:
         if not rounds or rounds[-1].in_force:
             return False
         pending = rounds[-1]
-        self._lacking = tuple(self._settled.lacking(pending.covered))
+        self._lacking = tuple(self._known.lacking(pending.covered))
         if self._lacking:
             why = self._why_not_wait(pending)
             if why is None:
@@ -365,25 +300,3 @@ class NoCollector:
     async def run(self) -> None:
         """Do nothing, until cancelled."""
         await trio.sleep_forever()
-
-
-@asynccontextmanager
-async def _transaction(reader: Reader) -> AsyncIterator[None]:
-    """What is read within is as of one moment."""
-    await reader.read(lambda connection: connection.execute("BEGIN"))
-    try:
-        yield
-    finally:
-        with trio.CancelScope(shield=True):
-            await reader.read(lambda connection: connection.execute("COMMIT"))
-
-
-@contextmanager
-def _deadline() -> Iterator[None]:
-    """Raises ObjectStoreError if an object takes too long."""
-    try:
-        with trio.fail_after(SAVE_TIMEOUT_S):
-            yield
-    except trio.TooSlowError:
-        text = f"an object was not written in {SAVE_TIMEOUT_S:.0f} s; is the way to `checkpoint.url` fast enough?"
-        raise ObjectStoreError(text) from None

@@ -60,14 +60,16 @@ class Archive:
             async for info in found:
                 yield info.name
 
-    async def publish(self, context: Context, heads: Iterable[Head], now_ms: int) -> Manifest:
-        """Write a manifest, the newest of this node. All of its checkpoints are saved; `heads` by mailbox id."""
+    async def next_manifest(self, context: Context, now_ms: int) -> Manifest:
+        """What this node's next manifest says before its heads: it is newer than all that there are."""
         earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self.home.sid)]
         made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been put back
         dots = tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
-        made = Manifest(self.home, made_ms, dots)
-        await self._objects.put(made.name, manifest.write_manifest(made, heads))
-        return made
+        return Manifest(self.home, made_ms, dots)
+
+    async def publish(self, made: Manifest, data: Iterable[bytes]) -> None:
+        """Write a manifest (`next_manifest`, `write_manifest`). All of its checkpoints are saved."""
+        await self._objects.put(made.name, data)
 
     async def newest(self, sid: str | None = None, *, until_ms: int = DATE_MAX_MS) -> Manifest | None:
         """The newest manifest that is whole, of any node or of one, made until then. Others are named in the log."""

@@ -84,6 +84,15 @@ def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
     return [chain_id for (chain_id,) in connection.execute(query, (after, SLICE_ROWS))]
 
 
+def unlisted(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
+    """A slice of the chains, by id, that have lost all their checkpoints, or were taken over and have none yet."""
+    query = (
+        "SELECT u.chain FROM unproven u JOIN chain ON id = u.chain WHERE u.chain > ? AND head_seq IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.chain = u.chain) ORDER BY u.chain LIMIT ?"
+    )
+    return [chain_id for (chain_id,) in connection.execute(query, (after, SLICE_ROWS))]
+
+
 def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, int], bytes | None]:
     """What a slice of the chains has seen, all in all, and the last id of it; None: there was no more.
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 import trio
 
 from protocol.values import Dot
 from replicator.environment import Environment, ThreadRunner
-from replicator.errors import MailError
+from replicator.errors import MailError, UnavailableError
 from replicator.store import chain as chains
 from replicator.store import reading, schema
 from replicator.store.damage import Damage
@@ -97,6 +97,7 @@ class Store:
         self.origin = origin
         self.damage = Damage(path)
         self._environment = environment
+        self._directory = path.parent
         open_file = environment.open_database
         self._open_reader = partial(schema.open_reader, path, open_file)
         with ExitStack() as opened:
@@ -182,6 +183,20 @@ class Store:
             yield Reader(connection, self._environment.run_in_thread, self.damage)
         finally:
             connection.close()
+
+    @asynccontextmanager
+    async def scratch(self) -> AsyncIterator[BinaryIO]:
+        """A file on this disk for what is too large to be held in memory; nothing of it is left afterwards.
+
+        It is to be used in threads. Raises UnavailableError where the block raises OSError, for want of room.
+        """
+        open_scratch = partial(self._environment.open_scratch, self._directory)
+        try:
+            with closing(await self._environment.run_in_thread(open_scratch)) as file:
+                yield file
+        except OSError as error:
+            text = f"{self._directory}: a temporary file cannot be written or read: {error.strerror}; is there room?"
+            raise UnavailableError(text) from error
 
     async def log_after(self, position: int) -> list[Logged]:
         """Entries after a position, at least one if there is one; from memory if they are recent."""

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from protocol.values import Dot
+from protocol.values import Context, Dot
 from replicator.objects import ObjectMissingError, ObjectStore
 from replicator.store.archive import Archive
 from replicator.store.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
@@ -37,6 +37,12 @@ def archive(store: ObjectStore) -> Archive:
     return Archive(store, HOME)
 
 
+async def publish(archive: Archive, context: Context, heads: Iterable[Head], now_ms: int) -> Manifest:
+    made = await archive.next_manifest(context, now_ms)
+    await archive.publish(made, write_manifest(made, heads))
+    return made
+
+
 def large() -> MailboxState:
     state = MailboxState(uidnext=9000, modseq=5, context={"dc1.x": 9})
     for uid in range(1, 5000):
@@ -51,7 +57,7 @@ async def test_another_node_reads_what_one_has_saved(
     await archive.save(HEAD, write_mailbox(HEAD, mailbox, mailbox.rows.values()))
     await archive.save(TREE_HEAD, write_tree(TREE_HEAD, TREE))
     heads = sorted([HEAD, TREE_HEAD], key=lambda head: head.mailbox_id)
-    made = await archive.publish({"dc2.y": 4, "dc1.x": 9}, heads, now_ms=1_000)
+    made = await publish(archive, {"dc2.y": 4, "dc1.x": 9}, heads, now_ms=1_000)
     assert made == Manifest(HOME, 1_000, (Dot("dc1.x", 9), Dot("dc2.y", 4)))
 
     other = Archive(store, Home("mail", "dc2"))
@@ -67,7 +73,7 @@ async def test_nobody_elses_are_seen(archive: Archive, store: ObjectStore) -> No
     for home in (Home("mail", "dc11"), Home("mail2", "dc1")):
         other = Archive(store, home)
         await other.save(HEAD, [b"x"])
-        await other.publish({}, [], now_ms=5)
+        await publish(other, {}, [], now_ms=5)
     assert [name async for name in archive.saved()] == []
     assert await archive.newest("dc1") is None
     newest = await archive.newest()
@@ -79,8 +85,8 @@ async def test_the_newest_manifest_that_is_whole_counts(
     archive: Archive, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await archive.newest() is None
-    whole = await archive.publish({"dc1.x": 9}, [HEAD], now_ms=1_000)
-    cut_short = await archive.publish({"dc1.x": 10}, [HEAD], now_ms=2_000)
+    whole = await publish(archive, {"dc1.x": 9}, [HEAD], now_ms=1_000)
+    cut_short = await publish(archive, {"dc1.x": 10}, [HEAD], now_ms=2_000)
     data = await read(store, cut_short.name)
     await store.put(cut_short.name, [data[:-1]])
     with caplog.at_level(logging.WARNING):
@@ -97,13 +103,13 @@ async def test_a_manifest_that_is_not_finished_is_not_there(archive: Archive) ->
         raise RuntimeError("of the node")
 
     with pytest.raises(RuntimeError, match="of the node"):
-        await archive.publish({"dc1.x": 9}, breaks_off(), now_ms=1_000)
+        await publish(archive, {"dc1.x": 9}, breaks_off(), now_ms=1_000)
     assert await archive.manifests() == []
 
 
 async def test_a_later_manifest_is_newer_whatever_the_clock_says(archive: Archive) -> None:
-    first = await archive.publish({"dc1.x": 9}, [], now_ms=1_000_000)
-    later = await archive.publish({"dc1.x": 10}, [], now_ms=5)
+    first = await publish(archive, {"dc1.x": 9}, [], now_ms=1_000_000)
+    later = await publish(archive, {"dc1.x": 10}, [], now_ms=5)
     assert later.made_ms == first.made_ms + 1
     assert await archive.newest() == later
     assert len(await archive.manifests("dc1")) == 2
@@ -129,7 +135,7 @@ async def test_a_checkpoint_that_is_cut_short_is_not_taken_for_whole(archive: Ar
 
 
 async def test_what_lies_beside_manifests_is_no_matter(archive: Archive, store: ObjectStore) -> None:
-    made = await archive.publish({}, [], now_ms=7)
+    made = await publish(archive, {}, [], now_ms=7)
     await store.put("mail/manifests/dc1/README", [b"of the operator"])
     await store.put("mail/manifests/dc9/20991231T000000.000Z.manifest", write_manifest(made, []))
     assert await archive.newest() == made

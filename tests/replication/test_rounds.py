@@ -2,10 +2,12 @@
 
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import msgpack
 import pytest
@@ -14,7 +16,7 @@ from trio.testing import MockClock
 
 from protocol.values import Context
 from replicator.config import LogConfig
-from replicator.environment import Environment
+from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.replication.bases import Bases
@@ -80,6 +82,33 @@ class FragileStore(ObjectStore):
         self.step()
 
 
+class SlowStore(ObjectStore):
+    """Takes each object when the test lets it."""
+
+    def __init__(self, url: str, environment: Environment) -> None:
+        super().__init__(url, environment)
+        self.send_name, self.begun = trio.open_memory_channel[str](0)
+        self.may_go_on = trio.Semaphore(0)
+
+    async def put(self, name: str, data: Iterable[bytes]) -> None:
+        await self.send_name.send(name)
+        await self.may_go_on.acquire()
+        await super().put(name, data)
+
+
+class ForgetfulStore(ObjectStore):
+    """When it is looked for manifests, `meanwhile` happens, once."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        if self.meanwhile is not None and prefix.endswith("manifests/dc1"):
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
+        async for info in super().list(prefix):
+            yield info
+
+
 class Running:
     """A store and its collector, whose task runs in the background."""
 
@@ -121,9 +150,15 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, clock: MockClock, objects: ObjectStore | None = None, cluster: Cluster | None = None, run: str = "1"
+    tmp_path: Path,
+    clock: MockClock,
+    objects: ObjectStore | None = None,
+    cluster: Cluster | None = None,
+    *,
+    run: str = "1",
+    open_scratch: Callable[[Path], BinaryIO] = open_scratch,
 ) -> AsyncIterator[Running]:
-    environment = virtual_environment(clock, run)
+    environment = replace(virtual_environment(clock, run), open_scratch=open_scratch)
     objects = objects or ObjectStore((tmp_path / "objects").as_uri(), environment)
     async with Store.open(tmp_path / "node.db", f"dc1.{run}", environment) as store, trio.open_nursery() as nursery:
         made = Running(store, objects, environment, cluster or Cluster())
@@ -276,6 +311,75 @@ async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
         assert node.collector.checkpoint_status().error is None
         assert "written again" in caplog.text
         assert await node.log_entries() == 0
+
+
+async def test_no_upload_keeps_the_write_ahead_log_from_being_cut_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node, trio.open_nursery() as nursery:
+        await change(node.store)
+        nursery.start_soon(node.collector.checkpoint_now)
+        for number in range(4):
+            name = await objects.begun.receive()
+            assert name.endswith(".manifest") == (number == 3)
+            await save(node.store, 100 + number)
+            with closing(sqlite3.connect(tmp_path / "node.db")) as other:
+                assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+            assert not (tmp_path / "node.db-wal").stat().st_size
+            objects.may_go_on.release()
+    check_file(tmp_path / "node.db")
+
+
+async def test_an_upload_that_never_ends_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        with trio.fail_after(1900), pytest.raises(UnavailableError, match="has not answered in 1800 s"):
+            await node.collector.checkpoint_now()
+        assert await node.objects() == set()
+
+
+async def test_a_disk_without_room_for_what_is_to_be_uploaded(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_full = True
+
+    def open_there(directory: Path) -> BinaryIO:
+        return Path("/dev/full").open("w+b") if is_full else open_scratch(directory)
+
+    async with running(tmp_path, autojump_clock, open_scratch=open_there) as node:
+        await change(node.store)
+        entries = await node.log_entries()
+        with pytest.raises(UnavailableError, match=rf"^{tmp_path}: a temporary .*: No space left on device; is there"):
+            await node.collector.checkpoint_now()
+        assert "the log is kept whole" in caplog.text
+        assert (await node.log_entries(), await node.objects()) == (entries, set())
+        is_full = False
+        assert (await node.collector.checkpoint_now()).in_force
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_a_manifest_lists_what_was_forgotten_while_it_was_made(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its log is cut short by it: what it does not list would be nowhere."""
+    objects = ForgetfulStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        await trio.sleep(60)
+
+        async def forget() -> None:
+            (saved,) = await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id))
+            await node.store.write(partial(catalog.forget_unreadable, head=saved))
+
+        objects.meanwhile = forget
+        status = await node.collector.checkpoint_now()
+        assert objects.meanwhile is None
+        assert (status.mailboxes, status.saved, status.in_force) == (3, 4, True)
+        assert len(await node.listed()) == 4
+        assert await node.objects() == await node.listed()
+        assert await node.log_entries() == 0
+        await node.is_sound()
 
 
 async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: str) -> None:

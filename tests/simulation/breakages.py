@@ -107,7 +107,7 @@ BREAKAGES = (
     ),
     Breakage(
         "in-force", "entries leave a log before other nodes have settled them", "replicator/replication/collecting.py",
-        "self._lacking = tuple(self._settled.lacking(pending.covered))", "self._lacking = ()",
+        "self._lacking = tuple(self._known.lacking(pending.covered))", "self._lacking = ()",
     ),
     Breakage(
         "adopted", "what an adoption takes in goes on waiting", "replicator/store/apply.py",
