@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from replicator.imap.sequence_set import SequenceSet
 from replicator.imap.session import Completion, Session
 from replicator.view import SEEN, Message
 
+RANGES_NAMED = 10  # of UIDs, in the one line of an answer
 MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other connections wait no longer
 
 
@@ -42,7 +44,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     selection = session.selection
     runs = resolved(selection, command.numbers, by_uid=command.by_uid)
     plan = _plan(command, await _mark_seen(session, command.items, runs))
-    gone = unreadable = 0
+    gone, unreadable = 0, list[int]()
     chunks: list[bytes] = []
     for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
         message = selection.view.messages.get(uid)
@@ -52,7 +54,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
         try:
             text = MessageText(await session.mail.read_content(message)) if plan.with_text else None
         except ContentUnavailableError:
-            unreadable += 1
+            unreadable.append(uid)
             continue
         respond = partial(_response, plan, number, message, selection.printed_flags(message), text)
         chunks += await session.services.parsing.run(text, respond) if text else respond()
@@ -61,7 +63,8 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
             chunks.clear()
             await trio.lowlevel.checkpoint()
     await session.write(chunks)
-    return _completion(gone=0 if command.by_uid else gone, unreadable=unreadable)
+    await _unmark(session, UidSet.of(uid for uid in unreadable if uid in plan.seen))
+    return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet.of(unreadable))
 
 
 def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
@@ -102,6 +105,13 @@ async def _mark_seen(session: Session, items: Sequence[FetchItem], runs: list[ra
     return unseen
 
 
+async def _unmark(session: Session, uids: UidSet) -> None:
+    r"""Take back `\Seen` from what could not be sent: nobody has seen it. The client is told as of any change."""
+    if uids:
+        with suppress(MailError):
+            await session.mail.store_flags(session.selection.view, uids, removed=frozenset({SEEN}))
+
+
 def _response(plan: _Plan, number: int, message: Message, flags: Atom, text: MessageText | None) -> list[bytes]:
     """Looks at nothing that changes: may run in a thread."""
     values = [
@@ -112,9 +122,13 @@ def _response(plan: _Plan, number: int, message: Message, flags: Atom, text: Mes
     return fetch_response(number, values)
 
 
-def _completion(*, gone: int, unreadable: int) -> Completion:
+def _completion(*, gone: int, unreadable: UidSet) -> Completion:
     if unreadable:
-        raise CommandFailedError(f"The text of {unreadable} messages is at no node in reach; try later", "UNAVAILABLE")
+        ranges = ",".join(str(UidSet((one,))) for one in unreadable.ranges[:RANGES_NAMED])
+        more = ",..." if len(unreadable.ranges) > RANGES_NAMED else ""
+        out = "1 message is" if len(unreadable) == 1 else f"{len(unreadable)} messages are"
+        why = f"no node in reach has the text of UID {ranges}{more}"
+        raise CommandFailedError(f"{out} left out: {why}; try later", "UNAVAILABLE")
     if gone:
         raise CommandFailedError(f"{gone} of the messages have been expunged; NOOP tells which", "EXPUNGEISSUED")
     return Completion("Fetched")

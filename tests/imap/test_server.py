@@ -191,8 +191,27 @@ async def test_a_message_without_text_spoils_no_other(mail: HookedMail, served: 
             "* 1 FETCH (UID 1 BODY[TEXT] {7}",
             '* 3 FETCH (UID 3 BODY[TEXT] "third")',
         ]
-        assert lines[-1].startswith("t NO [UNAVAILABLE] ")
+        why = "no node in reach has the text of UID 2; try later"
+        assert lines[-1] == f"t NO [UNAVAILABLE] 1 message is left out: {why}"
         assert (await client.run("FETCH 2 RFC822.SIZE"))[0] == "* 2 FETCH (RFC822.SIZE 4)"
+
+
+async def test_what_could_not_be_sent_is_not_seen(mail: HookedMail, served: ImapServices) -> None:
+    inbox = await mail.folder("alice", "INBOX")
+    for number in range(30):
+        await mail.save(inbox, NewMessage(f"{number}".encode()))
+    view = await mail.open_mailbox(inbox)
+    for uid in range(2, 30, 2):
+        await mail.lose_text(view.messages[uid])
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        lines = await client.run("FETCH 1:* BODY[]")
+        named = ",".join(str(uid) for uid in range(2, 22, 2))
+        assert lines[-1].startswith("t NO [UNAVAILABLE] 14 messages are left out: ")
+        assert f" UID {named},...;" in lines[-1]
+        assert lines[:2] == [f'* {n} FETCH (BODY[] "{n - 1}" FLAGS (\\Seen \\Recent))' for n in (1, 3)]
+        seen = await client.run("SEARCH SEEN")
+        assert seen[0] == f"* SEARCH {' '.join(str(n) for n in (*range(1, 30, 2), 30))}"
 
 
 async def test_a_defect_ends_one_connection(
