@@ -8,10 +8,13 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol.values import Dot
-from replicator.config import DurabilityConfig, WhenShort
+from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError
+from replicator.replication import collecting, filling
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.durability import Durability
-from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Node, cluster
+from replicator.store.content import StoredText, read_text
+from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Node, cluster, until
 
 
 class Saving:
@@ -138,6 +141,36 @@ async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_cloc
         nodes.network.mend(("dc1", "dc2"))
         nodes.network.road("dc2", "dc1").release()
         await nodes.converged()
+
+
+@pytest.mark.parametrize("limits", [LogConfig(keep_s=2.0), LogConfig(max_size_bytes=200)])
+async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
+) -> None:
+    """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
+    monkeypatch.setattr(collecting, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    stored = StoredText.of(b"text")
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        collector = one.coordinator.collector
+        await one.save("first")
+        await until(lambda: collector.checkpoint_status().in_force)
+        before = dict(one.store.collected)
+        async with trio.open_nursery() as nursery:
+            nodes.network.road("dc1", "dc2").hold()
+            saving = Saving(nursery, one)
+            await until(lambda: not one.coordinator.connections.links)
+            await trio.sleep(REQUEST_TIMEOUT_S - TIMEOUT_S - 10)
+            status = collector.checkpoint_status()
+            assert (status.in_force, status.waits_for) == (False, ("dc2",))
+            assert one.store.collected == before
+            assert saving.uid is None
+            nodes.network.road("dc1", "dc2").release()
+            await nodes.linked()
+        assert saving.uid == 2
+        assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.text
+        await until(lambda: one.store.collected != before)
 
 
 # ---- counting --------------------------------------------------------------------------------------------------
