@@ -186,8 +186,12 @@ class ObjectStore:
             return ObjectMissingError(f"{where}; does it exist, and the bucket or directory that it is to be in?")
         if self._directory is not None:
             return ObjectStoreError(f"{where}; is there room, and may the directory be written to?")
-        is_refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in reason
-        if is_refused or ROLES_HOST in reason:
+        if ROLES_HOST in reason:
+            return ObjectStoreError(
+                f"{self._url}: there are no keys for it: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in"
+                " the node's environment, or give this machine a role that may use the bucket"
+            )
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or "403 Forbidden" in reason:
             return ObjectStoreError(
                 f"{where}; look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
             )
