@@ -6,6 +6,7 @@ restart.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -49,6 +50,7 @@ class Filler:
         self._wanted = trio.Event()
         self._wanted.set()  # what was lacking when this node last ended
         self.lacking = 0  # texts, as of the last look; one of several messages may count more than once
+        self._in_vain_again = -math.inf  # when messages are next read for what is in vain: not whenever one is copied
         store.listeners.append(self._note_commit)
 
     async def run(self) -> None:
@@ -72,8 +74,9 @@ class Filler:
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             await self._forget(await self._fetched(some))
-        if self.lacking:
+        if self.lacking and trio.current_time() >= self._in_vain_again:
             await self._forget_in_vain()
+            self._in_vain_again = trio.current_time() + RETRY_S
         return not self.lacking
 
     async def _forget_in_vain(self) -> None:

@@ -14,7 +14,7 @@ from protocol.values import Dot, UidSet
 from replicator.replication import filling
 from replicator.replication.filling import Filler
 from replicator.store.apply import receive
-from replicator.store.content import StoredText, lacking_count, read_text
+from replicator.store.content import StoredText, lacking_count, lacking_in_vain, read_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
@@ -139,6 +139,26 @@ async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, auto
         await trio.sleep(LOOK_S + 1)
         assert filler.lacking == 0
         assert not await store.read(lacking_count)
+
+
+async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+
+    def counted(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+        nonlocal reads
+        reads += 1
+        return lacking_in_vain(connection)
+
+    monkeypatch.setattr(filling, "lacking_in_vain", counted)
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
+        for number in range(1, 101):
+            key = WORK._replace(mailbox_id=number.to_bytes(16))
+            await store.write(arriving(copied(f"other{number}.a", key)))
+            await trio.sleep(filling.PATIENCE_S)
+        assert filler.lacking == 1
+    assert reads < 100 * filling.PATIENCE_S / filling.RETRY_S + 1
 
 
 async def test_a_look_that_fails_at_the_start_is_taken_again(tmp_path: Path, autojump_clock: MockClock) -> None:
