@@ -25,7 +25,7 @@ class LinkStatus:
     lag_bytes: int | None
     lag_s: float | None  # age of the oldest entry that the peer lacks
     error: str | None  # why it is down
-    needs_sync: bool  # the peer lacks entries that have left this log: it takes over what is shown instead
+    needs_sync: bool  # the peer lacks entries that have left this log
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,9 @@ def check(config_file: Path | None, url: str | None, rate: int | None, *, repair
 
 
 @click.command()
-@click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Texts a second at most; by default as fast as it goes.")
+@click.option(
+    "--rate", type=click.IntRange(1, RATE_MAX), help="Texts and rows a second at most; by default as fast as it goes."
+)
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -22,19 +22,20 @@ from replicator.status import CheckpointResult, NodeStatus
 def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Write checkpoints of all mailboxes and folder trees that have changed to `checkpoint.url`.
 
-    A node does so by itself every hour, and when its log has grown by a quarter of `log.max_size`. Once all nodes have
-    said that they show what the checkpoints do, they are in force: the entries of the log before them are deleted.
-    Nodes that are away are waited for until a limit of `[log]` is reached; new checkpoints are written after that.
+    A node does so by itself: every hour in which anything changes (every quarter of `log.keep`, if that is sooner), and
+    when its log has grown by a quarter of `log.max_size`. Once all nodes have said that they show what the checkpoints
+    do, these are in force: the entries of the log before them are deleted. Nodes that are away are waited for until a
+    limit of `[log]` is reached; new checkpoints are written after that.
     """
     with NodeClient(one_node(config_file, url)) as client:
         result = client.checkpoint()
         if as_json:
             echo_json(asdict(result))
         else:
-            _print(result, client.status())
+            _print(result, client)
 
 
-def _print(result: CheckpointResult, node: NodeStatus) -> None:
+def _print(result: CheckpointResult, client: NodeClient) -> None:
     amount = f"{result.saved} checkpoint{'' if result.saved == 1 else 's'}"
     if result.outcome == "running":
         click.echo(f"not done yet: {amount} written so far, {size(result.saved_bytes)}; the node goes on by itself")
@@ -55,7 +56,7 @@ def _print(result: CheckpointResult, node: NodeStatus) -> None:
     if result.in_force:
         click.echo("it is in force: entries of the log before it are deleted")
     else:
-        for line in _waiting(result, result.made_ms, node):
+        for line in _waiting(result, result.made_ms, client.status()):
             click.echo(line)
 
 
@@ -70,8 +71,8 @@ def _waiting(result: CheckpointResult, made_ms: int, node: NodeStatus) -> Iterat
         yield f"the log before it is kept for {sid}, which {_since_when(sid, node)}"
     if away:
         keep = _moment(made_ms + round(node.log_keep_s * 1000))
-        largest = f"or until it is larger than {size(node.log_max_size_bytes)} (`log.max_size`)"
-        yield f"until {keep} at the latest (`log.keep`), {largest}"
+        largest = f"or when the log is larger than {size(node.log_max_size_bytes)} (`log.max_size`)"
+        yield f"that ends at {keep} (`log.keep`), {largest}"
         yield "a node that lacks entries then takes over what other nodes show, once it is back"
 
 

@@ -23,7 +23,7 @@ from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
 from replicator.cli.target import NodeUrl, one_node
-from replicator.mailstore import INBOX
+from replicator.mailstore import INBOX, canonical_name
 
 FOLDERS_AT_ONCE = 8  # as many messages as a node takes by HTTP at once; they share its fsyncs
 
@@ -65,7 +65,7 @@ def import_mail(
     """
     node = one_node(config_file, url)
     try:
-        source = read_source(path, mailbox)
+        source = read_source(path, canonical_name(mailbox))
     except SourceError as error:
         raise click.UsageError(str(error)) from error
     result = run_import(node, user, source)

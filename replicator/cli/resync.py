@@ -30,7 +30,7 @@ _WORDS = {
 @click.argument("user", required=False)
 @click.argument("mailbox", required=False)
 @click.option("--user", "whole_user", metavar="USER", help="Compare all folders of a user.")
-@click.option("--all", "everything", is_flag=True, help="Compare everything that the node has.")
+@click.option("--all", "everything", is_flag=True, help="Compare all folders of all users.")
 @click.option("--peer", metavar="NODE", help="Compare with this node only; by default with all that can be reached.")
 @click.option("--dry-run", is_flag=True, help="Tell what differs, and change nothing.")
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
@@ -53,8 +53,8 @@ def resync(
     """Compare USER's MAILBOX at a node with other nodes, and make equal what differs.
 
     The user's folder tree is compared as well. Nodes do so by themselves; this tells what differed and what was done,
-    and does it now. Damage is told and left alone. An interrupt ends it. Exit code 0 if nothing differs in the end, 1
-    otherwise.
+    and does it now. Damage is told and left alone. An interrupt ends it. Exit code 0 if all nodes were compared and
+    nothing differs in the end, 1 otherwise.
     """
     if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
         raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")

@@ -112,9 +112,10 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
             yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
         for link in node.links:
             if link.needs_sync:
-                what = f"entries that have left the log of {node.sid}"
-                how = "compares its mailboxes and takes over what differs" + ("" if link.up else " once it is linked")
-                yield f"[yellow]{escape(link.peer)} lacks {escape(what)}[/]: it {how}."
+                what = f"{escape(link.peer)} lacks entries that have left the log of {escape(node.sid)}"
+                who = "it" if link.up else "once linked, it"
+                how = "gets them from the log of another node, or compares its mailboxes and takes over what differs"
+                yield f"[yellow]{what}[/]: {who} {how}."
         if node.texts_lacking:
             count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
             how = "They are fetched from other nodes, the newest first, and at once when someone reads them."

@@ -234,7 +234,7 @@ class _Metrics:
         )
         self._needs_sync = gauge(
             "peer_needs_sync",
-            "1 if the peer lacks entries that have left this log: it takes over what is shown instead, once linked.",
+            "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
             "peer",
         )
         self._texts_lacking = gauge(

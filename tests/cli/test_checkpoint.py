@@ -46,7 +46,7 @@ def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, in
         "the log before it is kept until dc1, dc2 have said to show all of it; nodes say so every 10 seconds",
         f"the log before it is kept for dc3, which {away}",
         "the log before it is kept for dc9, which is no [[peer]] of dc1 and cannot be reached",
-        "until 1970-01-02 00:01:20 UTC at the latest (`log.keep`), or until it is larger than 1 GiB (`log.max_size`)",
+        "that ends at 1970-01-02 00:01:20 UTC (`log.keep`), or when the log is larger than 1 GiB (`log.max_size`)",
         "a node that lacks entries then takes over what other nodes show, once it is back",
     ]
 

@@ -80,6 +80,12 @@ def together(count: int) -> Hook:
     return wait
 
 
+def test_inbox_in_any_case_is_where_subfolders_are_not_below(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    assert invoke("import", "alice", maildir, "--mailbox", "inbox", "--url", served.url).exit_code == 0
+    assert served.texts("alice", "INBOX")
+    assert served.texts("alice", "Sent")
+
+
 def test_folders_go_in_side_by_side(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
     served.mail.before_change = together(2)
     assert invoke("import", "alice", maildir, "--url", served.url).exit_code == 0
