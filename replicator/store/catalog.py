@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, cast
 
@@ -23,8 +24,8 @@ from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.checkpoint import write_mailbox, write_tree
 from replicator.store.damage import DatabaseDamagedError
-from replicator.store.history import Head
-from replicator.store.rows import unpacked_map
+from replicator.store.history import Head, why_not_head
+from replicator.store.rows import DamagedRowError, unpacked_context
 from replicator.store.transaction import Transaction
 from resync import row as rows_of
 from resync.bulk import hash_of
@@ -59,10 +60,14 @@ class Checkpoint(NamedTuple):
 
 
 def rounds(connection: sqlite3.Connection) -> list[Round]:
-    """Those that count, in order: one in force, then one that is pending, then one that may not be finished."""
+    """Those that count, in order: one in force, then one that is pending, then one that may not be finished.
+
+    Raises DamagedRowError.
+    """
     query = "SELECT round, made_ms, in_force, context, covered, position, heads FROM manifest ORDER BY round"
+    context_from = partial(unpacked_context, what="a manifest's row")
     return [
-        Round(number, made_ms, bool(in_force), msgpack.unpackb(context), msgpack.unpackb(covered), position, heads)
+        Round(number, made_ms, bool(in_force), context_from(context), context_from(covered), position, heads)
         for number, made_ms, in_force, context, covered, position, heads in connection.execute(query)
     ]
 
@@ -103,7 +108,7 @@ def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, in
     query = "SELECT id, context FROM chain WHERE id > ? ORDER BY id LIMIT ?"
     for chain_id, packed in connection.execute(query, (after, SLICE_ROWS)):
         last = chain_id
-        for origin, seq in cast("dict[str, int]", unpacked_map(packed, "a mailbox's row")).items():
+        for origin, seq in unpacked_context(packed, "a mailbox's row").items():
             seen[origin] = max(seq, seen.get(origin, 0))
     return seen, last
 
@@ -119,7 +124,11 @@ def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) 
         return None
     row = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", chain.head).fetchone()
     time = row[0] if row else max(1, now_ms) << 16
+    if not isinstance(time, int):
+        raise DamagedRowError("an entry of the log")
     head = Head(chain.user, chain_id, chain.uidvalidity, chain.head, chain.highestmodseq, time)
+    if why_not_head(head) is not None:
+        raise _not_whole(chain)
     if head.is_tree:
         tree = reading.tree_state(connection, chain.user, chain)
         hashes = (*map(hash_of, tree.folders.values()), *map(hash_of, tree.subscriptions.values()))

@@ -9,7 +9,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import UID_MAX, Dot
-from replicator.store.rows import DamagedRowError, unpacked_map
+from replicator.store.rows import DamagedRowError, unpacked_context
 from resync import row as rows
 
 
@@ -72,16 +72,16 @@ def from_row(row: tuple[object, ...]) -> Chain:
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
-    if not isinstance(total, bytes):
+    if not (isinstance(user, str) and isinstance(total, bytes) and len(total) == rows.FINGERPRINT_BYTES):
         raise DamagedRowError(_NAME)
     chain = Chain(
         cast("bytes", chain_id),
-        cast("str", user),
+        user,
         cast("int", uidvalidity),
         cast("int", uidnext),
         cast("int", highestmodseq),
         None if origin is None and seq is None else Dot(cast("str", origin), cast("int", seq)),
-        cast("dict[str, int]", unpacked_map(context, _NAME)),
+        unpacked_context(context, _NAME),
         cast("int", messages),
         cast("int", unseen),
         cast("int", size),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from protocol.values import Context
 from replicator.store import reading
+from replicator.store.rows import DamagedRowError
 from replicator.store.transaction import Transaction
 
 COLLECT_AT_ONCE = 2000  # entries: some 10 ms of the writer
@@ -36,9 +37,14 @@ def measure(connection: sqlite3.Connection, after: int, upto: int) -> tuple[Size
 
 
 def oldest_ms(connection: sqlite3.Connection) -> int | None:
-    """When the first entry of the log was numbered, by its stamp."""
-    row: tuple[int] | None = connection.execute("SELECT time FROM log ORDER BY position LIMIT 1").fetchone()
-    return row[0] >> 16 if row else None
+    """When the first entry of the log was numbered, by its stamp. Raises DamagedRowError."""
+    row: tuple[object] | None = connection.execute("SELECT time FROM log ORDER BY position LIMIT 1").fetchone()
+    if row is None:
+        return None
+    (time,) = row
+    if not isinstance(time, int):
+        raise DamagedRowError("an entry of the log")
+    return time >> 16
 
 
 def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) -> Size:

@@ -24,7 +24,7 @@ class DamagedRowError(DatabaseDamagedError):
         super().__init__(f"{what} cannot be read; run `replicator check --repair` at this node")
 
 
-def unpacked_map(packed: object, what: str) -> dict[str, object]:
+def unpacked_map(packed: object, what: str) -> dict[object, object]:
     """A map as MessagePack, of a column. Raises DamagedRowError that says `what` it is of."""
     try:
         found = msgpack.unpackb(packed, use_list=False)
@@ -33,6 +33,14 @@ def unpacked_map(packed: object, what: str) -> dict[str, object]:
     if not isinstance(found, dict):
         raise DamagedRowError(what)
     return found
+
+
+def unpacked_context(packed: object, what: str) -> dict[str, int]:
+    """A context, of a column. Raises DamagedRowError that says `what` it is of."""
+    context = unpacked_map(packed, what)
+    if not all(isinstance(origin, str) and isinstance(seq, int) for origin, seq in context.items()):
+        raise DamagedRowError(what)
+    return cast("dict[str, int]", context)
 
 
 def columns_of(row: Row) -> tuple[object, ...]:

@@ -509,6 +509,8 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
         "UPDATE by_uid SET modseq = modseq + 1 WHERE uid = 3 AND mailbox = ?",
         "UPDATE folder SET name = 'Play' WHERE mailbox_id <> ?",
         "UPDATE chain SET context = x'c1' WHERE id = ?",
+        "UPDATE chain SET context = x'81a56463312e31a178' WHERE id = ?",
+        "UPDATE chain SET fingerprint = 7 WHERE id = ?",
     ],
 )
 async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
@@ -538,6 +540,32 @@ async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path,
         damage = "UPDATE chain SET context = x'c1' WHERE id = ?"
         await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
         with pytest.raises(UnavailableError, match="check --repair"):
+            await node.collector.checkpoint_now()
+        assert await node.log_entries() == 1
+
+
+async def test_a_garbled_time_in_the_log_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        first = "UPDATE log SET time = 'noon' WHERE position = 1"
+        await node.store.write(lambda tx: tx.connection.execute(first).rowcount)
+        await trio.sleep(20)
+        assert "check --repair" in (node.collector.checkpoint_status().error or "")
+        head = "UPDATE log SET time = CASE position WHEN 1 THEN 1 ELSE 'noon' END"  # the tree's is the first one
+        await node.store.write(lambda tx: tx.connection.execute(head).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.collector.checkpoint_now()
+        assert [name.endswith(".tree") for name in await node.objects()] == [True]
+
+
+async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.collector.checkpoint_now()
+        await save(node.store, 50)
+        damage = "UPDATE manifest SET covered = x'c1'"
+        await node.store.write(lambda tx: tx.connection.execute(damage).rowcount)
+        with pytest.raises(UnavailableError, match="a manifest's row cannot be read"):
             await node.collector.checkpoint_now()
         assert await node.log_entries() == 1
 

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot, covers
 from replicator.store import branches, catalog, collecting, reading, schema
+from replicator.store import chain as chains
 from replicator.store.catalog import Round
 from replicator.store.check import Comparison, chain_ids, exhausted
 from replicator.store.checkpoint import CheckpointReader, state_of
@@ -18,6 +20,7 @@ from replicator.store.history import Head
 from replicator.store.past import Base, base_for, past_at
 from replicator.store.proof import log_lacks
 from replicator.store.reading import MailboxKey
+from replicator.store.rows import DamagedRowError
 from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from replicator.store.writer import _last_time
 from resync.clock import COUNTER_BITS
@@ -265,3 +268,22 @@ def test_a_node_goes_on_from_its_own_numbers_whatever_others_say_of_them() -> No
     node.write(lambda tx: tx.begin_log_after({"dc1.a": 1000, "dc2.a": 7}))
     assert reading.log_context(node.connection) == before | {"dc2.a": 7}
     assert reading.log_collected(node.connection) == {"dc2.a": 7}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("user", b"alice"),
+        ("fingerprint", 7),
+        ("fingerprint", b"\xff" * 17),
+        ("context", msgpack.packb({b"dc1.a": 2})),
+        ("context", msgpack.packb({"dc1.a": "x"})),
+    ],
+)
+def test_a_chain_that_no_node_has_written_is_damage(column: str, value: object) -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1), INBOX))
+    node.connection.execute(f"UPDATE chain SET {column} = ? WHERE id = ?", (value, INBOX.mailbox_id))
+    with pytest.raises(DamagedRowError):
+        chains.load(node.connection, INBOX.mailbox_id)
+    node.connection.close()
