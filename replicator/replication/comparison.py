@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import trio
 
+from protocol.codec import ProtocolError
 from protocol.commands import Done, Mbox, Mismatch, RefusalCode, Refused, Reply
-from protocol.values import context_dots
+from protocol.values import Dot, context_dots
 from replicator.replication.durability import Durability
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
+from replicator.replication.shipping import check_claims
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
@@ -52,9 +54,10 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
 
     async def ask_one(sid: str, mine: Chain) -> None:
         link = mastership.toward(sid)
-        reply = await ask(link, sid, key, mine)
+        reply = await _ask(link, sid, key, mine)
         head = mine.head if isinstance(reply, Done) else reply.head if isinstance(reply, Mismatch) else None
-        if head is not None and not (isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields):
+        is_logged = not (isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields)
+        if head is not None and is_logged and _can_be_there(store, head):
             durability.acknowledged(sid, {head.origin: head.seq})
 
     async with trio.open_nursery() as nursery:
@@ -64,8 +67,21 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
 
 
 async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:
-    """What a node says to how a mailbox looks here; None if it cannot be reached."""
+    """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same."""
+    reply = await _ask(link, sid, key, mine)
+    is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)
+    return Done() if is_same else reply
 
+
+def _can_be_there(store: Store, head: Dot) -> bool:
+    try:
+        check_claims(store, (head,))
+    except ProtocolError:
+        return False
+    return True
+
+
+async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:
     def mbox(link: PeerLink) -> Mbox:
         return Mbox(
             link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,

@@ -7,14 +7,18 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from protocol.codec import Request
+from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError
-from replicator.replication import collecting, filling
+from replicator.replication import collecting, comparison, filling
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.durability import Durability
 from replicator.store.content import StoredText, read_text
-from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Node, cluster, until
+from replicator.store.reading import MailboxKey
+from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
+from tests.replication.stranger import visit
 
 
 class Saving:
@@ -141,6 +145,33 @@ async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_cloc
         nodes.network.mend(("dc1", "dc2"))
         nodes.network.road("dc2", "dc1").release()
         await nodes.converged()
+
+
+@pytest.mark.parametrize(("said", "counts"), [(2, True), (3, False)])
+async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
+    tmp_path: Path, autojump_clock: MockClock, said: int, *, counts: bool
+) -> None:
+    """Else the next change would count as being there."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        folder = await node.inbox()
+        key = MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+        assert node.store.context == {node.store.origin: 2}
+        head, coordinator = Dot(node.store.origin, said), node.coordinator
+        async with visit(nodes) as stranger, trio.open_nursery() as nursery:
+            await stranger.send(Links((LinkAdvert("dc1", 100, EPOCH_MS, (("dc2", 1),)),)))
+            await until(lambda: "dc1" in node.component)
+            nursery.start_soon(comparison.ask_who_has, node.store, coordinator.mastership, coordinator.durability, key)
+            tag: str | None = None
+            while tag is None:
+                match await stranger.next():
+                    case Request(tag, Mbox()):  # one without a tag gives the mailbox its number
+                        pass
+                    case item:
+                        assert item is not None
+            await stranger.reply(tag, Mismatch(("head",), head, (head,)))
+        assert coordinator.durability._held["dc1"] == ({node.store.origin: said} if counts else {})
 
 
 @pytest.mark.parametrize("limits", [LogConfig(keep_s=2.0), LogConfig(max_size_bytes=200)])

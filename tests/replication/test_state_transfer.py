@@ -7,14 +7,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.commands import Done
 from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
 from replicator.replication.changes import ASK_AFTER_S, SHOW_TIMEOUT_S
+from replicator.replication.comparison import ask
 from replicator.replication.operations import SaveOperation
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.syncing import State
+from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.collecting import collect
 from replicator.store.content import StoredText, lacking_count, read_text
@@ -150,6 +153,9 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
         await nodes.linked()
         one, two = nodes["dc1"], nodes["dc2"]
         await nodes.converged()
+        same = await two.store.read(partial(chains.load, chain_id=key.mailbox_id))
+        assert same is not None
+        assert await ask(one.coordinator.mastership.toward("dc2"), "dc2", key, same) == Done(), "of what is shown"
         heard = trio.Event()
 
         async def try_again() -> None:
