@@ -136,6 +136,7 @@ class Coordinator:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
+            nursery.start_soon(self.feeds.holes.run)
             nursery.start_soon(self.remotes.run)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self.settling.run)

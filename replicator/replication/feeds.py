@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from replicator.replication.holes import Holes
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver, TooOld
 from replicator.replication.remote import RemoteEntries
@@ -42,6 +43,7 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
+        self.holes = Holes(store, self._start_again)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
@@ -58,7 +60,7 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """A link stands; its feed is the caller's to run."""
-        shipper = Shipper(self._store, link, self._ships, self._remotes)
+        shipper = Shipper(self._store, link, self._ships, self._remotes, self.holes)
         receiver = Receiver(
             self._store,
             link,
@@ -108,8 +110,11 @@ class Feeds(Mapping[str, Feed]):
 
     def _note_commit(self, commit: Commit) -> None:
         if commit.collected:
-            for feed in self._feeds.values():
-                feed.shipper.start_again()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        for feed in self._feeds.values():
+            feed.shipper.start_again()
 
     def _remember(self, feed: Feed) -> None:
         """What the peer has acknowledged, and what it has numbered itself."""

@@ -3,15 +3,15 @@
 What the peer has it says itself: its LOG gives its context, its ACKs carry that on. From there on it gets what it
 lacks, as far as this node is the one to send it (design section 4: each change crosses each needed link once). A
 slow peer holds up its own cursor and nothing else. Whenever routes change, entries are collected or the peer asks
-again, the cursor begins anew with what this node owes it; what went out on this connection is not sent twice. If that
-is not in the log any more, the link ends, and on the next one the peer's LOG is refused: it needs SYNC.
+again, the cursor begins anew with what this node owes it; what went out on this connection is not sent twice. If some
+of that is not in the log any more, the peer gets what came after it: that leaves a gap, the peer asks again, and its
+LOG is refused, since it needs SYNC. Where nothing came after it, the link ends, and the peer asks on the next one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 import trio
@@ -20,17 +20,20 @@ from protocol.codec import ProtocolError
 from protocol.commands import Ack, Done, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, sid_of
 from replicator.errors import UnavailableError
+from replicator.replication.holes import Holes
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.wire import entry_commands, remote_command
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import NUMBER_MAX
+from replicator.store.holes import log_piecewise
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Logged
 
 MAX_ORIGINS = 10_000  # that a peer may say it has: as many as its LOG has room for
+DAMAGED_RETRY_S = 30.0  # where the database does not give what no peer's log can do without
 
 Ships = Callable[[str, str], bool]
 """(origin's SID, neighbour) -> whether this node sends that origin's entries to that neighbour."""
@@ -39,13 +42,14 @@ Ships = Callable[[str, str], bool]
 class Shipper:
     """The log's way to one peer. Belongs to the link's task."""
 
-    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries) -> None:
+    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: Holes) -> None:
         self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
         self._acked: dict[str, int] = {}  # by ACKs on this link
         self._store = store
         self._link = link
         self._ships = ships
         self._remotes = remotes
+        self._holes = holes
         self._inline_until = -math.inf  # the peer cannot read the object store
         self._sent: dict[str, int] = {}
         self.has_context = False  # the peer has said what it has
@@ -90,37 +94,88 @@ class Shipper:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            with trio.CancelScope() as self._restart, suppress(DatabaseDamagedError):
-                await self._ship()  # what cannot be read cannot be sent; the link stays up for all else
+            with trio.CancelScope() as self._restart:
+                try:
+                    is_whole = await self._ship()
+                except DatabaseDamagedError:  # what cannot be read cannot be sent; the link stays up for all else
+                    is_whole = False
+                if not is_whole:
+                    await self._look_for_holes()
 
-    async def _ship(self) -> None:
+    async def _ship(self) -> bool:
+        """False if the log does not give what the peer needs first. Returns if the cursor is to begin anew."""
         if not self.has_context:
-            return
+            return True
         position = await self._store.read(partial(reading.log_start, context=self._not_owed()))
         if position is None:
-            raise UnavailableError(
-                f"{self._link.sid} lacks entries that are not in the log any more; it asks anew, and gets them by SYNC"
-            )
+            return False
+        was_at_end = False
         while True:
-            logged = await self._store.log_after(position)
-            if not logged:
+            logged, end = await self._read(position)
+            if end == position:
+                if not was_at_end and self._lacks_something():
+                    return False
+                was_at_end = True
                 await self._store.tail.grown()
                 continue
             for item in logged:
                 if self._is_lacking(item.entry.dot):
+                    if item.entry.dot.seq > self._begin(item.entry.dot.origin) + 1:
+                        return False
                     await self._send(item)
                     if self._changed.is_set():
-                        return
-                position = item.position
+                        return True
+            position = end
             await trio.lowlevel.checkpoint()
 
+    async def _read(self, position: int) -> tuple[Sequence[Logged], int]:
+        """What comes after a position, and up to where; nothing, up to there, if that is the end."""
+        try:
+            logged = await self._store.log_after(position)
+        except DatabaseDamagedError:
+            await self._holes.look(self._not_owed())
+            end = self._store.tail.end
+            return await self._store.read(partial(log_piecewise, position=position, end=end))
+        return logged, logged[-1].position if logged else position
+
+    async def _look_for_holes(self) -> None:
+        """The cursor begins anew without what is behind them; if there are none, not at once."""
+        try:
+            found = await self._holes.look(self._not_owed())
+        except DatabaseDamagedError:
+            found = False
+        if not found:
+            await trio.sleep(DAMAGED_RETRY_S)
+        self._changed.set()
+
     def _not_owed(self) -> dict[str, int]:
-        """What the peer has, or gets from others."""
-        known = self._store.context.items()
-        return {origin: self._has(origin) if self._is_ours_to_send(origin) else seq for origin, seq in known}
+        """What the peer has, or gets from others, or cannot get."""
+        return {origin: self._not_owed_of(origin, seq) for origin, seq in self._store.context.items()}
+
+    def _not_owed_of(self, origin: str, end: int) -> int:
+        """Raises UnavailableError where the peer lacks what is gone, and nothing came after that."""
+        if not self._is_owed(Dot(origin, self._begin(origin) + 1)):
+            return end
+        if self._has(origin) < self._begin(origin) == end:
+            raise UnavailableError(
+                f"{self._link.sid} lacks entries that are not in the log any more; it asks anew, and gets them by SYNC"
+            )
+        return self._begin(origin)
+
+    def _lacks_something(self) -> bool:
+        not_owed = self._not_owed()
+        return self.has_context and any(not_owed[origin] < seq for origin, seq in self._store.context.items())
 
     def _is_lacking(self, dot: Dot) -> bool:
-        return self.has_context and dot.seq > self._has(dot.origin) and self._is_ours_to_send(dot.origin)
+        return self.has_context and dot.seq > self._begin(dot.origin) and self._is_owed(dot)
+
+    def _is_owed(self, dot: Dot) -> bool:
+        """Whether it would be ours to send, and can be."""
+        return self._is_ours_to_send(dot.origin) and not self._holes.hold_back(dot, self._has(dot.origin))
+
+    def _begin(self, origin: str) -> int:
+        """After which entry the peer lacks the next one, as far as the log still has them."""
+        return max(self._has(origin), self._store.collected.get(origin, 0))
 
     def _has(self, origin: str) -> int:
         """Up to where the peer has it, or will have it by this link."""

@@ -52,17 +52,26 @@ def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) 
     gone = Size(0, 0)
     may_go = reading.log_settled(tx.connection)
     for name, origin in tx.memory.origins.items():
-        last = min(upto.get(name, 0), may_go.get(name, 0), origin.collected + max_entries - gone.entries)
-        if last <= origin.collected:
+        begin = _begin(tx.connection, name, origin.collected)
+        last = min(upto.get(name, 0), may_go.get(name, 0), begin + max_entries - gone.entries)
+        if last < begin or (last == begin and not origin.lost):
             continue
-        part = (name, origin.collected, last)
+        part = (name, begin, last)
         time, bodies = tx.connection.execute(
             "SELECT MAX(time), COALESCE(SUM(length(body)), 0) FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part
         ).fetchone()
         tx.connection.execute("DELETE FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part)
         if time is not None:
             tx.observe(time)
-        count = last - origin.collected
+        count = last - begin
         gone = Size(gone.entries + count, gone.size_bytes + bodies + count * ROW_BYTES)
-        tx.forget_entries(name, last)
+        if last >= origin.collected:
+            tx.forget_entries(name, last)
     return gone
+
+
+def _begin(connection: sqlite3.Connection, origin: str, collected: int) -> int:
+    """After which entry the origin's first row comes: what was kept as proof lies before the log's beginning."""
+    query = "SELECT MIN(seq) FROM log WHERE origin = ? AND seq <= ?"
+    first: int | None = connection.execute(query, (origin, collected)).fetchone()[0]
+    return collected if first is None else first - 1

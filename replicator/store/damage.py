@@ -33,6 +33,7 @@ _NEVER = {
         "name NOT LIKE '_%._%'",
         "seq NOT BETWEEN 0 AND 1 << 62",
         "collected NOT BETWEEN 0 AND seq",
+        "lost NOT BETWEEN 0 AND collected",
         "offset_bytes NOT BETWEEN 0 AND 1 << 62",
     ),
     "sqlite_sequence": ("typeof(name) <> 'text'", "typeof(seq) <> 'integer'"),  # SQLite's own: its columns have no type

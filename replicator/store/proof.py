@@ -45,9 +45,9 @@ def proven_past(
 
 
 def log_lacks(connection: sqlite3.Connection) -> int:
-    """How many entries came here that the log has no longer, and that were not collected."""
+    """How many entries came here that the log has no longer, and that were not collected, or were lost before."""
     query = (  # as of one moment
-        "SELECT (SELECT COALESCE(SUM(seq - collected), 0) FROM origin)"
+        "SELECT (SELECT COALESCE(SUM(seq - collected + lost), 0) FROM origin)"
         " - (SELECT COUNT(*) FROM log l JOIN origin o ON o.name = l.origin WHERE l.seq > o.collected)"
     )
     lacking: int = connection.execute(query).fetchone()[0]

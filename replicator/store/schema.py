@@ -46,7 +46,8 @@ CREATE TABLE origin (                               -- the context of the log as
     name         TEXT PRIMARY KEY,
     seq          INTEGER NOT NULL,
     offset_bytes INTEGER NOT NULL,
-    collected    INTEGER NOT NULL                   -- entries up to here are not in the log any more
+    collected    INTEGER NOT NULL,                  -- entries up to here are not in the log any more
+    lost         INTEGER NOT NULL                   -- how many of those were lost from it: see `holes`
 ) WITHOUT ROWID;
 
 CREATE TABLE chain (                                -- one row a mailbox, one a folder tree

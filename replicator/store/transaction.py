@@ -51,11 +51,12 @@ class Commit:
 
 @dataclass(slots=True)
 class Origin:
-    """How much of one origin's log is here: entries after `collected`, up to `seq`."""
+    """How much of one origin's log is here: entries after `collected`, up to `seq`. See `schema`."""
 
     seq: int = 0
     offset_bytes: int = 0
     collected: int = 0
+    lost: int = 0
 
 
 class Memory:
@@ -63,7 +64,7 @@ class Memory:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.chains: dict[bytes, Chain] = {}
-        rows = connection.execute("SELECT name, seq, offset_bytes, collected FROM origin")
+        rows = connection.execute("SELECT name, seq, offset_bytes, collected, lost FROM origin")
         self.origins = {name: Origin(*numbers) for name, *numbers in rows}
         self.tree: tuple[bytes, Dot, TreeState] | None = None  # as the last entry of another node has left it
 
@@ -169,8 +170,14 @@ class Transaction:
         self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
 
     def forget_entries(self, origin: str, upto: int) -> None:
-        """The log begins after these entries of the origin now; they have been deleted."""
-        self.memory.origins[origin].collected = self.commit.collected[origin] = upto
+        """The log begins after these entries of the origin now; nobody needs what they were."""
+        self.lose_entries(origin, upto, 0)
+
+    def lose_entries(self, origin: str, upto: int, lost: int) -> None:
+        """The log begins after these entries of the origin now, although so many of them are lost."""
+        known = self.memory.origins[origin]
+        known.collected, known.lost = upto, lost
+        self.commit.collected[origin] = upto
 
     def write_chains(self) -> None:
         """Write changed chains now, for queries that join their rows."""
@@ -184,8 +191,8 @@ class Transaction:
         for name in self.commit.context | self.commit.collected:
             origin = self.memory.origins[name]
             self.connection.execute(
-                "INSERT OR REPLACE INTO origin (name, seq, offset_bytes, collected) VALUES (?,?,?,?)",
-                (name, origin.seq, origin.offset_bytes, origin.collected),
+                "INSERT OR REPLACE INTO origin (name, seq, offset_bytes, collected, lost) VALUES (?,?,?,?,?)",
+                (name, origin.seq, origin.offset_bytes, origin.collected, origin.lost),
             )
         return self.commit
 

@@ -57,7 +57,7 @@ def test_one_that_nothing_has_come_into_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        "INSERT INTO origin VALUES ('dc1.a', 1, 0, 1)",
+        "INSERT INTO origin VALUES ('dc1.a', 1, 0, 1, 0)",
         "INSERT INTO chain VALUES (x'01', 'alice', 1, 1, 1, NULL, NULL, x'80', 0, 0, 0, x'00', 0)",
         "INSERT INTO content (hash, body) VALUES (x'01', x'02')",
     ],

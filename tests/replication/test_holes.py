@@ -1,0 +1,152 @@
+"""A node whose log has lost entries, which another one lacks."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import sid_of
+from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.jobs import tasks_of
+from replicator.store import store as store_module
+from replicator.store.proof import log_lacks
+from replicator.tasks import CheckOptions, CheckStatus
+from tests.replication.cluster import Cluster, Node, cluster, until
+
+DELETE = "DELETE FROM log WHERE origin = ? AND seq = ?"
+GARBLE = "UPDATE log SET body = x'00' WHERE origin = ? AND seq = ?"
+
+
+@pytest.fixture(autouse=True)
+def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are read from the disk."""
+    monkeypatch.setattr(store_module, "TAIL_BYTES", 2000)
+
+
+async def run(node: Node, statement: str, *parameters: object) -> None:
+    await node.store.write(lambda tx: tx.connection.execute(statement, parameters).rowcount)
+
+
+async def part(nodes: Cluster) -> None:
+    """dc1 - dc2, and dc3 by itself, which has a link to dc2 only when there is one."""
+    await nodes.make_line()
+    for sid in ("dc1", "dc2"):
+        await nodes[sid].save("before", user=sid)
+    await nodes.converged()
+    nodes.network.cut(("dc2", "dc3"))
+    await nodes.linked(["dc1", "dc2"], ["dc3"])
+    for number in range(20):
+        for sid in ("dc1", "dc2"):
+            await nodes[sid].save(f"{number}", user=sid)
+    await until(lambda: nodes["dc1"].store.context == nodes["dc2"].store.context)
+
+
+async def meet(nodes: Cluster) -> None:
+    nodes.network.mend(("dc2", "dc3"))
+    await nodes.linked()
+
+
+async def all_equal(nodes: Cluster) -> None:
+    await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
+    await nodes.converged()
+    await until(lambda: not any(node.coordinator.transfer.is_running for node in nodes.all()))
+
+
+def origin_of(node: Node) -> tuple[str, int]:
+    return node.store.origin, node.store.context[node.store.origin]
+
+
+async def check(node: Node) -> CheckStatus:
+    tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        tasks.start(CheckOptions())
+        await tasks.wait("check")
+        nursery.cancel_scope.cancel()
+    status = tasks.status("check")
+    assert isinstance(status, CheckStatus)
+    return status
+
+
+@pytest.mark.parametrize("lose", [DELETE, GARBLE])
+@pytest.mark.parametrize("author", ["dc1", "dc2"])
+async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, author: str, lose: str
+) -> None:
+    """It is dc2's log; dc2 is still running under the origin whose entries it has lost, or dc1 is."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await part(nodes)
+        other = "dc2" if author == "dc1" else "dc1"
+        holed, back = nodes["dc2"], nodes["dc3"]
+        origin, last = origin_of(nodes[author])
+        for seq in (last - 9, last - 8):
+            await run(holed, lose, origin, seq)
+        await meet(nodes)
+        link = holed.coordinator.connections.link("dc3")
+        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+            await nodes[author].save("meanwhile", user=author)
+            await nodes[other].save("meanwhile", user=other)
+            others, upto = origin_of(nodes[other])
+            await until(lambda: back.store.context.get(others) == upto)
+            assert len(await back.texts(user=other)) == 22
+            assert 1 < len(await back.texts(user=author)) < 21
+        await all_equal(nodes)
+        assert len(await back.texts(user=author)) == 22
+        assert holed.store.collected == {origin: last - 8}
+        assert back.store.collected == {origin: last - 8}
+        assert not nodes["dc1"].store.collected
+        await nodes[author].save("after", user=author)
+        await nodes[other].save("after", user=other)
+        await all_equal(nodes)
+        assert await back.save("mine", user=author) == 24
+        await all_equal(nodes)
+        assert holed.coordinator.connections.link("dc3") is link is not None
+        (line,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+        assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
+        assert any("2 entries that came" in finding.what for finding in (await check(holed)).findings)
+        await run(holed, "DELETE FROM log WHERE body = x'00'")
+
+
+async def test_a_hole_at_the_end_of_a_past_run_is_taken_over(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Nothing comes after it that would tell."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await part(nodes)
+        await nodes.stop("dc1")
+        await nodes.linked(["dc2"], ["dc3"])
+        ((origin, last),) = (item for item in nodes["dc2"].store.context.items() if sid_of(item[0]) == "dc1")
+        await run(nodes["dc2"], DELETE, origin, last)
+        nodes.network.mend(("dc2", "dc3"))
+        await nodes.linked()
+        await all_equal_of(nodes, "dc2", "dc3")
+        assert len(await nodes["dc3"].texts(user="dc1")) == 21
+        assert await nodes["dc2"].store.read(log_lacks) == 1
+
+
+async def all_equal_of(nodes: Cluster, *sids: str) -> None:
+    await until(lambda: all(nodes[sid].store.context == nodes[sids[0]].store.context for sid in sids))
+    await nodes.converged()
+
+
+async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await part(nodes)
+        holed, back = nodes["dc2"], nodes["dc3"]
+        origin, last = origin_of(nodes["dc1"])
+        await run(holed, DELETE, origin, last - 9)
+        settled, waits = holed.store.settled, True
+        monkeypatch.setattr(holed.store, "settled", lambda: {**settled(), origin: last - 15} if waits else settled())
+        await meet(nodes)
+        link = holed.coordinator.connections.link("dc3")
+        await trio.sleep(5 * REQUEST_TIMEOUT_S)
+        await nodes["dc2"].save("meanwhile", user="dc2")
+        await until(lambda: back.store.context[origin_of(holed)[0]] == origin_of(holed)[1])
+        assert back.store.context[origin] == last - 10
+        assert holed.coordinator.connections.link("dc3") is link is not None
+        assert len([record for record in caplog.records if "does not begin after its hole yet" in record.message]) == 1
+        waits = False
+        await all_equal(nodes)
+        assert holed.coordinator.connections.link("dc3") is link

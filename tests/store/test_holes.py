@@ -1,0 +1,84 @@
+"""Entries that are gone from the middle of the log, or cannot be read there."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from protocol.values import Dot
+from replicator.store import reading
+from replicator.store.collecting import collect
+from replicator.store.holes import Hole, begin_after_hole, log_piecewise, look_for_hole
+from replicator.store.proof import log_lacks
+from replicator.store.store import Store
+from tests.store.harness import open_store, save
+
+ORIGIN = "dc1.a"
+DELETE = "DELETE FROM log WHERE seq = ?"
+GARBLE = "UPDATE log SET body = x'00' WHERE seq = ?"
+
+
+async def run(store: Store, statement: str, *parameters: object) -> None:
+    await store.write(lambda tx: tx.connection.execute(statement, parameters).rowcount)
+
+
+async def found(store: Store, after: int = 0) -> Hole | None:
+    hole, _ = await store.read(partial(look_for_hole, origin=ORIGIN, after=after))
+    return hole
+
+
+@pytest.mark.parametrize("lose", [DELETE, GARBLE])
+async def test_the_log_begins_after_what_is_lost_and_still_counts_it(tmp_path: Path, lose: str) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(8):
+            await save(store, number)
+        assert await found(store) is None
+        for seq in (3, 5, 6):
+            await run(store, lose, seq)
+        assert await found(store) == Hole(ORIGIN, 3, 3)
+        hole = await found(store, 3)
+        assert hole == Hole(ORIGIN, 5, 6)
+        assert await found(store, 6) is None
+        readable, end = await store.read(partial(log_piecewise, position=0, end=store.tail.end))
+        assert [item.entry.dot.seq for item in readable] == [1, 2, 4, 7, 8]
+        assert end == 8
+        assert await store.write(partial(begin_after_hole, hole=hole)) is None
+        assert store.collected == {ORIGIN: 6}
+        assert store.context == {ORIGIN: 8}
+        assert await store.read(log_lacks) == (3 if lose == DELETE else 2)
+        assert await save(store, 8) == 9
+        assert await store.write(partial(begin_after_hole, hole=hole)) is None, "a second time it is none any more"
+        await store.write(partial(collect, upto={ORIGIN: 4}))
+        assert await store.read(reading.log_counts) == (3, 0)
+        await store.write(partial(collect, upto={ORIGIN: 6}))
+        assert not await store.read(lambda reader: reader.execute("SELECT 1 FROM log WHERE seq <= 6").fetchall())
+        assert await store.read(log_lacks) == 0, "a checkpoint shows what it did"
+
+
+async def test_a_log_of_which_nothing_is_left_is_forgotten_with_its_hole(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 0)
+        await run(store, DELETE, 1)
+        assert await store.write(partial(begin_after_hole, hole=Hole(ORIGIN, 1, 1))) is None
+        assert await store.read(log_lacks) == 1
+        await store.write(partial(collect, upto={ORIGIN: 1}))
+        assert await store.read(log_lacks) == 0
+
+
+async def test_it_does_not_begin_after_what_is_not_shown(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(5):
+            await save(store, number)
+        kept = await store.read(lambda reader: reader.execute("SELECT * FROM log WHERE seq = 4").fetchone())
+        await run(store, DELETE, 4)
+        close = partial(begin_after_hole, hole=Hole(ORIGIN, 4, 4))
+        await run(store, "UPDATE log SET applied = 0 WHERE seq = 2")
+        assert "wait" in str(await store.write(close))
+        await run(store, "UPDATE log SET applied = 1 WHERE seq = 2")
+        await run(store, "INSERT INTO waiting VALUES (x'01', 'dc2.b', 1, 4)")
+        assert "may have waited" in str(await store.write(close))
+        await run(store, "DELETE FROM waiting")
+        await run(store, f"INSERT INTO log VALUES ({','.join('?' * len(kept))})", *kept)
+        assert await store.write(close) is None
+        assert store.collected == {}, "it is there again"
+        assert await store.read(partial(reading.entry_at, dot=Dot(ORIGIN, 4))) is not None
