@@ -28,7 +28,7 @@ from replicator.store.content import (
     write_text,
 )
 from replicator.store.store import Store
-from replicator.store.transaction import Commit
+from replicator.store.transaction import Commit, Transaction
 from resync.entry import Entry, MailAdd
 
 AT_ONCE = 16  # texts on their way
@@ -98,7 +98,7 @@ class Filler:
         async def take_turns() -> None:
             while todo:
                 item = todo.pop()
-                if await self._is_here_now(item[1]):
+                if await self._is_here_now(item):
                     found.append(item)
 
         async with trio.open_nursery() as nursery:
@@ -106,7 +106,8 @@ class Filler:
                 nursery.start_soon(take_turns)
         return found
 
-    async def _is_here_now(self, content_hash: bytes) -> bool:
+    async def _is_here_now(self, item: tuple[int, bytes]) -> bool:
+        content_hash = item[1]
         try:
             if await self._store.read(partial(is_here, content_hash=content_hash)):
                 return True
@@ -116,7 +117,7 @@ class Filler:
             if text is None:
                 return False
             stored = await self._environment.run_in_thread(partial(StoredText.of, text))
-            await self._store.write(lambda tx: write_text(tx.connection, stored))
+            await self._store.write(partial(_keep, item=item, stored=stored))
         except (MailError, sqlite3.Error):
             return False
         return True
@@ -124,6 +125,12 @@ class Filler:
     def _note_commit(self, commit: Commit) -> None:
         if any(entry.is_merge or _copies(entry) for entry in commit.applied):
             self._wanted.set()
+
+
+def _keep(tx: Transaction, item: tuple[int, bytes], stored: StoredText) -> None:
+    """It is counted at once: how many are left says whether any come, and others of one look may take long."""
+    write_text(tx.connection, stored)
+    forget_lacking(tx.connection, [item])
 
 
 def _copies(entry: Entry) -> bool:

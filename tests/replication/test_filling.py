@@ -43,9 +43,9 @@ class Neighbours:
         self.texts[TEXT.content_hash] = TEXT.text
 
 
-def copied(origin: str, key: MailboxKey) -> Entry:
+def copied(origin: str, key: MailboxKey, stored: StoredText = TEXT) -> Entry:
     """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
-    add = MailAdd(1, guid(1), 1_000, (), len(TEXT.text), TEXT.content_hash, copied=True)
+    add = MailAdd(1, guid(1), 1_000, (), len(stored.text), stored.content_hash, copied=True)
     return entry(Dot(origin, 1), key, add)
 
 
@@ -159,6 +159,27 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
             await trio.sleep(filling.PATIENCE_S)
         assert filler.lacking == 1
     assert reads < 100 * filling.PATIENCE_S / filling.RETRY_S + 1
+
+
+async def test_a_text_that_came_is_counted_while_others_are_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    slow = StoredText.of(b"a large text")
+    texts = {stored.content_hash: stored.text for stored in (TEXT, slow)}
+
+    async def fetch(content_hash: bytes) -> bytes:
+        await trio.sleep(100 if content_hash == slow.content_hash else 1)
+        return texts[content_hash]
+
+    async with opened(tmp_path, autojump_clock) as store, trio.open_nursery() as nursery:
+        await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, slow)))
+        assert await store.read(lacking_count) == 2
+        nursery.start_soon(Filler(store, store._environment, fetch).run)
+        await trio.sleep(50)
+        assert await store.read(lacking_count) == 1
+        await trio.sleep(100)
+        assert await store.read(lacking_count) == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_look_that_fails_at_the_start_is_taken_again(tmp_path: Path, autojump_clock: MockClock) -> None:
