@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 
 import trio
 
 from protocol.values import Context, covers
 from replicator.errors import HistoryError, MailError
-from replicator.objects import ObjectStoreError
+from replicator.objects import ObjectStoreError, deadline
 from replicator.store import reading
 from replicator.store.adopting import Adoption, DamageError, adopt
 from replicator.store.archive import Archive
@@ -58,7 +58,7 @@ class Seeder:
         try:
             if not await self._store.read(_is_empty):
                 return
-            with _deadline(FIND_TIMEOUT_S):
+            with deadline(FIND_TIMEOUT_S):
                 until_ms = self._clock_ms() - int(AGE_MIN_S * 1000)
                 manifest = await self._archive.newest(until_ms=until_ms)
             if manifest is not None:
@@ -97,7 +97,7 @@ class Seeder:
         await self._store.write(lambda tx: tx.begin_log_after(context))
 
     async def _adopt(self, home: Home, head: Head) -> None:
-        with _deadline(READ_TIMEOUT_S):
+        with deadline(READ_TIMEOUT_S):
             async with aclosing(self._archive.changes(home, head)) as parts:
                 changes = [change async for change in parts]
         await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
@@ -137,16 +137,6 @@ def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
     trees = [change for change in changes if isinstance(change, TreeMerge)]
     folders = tuple(folder for change in trees for folder in change.folders)
     return first._replace(folders=folders, subscriptions=tuple(one for change in trees for one in change.subscriptions))
-
-
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Raises ObjectStoreError after so long."""
-    try:
-        with trio.fail_after(seconds):
-            yield
-    except trio.TooSlowError:
-        raise ObjectStoreError(f"the object store gave nothing for {seconds:.0f} s") from None
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
