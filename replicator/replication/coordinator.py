@@ -125,7 +125,14 @@ class Coordinator:
             if archive
             else NoCollector()
         )
-        self.feeds = Feeds(store, self.mastership.ships, self.connections.link, self.transfer.begin, self.remotes)
+        self.feeds = Feeds(
+            store,
+            self.mastership.ships,
+            self.connections.link,
+            too_old=self.transfer.begin,
+            remotes=self.remotes,
+            holes_patience_s=REQUEST_TIMEOUT_S,
+        )
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
 

@@ -37,13 +37,22 @@ class Feed:
 class Feeds(Mapping[str, Feed]):
     """SID -> the feed on its link, while that is up. Belongs to the event loop."""
 
-    def __init__(self, store: Store, ships: Ships, link_to: LinkTo, too_old: TooOld, remotes: RemoteEntries) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ships: Ships,
+        link_to: LinkTo,
+        *,
+        too_old: TooOld,
+        remotes: RemoteEntries,
+        holes_patience_s: float,
+    ) -> None:
         self._store = store
         self._ships = ships
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
-        self.holes = Holes(store, self._start_again)
+        self.holes = Holes(store, self._start_again, holes_patience_s)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}

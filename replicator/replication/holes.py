@@ -17,7 +17,6 @@ import trio
 
 from protocol.values import Context, Dot
 from replicator.errors import MailError
-from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.store.holes import Hole, begin_after_hole, look_for_hole
 from replicator.store.store import Store
 
@@ -27,10 +26,14 @@ RETRY_MAX_S = 600.0  # where the log cannot begin after a hole yet
 
 
 class Holes:
-    """Belongs to the event loop. `start_again` lets all shippers look again at what they owe."""
+    """Belongs to the event loop. `start_again` lets all shippers look again at what they owe.
 
-    def __init__(self, store: Store, start_again: Callable[[], None]) -> None:
+    `patience_s`: longer than a client waits for copies. Who takes over what is shown says that it has the entries.
+    """
+
+    def __init__(self, store: Store, start_again: Callable[[], None], patience_s: float) -> None:
         self._store = store
+        self._patience_s = patience_s
         self._start_again = start_again
         self._known: dict[str, Hole] = {}  # the first of each origin that was found
         self._found_in, self._found_out = trio.open_memory_channel[Hole](math.inf)  # no more than there are origins
@@ -66,7 +69,7 @@ class Holes:
             "%s of %s came to this node's log and cannot be read there any more; what came after is held back from"
             " nodes that lack that; what was lost is told by `replicator check`", _in_words(hole), hole.origin,
         )  # fmt: skip
-        pause_s, was_told = REQUEST_TIMEOUT_S, False  # who takes over what is shown says that it has the entries
+        pause_s, was_told = self._patience_s, False
         while True:
             await trio.sleep(pause_s)
             why_not = await self._try_to_close(hole)
