@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "running"]
+CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "waiting", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,9 @@ class CheckpointStatus:
 class CheckpointResult(CheckpointStatus):
     """What came of a demand for checkpoints, and how it stands then.
 
-    `written`: there is a new manifest. `unchanged`: there is none, because nothing has changed since the last one, or
-    that one is not in force yet. `running`: it takes longer than the answer could wait.
+    `written`: there is a new manifest. `unchanged`: there is none, for nothing has changed since the last one.
+    `waiting`: what has changed is written once the last one is in force. `running`: it takes longer than the answer
+    could wait.
     """
 
     outcome: CheckpointOutcome = "written"

@@ -48,11 +48,11 @@ def _print(result: CheckpointResult, client: NodeClient) -> None:
     if result.outcome == "written":
         click.echo(f"{amount} written, {size(result.saved_bytes)}")
         click.echo(f"{manifest} lists {lists}")
-    elif result.in_force:
+    elif result.outcome == "unchanged":
         click.echo(f"nothing has changed since {manifest}, which lists {lists}")
     else:
         click.echo(f"nothing was written: {manifest}, which lists {lists}, is not in force yet")
-        click.echo("what has changed since, if anything, is written once it is")
+        click.echo("what has changed since is written once it is")
     if result.in_force:
         click.echo("it is in force: entries of the log before it are deleted")
     else:

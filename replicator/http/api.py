@@ -112,7 +112,10 @@ async def post_checkpoint(services: HttpServices, _request: Request) -> Response
         status = await services.checkpoints.checkpoint_now()
         # Both, for a node that has just started has not looked yet, and a clock can have been put back.
         is_new = status.made_ms not in {None, before_ms} and (status.made_ms or 0) >= asked_ms
-        return _checkpoint_response(status, "written" if is_new else "unchanged")
+        if is_new:
+            return _checkpoint_response(status, "written")
+        is_waiting = not status.in_force and await services.status.has_unsaved()
+        return _checkpoint_response(status, "waiting" if is_waiting else "unchanged")
     return _checkpoint_response(services.checkpoints.checkpoint_status(), "running", HTTPStatus.ACCEPTED)
 
 

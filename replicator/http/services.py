@@ -27,6 +27,10 @@ class NodeReport(Protocol):
         """The mailboxes of one user, or of all, by user and name."""
         ...
 
+    async def has_unsaved(self) -> bool:
+        """Whether anything that is shown here is in no checkpoint of this node. Reads all mailboxes' heads."""
+        ...
+
     async def healthy(self) -> Sequence[str]:
         """Why mail cannot be read or changed here, one line each; empty: it can."""
         ...

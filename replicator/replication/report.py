@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import trio
@@ -18,7 +19,7 @@ from replicator.errors import MailError
 from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
-from replicator.store import reading, schema
+from replicator.store import catalog, reading, schema
 from replicator.store.chain import Chain
 from replicator.store.content import lacking_count
 from replicator.store.damage import REMEDY, DatabaseDamagedError
@@ -100,6 +101,10 @@ class Report:
         """See `NodeReport`. Deleted folders are not shown."""
         found = await self._store.read(lambda reader: _mailboxes(reader, user))
         return [self._mailbox(record, chain) for record, chain in found]
+
+    async def has_unsaved(self) -> bool:
+        """See `NodeReport`."""
+        return bool(await self._store.read(partial(catalog.unsaved, after=b"")))
 
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""

@@ -27,10 +27,16 @@ def test_what_was_written_and_whom_the_log_waits_for(served: ServedNode, invoke:
 
 
 def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, invoke: Invoke) -> None:
+    kept = "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds"
+    assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
+        f"nothing has changed since {EARLIER}, which lists 4 mailboxes and trees",
+        kept,
+    ]
+    served.report.unsaved = True
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
         f"nothing was written: {EARLIER}, which lists 4 mailboxes and trees, is not in force yet",
-        "what has changed since, if anything, is written once it is",
-        "the log before it is kept until dc2 has said to show all of it; nodes say so every 10 seconds",
+        "what has changed since is written once it is",
+        kept,
     ]
     served.report.checkpoint = replace(served.report.checkpoint, in_force=True, waits_for=())
     assert invoke("checkpoint", "--url", served.url).stdout.splitlines() == [
@@ -42,7 +48,7 @@ def test_nothing_is_said_to_be_written_where_nothing_was(served: ServedNode, inv
 def test_whom_the_log_waits_for_since_when_and_until_when(served: ServedNode, invoke: Invoke) -> None:
     served.report.checkpoint = replace(served.report.checkpoint, waits_for=("dc1", "dc2", "dc3", "dc9"))
     away = "has not been reached since dc1 was started at 1970-01-01 00:00:01 UTC"
-    assert invoke("checkpoint", "--url", served.url).stdout.splitlines()[2:] == [
+    assert invoke("checkpoint", "--url", served.url).stdout.splitlines()[1:] == [
         "the log before it is kept until dc1, dc2 have said to show all of it; nodes say so every 10 seconds",
         f"the log before it is kept for dc3, which {away}",
         "the log before it is kept for dc9, which is no [[peer]] of dc1 and cannot be reached",

@@ -348,7 +348,7 @@ def test_no_tree_of_directories_is_made_for_checkpoints(tmp_path: Path, url: str
     load_config(file)  # commands that ask a running node need none
 
 
-@pytest.mark.parametrize("url", ["file:there/checkpoints", "file:a/checkpoints", "file:my%20dir", "s3://mail/x"])
+@pytest.mark.parametrize("url", ["file:there/checkpoints", "file:a/checkpoints", "file:my%20dir", "s3://mail/x/y"])
 def test_a_directory_for_checkpoints_may_come_later(tmp_path: Path, url: str) -> None:
     (tmp_path / "there").mkdir()
     file = tmp_path / "node.toml"

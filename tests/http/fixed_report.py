@@ -34,6 +34,7 @@ class FixedReport:
     checkpoint: CheckpointStatus = field(
         default_factory=partial(CheckpointStatus, 80_000, 4, waits_for=("dc2",), log_bytes=4096)
     )
+    unsaved: bool = False
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
@@ -75,6 +76,9 @@ class FixedReport:
         if self.written_ms is not None:
             self.checkpoint = replace(self.checkpoint, made_ms=self.written_ms, saved=3, saved_bytes=2048)
         return self.checkpoint
+
+    async def has_unsaved(self) -> bool:
+        return self.unsaved
 
     def checkpoint_status(self) -> CheckpointStatus:
         return self.checkpoint

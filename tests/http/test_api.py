@@ -246,6 +246,12 @@ async def test_a_checkpoint_is_answered_when_it_is_written(client: Conversation,
     assert done.json["waits_for"] == ["dc2"]
     again = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (again.status, again.json["outcome"], again.json["made_ms"]) == (200, "unchanged", NOW_MS + 500)
+    report.unsaved = True
+    waiting = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (waiting.status, waiting.json["outcome"]) == (200, "waiting")
+    report.checkpoint = replace(report.checkpoint, in_force=True)  # what is not saved has come just now
+    just_now = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
+    assert (just_now.status, just_now.json["outcome"]) == (200, "unchanged")
     report.checkpoint = replace(report.checkpoint, error="the object store is down")
     failed = await client.ask(b"POST /api/v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST")
     assert (failed.status, failed.json["detail"]) == (503, "the object store is down")

@@ -399,3 +399,14 @@ async def test_texts_that_are_lacking_are_counted(tmp_path: Path, autojump_clock
         await trio.sleep(2 * HEARTBEAT_S)
         assert value(node.registry, "texts_lacking") == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_what_is_in_no_checkpoint_is_known(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("one")
+        assert await node.report.has_unsaved()
+        await node.coordinator.collector.checkpoint_now()
+        assert not await node.report.has_unsaved()
+        await node.mail.create_folder(USER, "Work")
+        assert await node.report.has_unsaved()
