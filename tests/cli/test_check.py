@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from replicator.cli.target import parse_url
 from replicator.tasks import CheckStatus
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
+from tests.store.damaging import damage
 
 
 @pytest.fixture
@@ -22,11 +21,6 @@ def filled(served: ServedNode) -> ServedNode:
         for text in (b"one", b"two"):
             client.save("alice", "INBOX", text, frozenset(), None)
     return served
-
-
-def damage(directory: Path, statement: str) -> None:
-    with closing(sqlite3.connect(directory / "served" / "node.db", isolation_level=None)) as connection:
-        assert connection.execute(statement).rowcount > 0
 
 
 def document(result: Result) -> dict[str, object]:
@@ -44,7 +38,7 @@ def test_a_node_that_is_whole(filled: ServedNode, invoke: Invoke) -> None:
 
 
 def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
-    damage(tmp_path, "DELETE FROM by_uid WHERE uid = 2")
+    damage(tmp_path / "served" / "node.db", "DELETE FROM by_uid WHERE uid = 2")
     found = invoke("check", "--url", filled.url)
     assert found.exit_code == 1
     assert "1 damaged, 1 in by_uid; 0 repaired" in found.stdout
@@ -58,7 +52,7 @@ def test_damage_is_shown_then_mended(filled: ServedNode, invoke: Invoke, tmp_pat
 
 
 def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
-    damage(tmp_path, "UPDATE chain SET messages = 9 WHERE uidvalidity > 0")
+    damage(tmp_path / "served" / "node.db", "UPDATE chain SET messages = 9 WHERE uidvalidity > 0")
     result = invoke("check", "--repair", "--json", "--url", filled.url)
     report = document(result)
     assert (report["state"], report["damage"], report["repaired"], report["unrepaired"]) == ("done", {"chain": 1}, 1, 0)
@@ -71,7 +65,7 @@ def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) 
 
 
 def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
-    damage(tmp_path, "UPDATE content SET body = x'00' WHERE id = 1")
+    damage(tmp_path / "served" / "node.db", "UPDATE content SET body = x'00' WHERE id = 1")
     result = invoke("scrub", "--json", "--url", filled.url)
     assert (result.exit_code, document(result)["damage"]) == (1, {"content": 1})
     shown = invoke("scrub", "--url", filled.url)

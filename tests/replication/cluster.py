@@ -40,6 +40,7 @@ from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from tests.replication.network import Network
 from tests.store.consistency import check_file
+from tests.store.damaging import damage
 
 T = TypeVar("T")
 
@@ -89,6 +90,10 @@ class Node:
 
     async def waiting(self) -> int:
         return (await self.store.read(reading.log_counts))[1]
+
+    def damage(self, *statements: str) -> None:
+        """Its database, while it runs."""
+        damage(self.config.node.data / "node.db", *statements)
 
     async def inbox(self, user: str = USER) -> Folder:
         return await self.mail.folder(user, "INBOX")

@@ -160,13 +160,6 @@ async def run(node: Node, name: TaskName = "check", *, repair: bool = False, rat
     return status
 
 
-def damage(node: Node, *statements: str) -> None:
-    """By a connection of its own."""
-    with closing(sqlite3.connect(node.config.node.data / "node.db", isolation_level=None)) as connection:
-        for statement in statements:
-            assert connection.execute(statement).rowcount
-
-
 async def fill(nodes: Cluster) -> None:
     """UIDs 2, 3 and 4 in alice's INBOX, by two masters' entries; one message in Work."""
     one, other = nodes["dc1"], nodes["dc2"]
@@ -205,7 +198,7 @@ async def test_planted_damage_is_found_and_mended(tmp_path: Path, autojump_clock
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         assert (await run(nodes["dc2"])).damage == {}
-        damage(nodes["dc2"], *planted.statements)
+        nodes["dc2"].damage(*planted.statements)
         found = await run(nodes["dc2"])
         assert (found.damage, found.repaired) == (planted.found, 0)
         mended = await run(nodes["dc2"], repair=True)
@@ -283,8 +276,7 @@ async def test_slices_join_without_a_seam(
         await nodes.converged()
         assert (await run(nodes["dc2"])).damage == {}
         assert (await run(nodes["dc2"], "scrub")).damage == {}
-        damage(
-            nodes["dc2"],
+        nodes["dc2"].damage(
             f"DELETE FROM by_uid WHERE uid IN (3, 6, 9) AND mailbox = {INBOX}",
             f"UPDATE by_uid SET uid = 'x' WHERE uid = 5 AND mailbox = {INBOX}",
             f"DELETE FROM by_guid WHERE uid = 7 AND mailbox = {INBOX}",
@@ -302,7 +294,7 @@ async def test_a_finding_names_the_message(tmp_path: Path, autojump_clock: MockC
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")
         (message,) = await nodes["dc1"].messages()
-        damage(nodes["dc1"], "DELETE FROM by_uid")
+        nodes["dc1"].damage("DELETE FROM by_uid")
         (finding,) = (await run(nodes["dc1"], repair=True)).findings
         assert (finding.user, finding.folder, finding.uid, finding.guid) == (USER, "INBOX", 1, message.guid.hex())
         assert (finding.what, finding.done) == ("is missing", "rebuilt from the log")
@@ -326,7 +318,7 @@ A_BIT_FLIPPED = "CAST(substr(body, 1, length(body) - 2) || CAST(x'00' AS TEXT) |
 async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: MockClock, body: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
-        damage(nodes["dc2"], f"UPDATE content SET body = {body} WHERE hash = {A_TEXT}")
+        nodes["dc2"].damage(f"UPDATE content SET body = {body} WHERE hash = {A_TEXT}")
         assert (await run(nodes["dc2"])).damage == {}, "a check does not read texts"
         healed = await run(nodes["dc2"], "scrub")
         assert (healed.damage, healed.repaired, healed.contents) == ({"content": 1}, 1, 5)
@@ -336,12 +328,12 @@ async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: Moc
 async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
-        damage(nodes["dc2"], "INSERT INTO content (hash, body) VALUES (randomblob(32), randomblob(100))")
+        nodes["dc2"].damage("INSERT INTO content (hash, body) VALUES (randomblob(32), randomblob(100))")
         assert (await run(nodes["dc2"], repair=True)).damage == {}
         found = await run(nodes["dc2"], "scrub")
         assert (found.damage, found.unrepaired) == ({"content": 1}, 1)
         assert "no message has it" in found.findings[0].what
-        damage(nodes["dc2"], "DELETE FROM content WHERE length(body) = 100")
+        nodes["dc2"].damage("DELETE FROM content WHERE length(body) = 100")
         await nodes.converged()
 
 
@@ -352,13 +344,13 @@ async def test_what_no_node_has_is_reported_once_for_each_text(tmp_path: Path, a
         await nodes["dc1"].mail.copy(view, UidSet.of([2]), await nodes["dc1"].mail.folder(USER, "Work"))
         await nodes.converged()
         for node in nodes.all():
-            damage(node, f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
+            node.damage(f"UPDATE content SET body = x'00' WHERE hash = {A_TEXT}")
         lost = await run(nodes["dc1"], "scrub")
         assert (lost.damage, lost.unrepaired) == ({"content": 1}, 1)
         assert "no node that can be reached has it" in lost.findings[0].what
         for node in nodes.all():  # so that the databases are whole when the nodes stop
             body = StoredText.of(b"text 1").body
-            damage(node, f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")
+            node.damage(f"UPDATE content SET body = x'{body.hex()}' WHERE hash = {A_TEXT}")
 
 
 async def test_a_log_that_has_lost_entries_is_not_believed(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -380,7 +372,7 @@ async def test_sessions_are_sent_away_from_what_was_damaged(tmp_path: Path, auto
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         view, other = await nodes["dc2"].view(), await nodes["dc2"].view("Work")
-        damage(nodes["dc2"], f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
+        nodes["dc2"].damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
         await run(nodes["dc2"])
         assert not view.deleted
         await run(nodes["dc2"], repair=True)
@@ -393,9 +385,7 @@ async def test_damage_while_a_node_is_stopped(tmp_path: Path, autojump_clock: Mo
         await fill(nodes)
         node = nodes["dc2"]
         await nodes.stop("dc2")
-        damage(
-            node, f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}", "UPDATE chain SET uidnext = uidnext + 7"
-        )
+        node.damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}", "UPDATE chain SET uidnext = uidnext + 7")
         await nodes.start("dc2")
         await nodes.linked()
         mended = await run(nodes["dc2"], repair=True)
@@ -423,7 +413,7 @@ async def test_more_findings_than_are_listed_are_counted(
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         for number in range(5):
             await nodes["dc1"].save(f"text {number}")
-        damage(nodes["dc1"], "DELETE FROM by_uid")
+        nodes["dc1"].damage("DELETE FROM by_uid")
         async with tasks_at(nodes["dc1"]) as tasks:
             status = await ended(tasks, CheckOptions(repair=True))
         assert (len(status.findings), status.left_out, status.repaired) == (2, 3, 5)
@@ -471,6 +461,6 @@ async def test_concurrent_writes_look_like_no_damage_and_lose_nothing(tmp_path: 
         while not done.is_set():
             reports = [await run(node, repair=True) for node in nodes.all()]
             assert [report.damage for report in reports] == [{}, {}]
-            damage(nodes["dc2"], f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
+            nodes["dc2"].damage(f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}")
             assert (await run(nodes["dc2"], repair=True)).damage == {"by_uid": 1}
     # what was lost would make the databases fail their own check as the nodes stop

@@ -1,8 +1,7 @@
 """Resync on demand: what it tells is what differs, what it does makes it equal, and damage is left alone."""
 
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,6 @@ async def run(node: Node, options: ResyncOptions) -> ResyncStatus:
     assert (status.state, status.error) == ("done", None)
     assert status.done == status.total
     return status
-
-
-def damage(node: Node, *statements: str) -> None:
-    with closing(sqlite3.connect(node.config.node.data / "node.db", isolation_level=None)) as connection:
-        for statement in statements:
-            assert connection.execute(statement).rowcount
 
 
 async def part(nodes: Cluster) -> None:
@@ -243,7 +236,7 @@ async def test_damage_is_told_and_left_alone(
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        damage(nodes[sid], statement)
+        nodes[sid].damage(statement)
         before = [await node.digests() for node in nodes.all()]
         is_unreadable_there = "x'c1'" in statement and sid == "dc2"  # it can only say so
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):

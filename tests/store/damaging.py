@@ -1,4 +1,4 @@
-"""Damage to the file of a database that no process has open, as disks do it: by pages."""
+"""Damage to a database: by statements, or by pages, as disks do, while no process has it open."""
 
 import os
 import sqlite3
@@ -9,6 +9,13 @@ from replicator.store import schema
 
 ZEROS = bytes(schema.PAGE_BYTES)
 _LEAVES = {10, 13}  # of indexes and tables (https://sqlite.org/fileformat2.html section 1.6)
+
+
+def damage(path: Path, *statements: str) -> None:
+    """By a connection of its own; each statement changes something."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount
 
 
 def leaves_of(path: Path, tree: str) -> list[int]:
