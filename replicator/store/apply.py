@@ -30,7 +30,7 @@ from resync.entry import (
 from resync.row import Row
 
 _BY_GUID = (
-    f"SELECT {', '.join(f'u.{column}' for column in ROW_COLUMNS.split(', '))} FROM by_guid g"  # noqa: S608 - constants
+    f"SELECT {', '.join(f'u.{column}' for column in ROW_COLUMNS.split(', '))} FROM by_guid g"
     " JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid WHERE g.guid = ? AND g.mailbox = ?"
 )
 
@@ -212,7 +212,7 @@ class _Work:
         chain = self._chain
         columns = [columns_of(row) for row in put]
         self._connection.executemany(
-            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+            f"INSERT INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             ((chain.id, *row) for row in columns),
         )
         self._connection.executemany(
@@ -259,7 +259,7 @@ class _Work:
     def _rows(self, uids: UidSet) -> Iterator[Row]:
         for low, high in uids.ranges:
             cursor = self._connection.execute(
-                f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?",  # noqa: S608 - constants
+                f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?",
                 (self._chain.id, low, high),
             )
             yield from map(row_from, cursor)

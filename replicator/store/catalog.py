@@ -74,7 +74,7 @@ def rounds(connection: sqlite3.Connection) -> list[Round]:
 
 def is_unproven_unsaved(connection: sqlite3.Connection) -> bool:
     """Whether there are chains that wait for their next checkpoint."""
-    query = f"SELECT 1 FROM unproven u JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"  # noqa: S608 - constants
+    query = f"SELECT 1 FROM unproven u JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"
     return connection.execute(query).fetchone() is not None
 
 
@@ -85,7 +85,7 @@ def is_unproven(connection: sqlite3.Connection, chain_id: bytes) -> bool:
 
 def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
     """A slice of the chains, by id, whose heads are not saved."""
-    query = f"SELECT id FROM chain WHERE id > ? AND {_UNSAVED} ORDER BY id LIMIT ?"  # noqa: S608 - constants
+    query = f"SELECT id FROM chain WHERE id > ? AND {_UNSAVED} ORDER BY id LIMIT ?"
     return [chain_id for (chain_id,) in connection.execute(query, (after, SLICE_ROWS))]
 
 
@@ -156,16 +156,13 @@ def _not_whole(chain: Chain) -> DatabaseDamagedError:
 
 def heads_of(connection: sqlite3.Connection, chain_id: bytes) -> list[Head]:
     """What is saved of a chain, the newest first."""
-    query = f"SELECT {_COLUMNS} FROM checkpoint WHERE chain = ? ORDER BY modseq DESC"  # noqa: S608 - constants
+    query = f"SELECT {_COLUMNS} FROM checkpoint WHERE chain = ? ORDER BY modseq DESC"
     return list(map(_head, connection.execute(query, (chain_id,))))
 
 
 def heads_in(connection: sqlite3.Connection, number: int) -> Iterator[Head]:
     """What the manifest of a round lists, by the ids of chains."""
-    query = (
-        f"SELECT {_COLUMNS}, MAX(modseq) FROM checkpoint WHERE round <= ?"  # noqa: S608 - constants
-        " GROUP BY chain ORDER BY chain"
-    )
+    query = f"SELECT {_COLUMNS}, MAX(modseq) FROM checkpoint WHERE round <= ? GROUP BY chain ORDER BY chain"
     yield from (_head(row[:-1]) for row in connection.execute(query, (number,)))
 
 
@@ -183,7 +180,7 @@ def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head
     """
     numbers = [number for (number,) in connection.execute("SELECT round FROM manifest")]
     query = (
-        f"SELECT {_COLUMNS}, round FROM checkpoint WHERE chain IN (SELECT DISTINCT chain FROM checkpoint"  # noqa: S608
+        f"SELECT {_COLUMNS}, round FROM checkpoint WHERE chain IN (SELECT DISTINCT chain FROM checkpoint"
         " WHERE chain > ? ORDER BY chain LIMIT ?) ORDER BY chain, modseq DESC"
     )
     found: list[Head] = []
@@ -211,7 +208,7 @@ def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> lis
 def note_saved(tx: Transaction, head: Head, number: int) -> None:
     """The checkpoint is in the object store."""
     tx.connection.execute(
-        f"INSERT OR REPLACE INTO checkpoint ({_COLUMNS}, round) VALUES (?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+        f"INSERT OR REPLACE INTO checkpoint ({_COLUMNS}, round) VALUES (?,?,?,?,?,?,?,?)",
         (head.user, head.mailbox_id, head.uidvalidity, *head.dot, head.modseq, head.time, number),
     )
     query = "DELETE FROM unproven WHERE chain = ? AND modseq <= ?"

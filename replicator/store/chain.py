@@ -58,7 +58,7 @@ _COLUMNS = (
 )
 _NAME = "a mailbox's row"
 _NUMBER_MAX = 1 << 62  # far above what any counter reaches, and room below SQLite's largest to count on
-SELECT = f"SELECT {_COLUMNS} FROM chain"  # noqa: S608 - the columns are constants
+SELECT = f"SELECT {_COLUMNS} FROM chain"
 
 
 def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
@@ -113,7 +113,7 @@ def save(connection: sqlite3.Connection, chain: Chain) -> None:
     """Write the chain's row."""
     origin, seq = chain.head or (None, None)
     connection.execute(
-        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608 - constants
+        f"INSERT OR REPLACE INTO chain ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
         (
             chain.id, chain.user, chain.uidvalidity, chain.uidnext, chain.highestmodseq, origin, seq,
             msgpack.packb(chain.context), chain.messages, chain.unseen, chain.size_bytes,

@@ -34,7 +34,7 @@ LOWEST = -math.inf  # before all else in SQLite's order: keys that were tampered
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
 
-_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"  # noqa: S608 - constants
+_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _TAKE_ROW = "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?"
 _PUT_POINTER = "REPLACE INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)"
 _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
@@ -141,7 +141,7 @@ class Comparison:
     def _compare_mailbox(self, state: MailboxState, chain: Chain) -> Iterator[int]:
         uids, at = sorted(state.rows), 0
         cursor = self.connection.execute(
-            f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid",  # noqa: S608 - constants
+            f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid",
             (self.chain_id,),
         )
         while True:

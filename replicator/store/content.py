@@ -66,7 +66,7 @@ def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
 def lacking(connection: sqlite3.Connection, before: tuple[int, bytes] | None, count: int) -> list[tuple[int, bytes]]:
     """Texts that are to be fetched, by their messages' dates and their hashes, the newest first."""
     where, values = ("", ()) if before is None else (" WHERE (received_ms, hash) < (?, ?)", before)
-    query = f"SELECT received_ms, hash FROM lacking{where} ORDER BY received_ms DESC, hash DESC LIMIT ?"  # noqa: S608 - constants
+    query = f"SELECT received_ms, hash FROM lacking{where} ORDER BY received_ms DESC, hash DESC LIMIT ?"
     return connection.execute(query, (*values, count)).fetchall()
 
 

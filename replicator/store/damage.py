@@ -96,7 +96,7 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
             for order in _LARGE[name]:
                 for direction in ("ASC", "DESC"):
                     keys = ", ".join(f"{key} {direction}" for key in order.split(", "))
-                    connection.execute(f"SELECT {order} FROM {name} ORDER BY {keys} LIMIT 1").fetchall()  # noqa: S608 - constants
+                    connection.execute(f"SELECT {order} FROM {name} ORDER BY {keys} LIMIT 1").fetchall()
         else:
             found = connection.execute(f"PRAGMA quick_check({name})").fetchone()[0]
             if found == "ok" and connection.execute(_senseless(connection, name)).fetchone():
@@ -112,4 +112,4 @@ def _senseless(connection: sqlite3.Connection, table: str) -> str:
         types = f"'{kind.lower()}'" if is_needed or is_key else f"'{kind.lower()}', 'null'"
         if kind:
             wrong.append(f"typeof({column}) NOT IN ({types})")
-    return f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1"  # noqa: S608 - constants
+    return f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1"

@@ -91,7 +91,7 @@ def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
 
 def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet | None = None) -> Iterator[Row]:
     """A mailbox's rows by UID: all, or these."""
-    select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"  # noqa: S608 - the columns are constants
+    select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"
     if uids is None:
         yield from _each(connection, row_from, f"{select} ORDER BY uid", (mailbox_id,))
         return

@@ -68,7 +68,7 @@ def _is_empty(replacement: Path) -> bool:
             if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                 return True
             tables = ("origin", "chain", "content")
-            return not any(connection.execute(f"SELECT 1 FROM {table}").fetchone() for table in tables)  # noqa: S608 - constants
+            return not any(connection.execute(f"SELECT 1 FROM {table}").fetchone() for table in tables)
     except sqlite3.Error:
         return False
 

@@ -116,21 +116,21 @@ def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) 
 def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
     """Folders and subscriptions of users that have no tree: the first slice of them."""
     folders = connection.execute(
-        f"SELECT mailbox_id, user, name FROM folder f WHERE {_NO_TREE} LIMIT ?",  # noqa: S608 - constants
+        f"SELECT mailbox_id, user, name FROM folder f WHERE {_NO_TREE} LIMIT ?",
         (SLICE_ROWS,),
     )
     found = [
         Damage("folder", f"{name!r} is of a user without folders", mailbox_id, user,
-               mends=((f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,)),))  # noqa: S608
+               mends=((f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,)),))
         for mailbox_id, user, name in folders
     ]  # fmt: skip
     subscriptions = connection.execute(
-        f"SELECT user, name FROM subscription f WHERE {_NO_TREE} LIMIT ?",  # noqa: S608 - constants
+        f"SELECT user, name FROM subscription f WHERE {_NO_TREE} LIMIT ?",
         (SLICE_ROWS,),
     )
     found += [
         Damage("subscription", f"of {name!r} is of a user without folders", None, user,
-               mends=((f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}", (user, name)),))  # noqa: S608
+               mends=((f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}", (user, name)),))
         for user, name in subscriptions
     ]  # fmt: skip
     return found

@@ -160,7 +160,7 @@ class Wreck:
 
     def rows(self, chain: Chain) -> list[Row]:
         """What can be read of a mailbox's rows, each the best way that can be."""
-        select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"  # noqa: S608 - the columns are constants
+        select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"
         for connection in self._ways:
             found: dict[int, Row] = {}
             for columns in _both_ends(connection, select, (chain.id,)):
@@ -219,7 +219,7 @@ class Wreck:
     def _origins(self, column: str) -> dict[str, int] | None:
         for connection in self._ways:
             with suppress(sqlite3.Error):
-                return dict(connection.execute(f"SELECT name, {column} FROM origin"))  # noqa: S608 - constants
+                return dict(connection.execute(f"SELECT name, {column} FROM origin"))
         return None
 
 
@@ -264,7 +264,7 @@ def _position(connection: sqlite3.Connection, which: str) -> int | None:
     """The first or last position, by the table or its index."""
     for source in ("log", _INDEX):
         with suppress(sqlite3.Error):
-            found: int | None = connection.execute(f"SELECT {which}(position) FROM {source}").fetchone()[0]  # noqa: S608
+            found: int | None = connection.execute(f"SELECT {which}(position) FROM {source}").fetchone()[0]
             return found
     return None
 
