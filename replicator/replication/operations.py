@@ -108,7 +108,7 @@ class SaveOperation:
         placed = numbering.save(
             tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
         )
-        return Saved(placed.uids, (placed.dot,) if placed.dot else ())
+        return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (placed.brought_by, placed.dot) if dot)))
 
 
 @dataclass(frozen=True, slots=True)

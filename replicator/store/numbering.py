@@ -14,7 +14,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store import reading
 from replicator.store.apply import apply
-from replicator.store.content import StoredText
+from replicator.store.content import StoredText, write_text
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import (
@@ -49,19 +49,25 @@ def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """UIDs that messages have now, in the order of the request, and the entry that gave (the last of) them."""
+    """UIDs that messages have now, in the order of the request, and the entry that gave (the last of) them.
+
+    `brought_by`: of a message that was there already, the entry that brings its text to other nodes, as `dot` may not.
+    """
 
     uids: tuple[int, ...]
     dot: Dot | None
+    brought_by: Dot | None = None
 
 
 def save(
     tx: Transaction, key: MailboxKey, stored: StoredText, *, guid: bytes, received_ms: int, flags: Sequence[str]
 ) -> Placed:
     """Place a message. A GUID that the mailbox holds keeps its UID: a request tried again makes no second mail."""
-    known = reading.placement(tx.connection, guid, key.mailbox_id)
+    known = reading.row_of_guid(tx.connection, guid, key.mailbox_id)
     if known is not None:
-        return Placed((known,), _head_of(tx, key))
+        if stored.content_hash == known.content_hash:
+            write_text(tx.connection, stored)  # the message may have been taken over without it
+        return Placed((known.uid,), _head_of(tx, key), known.dot)
     uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), len(stored.text), stored.content_hash, copied=False)
     return Placed((uid,), _commit(tx, key, [add], [stored]).dot)

@@ -49,7 +49,9 @@ def test_a_save_tried_again_gives_the_uid_that_the_message_has(node: MemoryNode)
     first = node.write(saving(b"text", guid(1)))
     node.write(saving(b"other", guid(2)))
     assert first == Placed((1,), Dot("dc1.a", 1))
-    assert node.write(saving(b"text", guid(1))) == Placed((1,), Dot("dc1.a", 2)), "as durable as the head is"
+    assert node.write(saving(b"text", guid(1))) == Placed((1,), Dot("dc1.a", 2), brought_by=Dot("dc1.a", 1)), (
+        "as durable as the head is"
+    )
     assert list(rows(node)) == [1, 2]
 
 
