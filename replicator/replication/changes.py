@@ -30,7 +30,7 @@ from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
-ASK_AFTER_S = 0.5  # for ACKs that are on their way
+ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
 SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
 
@@ -135,8 +135,8 @@ class Changes:
 
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
         """A change that was there already rests on another node's entry, whose ACKs go to that node."""
-        if dot.origin != self._store.origin:
-            with trio.move_on_after(ASK_AFTER_S):
+        while dot.origin != self._store.origin:
+            with trio.move_on_after(ASK_EVERY_S):
                 return await self._durability.wait(dot)
             await comparison.ask_who_has(self._store, self._mastership, self._durability, key)
         return await self._durability.wait(dot)

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import assert_never
 
+import trio
+
 from protocol.codec import ProtocolError
 from protocol.commands import Content, FetchGuid, FetchHash, FetchUid, RefusalCode, Refused, Reply
 from replicator.replication.link import LinkDownError, PeerLink
@@ -13,18 +15,36 @@ from replicator.store import reading
 from replicator.store.content import read_text
 from replicator.store.store import Store
 
+NEXT_AFTER_S = 3.0  # without an answer from one neighbour, the next is asked as well
+
 
 async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> bytes | None:
-    """A text from the first neighbour that has it whole."""
-    for link in links:
-        try:
-            match await link.request(FetchHash(content_hash)):
-                case Content(message) if hashlib.sha256(message).digest() == content_hash:
-                    return message
-                case _:
-                    continue
-        except LinkDownError:
-            continue
+    """A text from the first neighbour that gives it whole. Waits as long as a link on which it was asked for lasts."""
+    found: list[bytes] = []
+
+    async def ask(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
+        text = await _fetch(link, content_hash)
+        if text is not None:
+            found.append(text)
+            scope.cancel()
+        answered.set()
+
+    async with trio.open_nursery() as nursery:
+        for link in links:
+            answered = trio.Event()
+            nursery.start_soon(ask, link, answered, nursery.cancel_scope)
+            with trio.move_on_after(NEXT_AFTER_S):
+                await answered.wait()
+    return found[0] if found else None
+
+
+async def _fetch(link: PeerLink, content_hash: bytes) -> bytes | None:
+    try:
+        match await link.request(FetchHash(content_hash)):
+            case Content(message) if hashlib.sha256(message).digest() == content_hash:
+                return message
+    except LinkDownError:
+        pass
     return None
 
 

@@ -18,7 +18,7 @@ from protocol.commands import Done, Mismatch
 from protocol.values import covers
 from replicator.errors import HistoryError, UnavailableError
 from replicator.replication import syncing
-from replicator.replication.comparison import NOT_LOGGED, ask
+from replicator.replication.comparison import ask
 from replicator.replication.joining import Joiner, chain_of, learned_step, name_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
@@ -97,7 +97,7 @@ class Reconciler:
         """None: the mailbox has gone on meanwhile."""
         mine = await chain_of(self._store, key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
-        if isinstance(reply, Done) or (isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)):
+        if isinstance(reply, Done):
             return Outcome.SAME
         if not isinstance(reply, Mismatch):
             raise UnavailableError(f"{sid} does not say what it shows of {await name_of(self._store, key)}")

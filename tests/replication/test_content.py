@@ -4,10 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
+from protocol.commands import FetchGuid, FetchHash, FetchUid, Reply
 from replicator.errors import ContentUnavailableError
+from replicator.replication import content
+from replicator.replication.link import PeerLink
+from replicator.replication.service import FETCH_TIMEOUT_S
 from replicator.store.content import StoredText, replace_text
+from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 from tests.replication.cluster import Node, cluster
 
@@ -80,3 +86,23 @@ def wrong_at_first() -> Callable[[object, bytes], bytes]:
     """What a node reads that does not look at what it reads."""
     answers = [TEXT.encode(), b"wrong"]
     return lambda _reader, _hash: answers.pop()
+
+
+async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(TEXT)
+        await nodes.converged()
+        answer = content.answer_fetch
+
+        async def answer_late(store: Store, link: PeerLink, command: FetchHash | FetchGuid | FetchUid) -> Reply:
+            if store is silent.store:
+                await trio.sleep(2 * FETCH_TIMEOUT_S)
+            return await answer(store, link, command)
+
+        monkeypatch.setattr(content, "answer_fetch", answer_late)
+        for sid in ("dc1", "dc2"):
+            silent = nodes[sid]
+            await damage(nodes["dc3"], lose)
+            assert await nodes["dc3"].texts() == {1: TEXT}

@@ -11,7 +11,7 @@ from protocol.commands import Done
 from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import filling, joining, state_transfer
-from replicator.replication.changes import ASK_AFTER_S, SHOW_TIMEOUT_S
+from replicator.replication.changes import ASK_EVERY_S, SHOW_TIMEOUT_S
 from replicator.replication.comparison import ask
 from replicator.replication.operations import SaveOperation
 from replicator.replication.reconciling import Outcome, Reconciler
@@ -164,10 +164,10 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(try_again)
-            await trio.sleep(ASK_AFTER_S / 2)
+            await trio.sleep(ASK_EVERY_S / 2)
             if goes_on_meanwhile:
                 nursery.start_soon(one.flag, 1)
-            await trio.sleep(ASK_AFTER_S + 10)
+            await trio.sleep(ASK_EVERY_S + 10)
             assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) is None
             assert not heard.is_set()
             goes_on.set()
