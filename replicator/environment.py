@@ -19,19 +19,34 @@ import trio
 T = TypeVar("T")
 
 GUID_BYTES = 16
+ABANDONED_MAX = 32  # threads: twice what a new node reads at once, and a few
 
 
 class ThreadRunner(Protocol):
     """Runs blocking work off the event loop."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns or raise what it raises. Not abandoned on cancellation."""
+        """Return what `work` returns or raise what it raises."""
         ...
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread of trio's cache, however many others wait: each caller bounds its own use."""
+    """Run in a thread of trio's cache, however many others wait: each caller bounds its own use.
+
+    Cancelled, it ends when the thread does.
+    """
     return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
+
+
+class Abandoning:
+    """Runs in threads that are left to themselves when the caller is cancelled: for what may hang."""
+
+    def __init__(self) -> None:
+        self._room = trio.CapacityLimiter(ABANDONED_MAX)
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """See `ThreadRunner`. Waits while too many threads hang."""
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._room)
 
 
 def wall_clock_ms() -> int:
@@ -51,11 +66,15 @@ def open_scratch(directory: Path) -> BinaryIO:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock."""
+    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock.
+
+    What runs `until_cancelled` goes on in its thread after that, and must do no harm there.
+    """
 
     clock_ms: Callable[[], int] = wall_clock_ms
     random: random.Random = field(default_factory=random.SystemRandom)
     run_in_thread: ThreadRunner = run_in_thread
+    run_until_cancelled: ThreadRunner = field(default_factory=Abandoning)
     open_database: Callable[[Path], sqlite3.Connection] = open_database
     open_scratch: Callable[[Path], BinaryIO] = open_scratch
 

@@ -158,7 +158,10 @@ class ObjectStore:
             await self._run("delete", some[0], partial(_delete, names=some))
 
     async def _run(self, verb: str, name: str, work: Callable[[LocalStore | S3Store], T]) -> T:
-        """In a thread, with all errors translated. Those that `put` is handed with its data are not ours."""
+        """In a thread, with all errors translated. Those that `put` is handed with its data are not ours.
+
+        Nobody who is cancelled waits for a directory that hangs, unless something is being written to it.
+        """
 
         def attempt() -> T:
             try:
@@ -169,7 +172,9 @@ class ObjectStore:
             except (BaseError, OSError, ValueError) as error:
                 raise self._translated(verb, name, error) from error
 
-        return await self._environment.run_in_thread(attempt)
+        is_reading = verb in {"read", "find", "list"}
+        run = self._environment.run_until_cancelled if is_reading else self._environment.run_in_thread
+        return await run(attempt)
 
     def _open(self) -> LocalStore | S3Store:
         if self._directory is not None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-import trio
-
 from protocol.values import Context, covers
 from replicator.errors import HistoryError, MailError
-from replicator.objects import ObjectStoreError, deadline
+from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.replication.turns import in_turns
 from replicator.store import reading
 from replicator.store.adopting import Adoption, DamageError, adopt
 from replicator.store.archive import Archive
@@ -38,8 +37,9 @@ log = logging.getLogger(__name__)
 
 AGE_MIN_S = 330.0  # of a manifest, by clocks 300 s apart: what clients wait for counts as here only with its text
 AT_ONCE = 8  # checkpoints: some are read while others are written
+SLICE = 1000  # of what the manifest lists
 FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without
-READ_TIMEOUT_S = 300.0  # of one checkpoint
+READ_TIMEOUT_S = 300.0  # of one checkpoint, or of a manifest
 
 _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
 
@@ -67,29 +67,25 @@ class Seeder:
             log.warning("this node does not begin with checkpoints: %s", error)
 
     async def _take_over(self, manifest: Manifest) -> None:
+        """Raises one of `_ERRORS` if no more can be had from there."""
         async with aclosing(self._archive.heads(manifest)) as heads:
-            self.total = len([None async for _ in heads])
+            while some := await _slice(heads):
+                self.total += len(some)
         log.info("this node begins with the %d checkpoints of %s", self.total, manifest.name)
         failed: list[Exception] = []
-        send, receive = trio.open_memory_channel[Head](0)
 
-        async def take_turns() -> None:
-            async for head in receive:
-                try:
-                    await self._adopt(manifest.home, head)
-                except _ERRORS as error:
-                    failed.append(error)
-                self.done += 1
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
-                nursery.start_soon(take_turns)
+        async def take_over(head: Head) -> None:
             try:
-                async with send, aclosing(self._archive.heads(manifest)) as heads:
-                    async for head in heads:
-                        await send.send(head)
-            except _ERRORS as error:  # a nursery would hide what it is
+                await self._adopt(manifest.home, head)
+            except _ERRORS as error:
+                if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectMissingError):
+                    raise
                 failed.append(error)
+            self.done += 1
+
+        async with aclosing(self._archive.heads(manifest)) as heads:
+            while some := await _slice(heads):
+                await in_turns(take_over, some, AT_ONCE)
         if failed:
             log.warning("%d of %d checkpoints were not taken over, such as: %s", len(failed), self.total, failed[0])
             return
@@ -101,6 +97,15 @@ class Seeder:
             async with aclosing(self._archive.changes(home, head)) as parts:
                 changes = [change async for change in parts]
         await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
+
+
+async def _slice(heads: AsyncGenerator[Head, None]) -> list[Head]:
+    """The next few of what a manifest lists; none at its end. Raises as `Archive.heads`."""
+    found: list[Head] = []
+    with deadline(READ_TIMEOUT_S):
+        while len(found) < SLICE and (head := await anext(heads, None)) is not None:
+            found.append(head)
+    return found
 
 
 def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:

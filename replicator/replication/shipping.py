@@ -120,8 +120,6 @@ class Shipper:
                 continue
             for item in logged:
                 if self._is_lacking(item.entry.dot):
-                    if item.entry.dot.seq > self._begin(item.entry.dot.origin) + 1:
-                        return False
                     await self._send(item)
                     if self._changed.is_set():
                         return True

@@ -61,6 +61,7 @@ def virtual_environment(clock: MockClock, seed: str, ahead_s: float = 0) -> Envi
         clock_ms=lambda: EPOCH_MS + int((clock.current_time() + ahead_s) * 1000),
         random=random.Random(seed),
         run_in_thread=_at_once,
+        run_until_cancelled=_at_once,
     )
 
 

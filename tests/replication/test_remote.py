@@ -247,7 +247,8 @@ async def test_a_store_that_hangs_holds_up_one_entry_and_no_other(
 
         remotes = nodes[hangs_at].coordinator.remotes
         whole = remotes._objects
-        remotes._objects = ObjectStore((tmp_path / "checkpoints").as_uri(), Environment(run_in_thread=hang))
+        hanging = Environment(run_in_thread=hang, run_until_cancelled=hang)
+        remotes._objects = ObjectStore((tmp_path / "checkpoints").as_uri(), hanging)
         began = trio.current_time()
         await copy_all(nodes)
         await assert_copied(nodes)

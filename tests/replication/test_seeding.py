@@ -1,7 +1,9 @@
 """A new node begins with the checkpoints of another one."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import math
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from replicator.store.collecting import collect
 from replicator.store.history import Head
 from replicator.store.manifest import Manifest
 from replicator.store.store import Store
-from tests.replication.cluster import USER, Node, cluster, virtual_environment
+from tests.replication.cluster import USER, Node, cluster, until, virtual_environment
 from tests.store.harness import open_store
 
 
@@ -140,7 +142,7 @@ def garble_the_end(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_log_there", [True, False])
-@pytest.mark.parametrize(("spoil", "taken_over"), [(garble_the_end, 18), (cut_short, 0), (Path.unlink, 0)])
+@pytest.mark.parametrize(("spoil", "taken_over"), [(garble_the_end, 15), (cut_short, 0), (Path.unlink, 0)])
 async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
     tmp_path: Path,
     autojump_clock: MockClock,
@@ -174,6 +176,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
             await one.store.write(partial(collect, upto=dict(one.store.context)))
         await trio.sleep(AGE_MIN_S)
         monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
+        monkeypatch.setattr(seeding, "SLICE", 5)
         await nodes.start("dc2")
         await nodes.linked()
         two = nodes["dc2"]
@@ -185,3 +188,43 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         assert bool(two.store.collected) != is_log_there
         assert await two.save("more", user="user8") == 2
         assert await one.texts(user="user8") == await two.texts(user="user8") == {1: "text", 2: "more"}
+
+
+@contextmanager
+def one_hangs(path: Path) -> Iterator[None]:
+    """One of the checkpoints is a FIFO: to open that blocks until somebody writes to it."""
+    hanging = next(path.rglob("*.mailbox"))
+    hanging.unlink()
+    os.mkfifo(hanging)
+    try:
+        yield
+    finally:
+        os.close(os.open(hanging, os.O_RDWR))
+
+
+async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_nor_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In real threads."""
+    monkeypatch.setattr(seeding, "AGE_MIN_S", 0)
+    monkeypatch.setattr(seeding, "READ_TIMEOUT_S", 0.5)
+    async with cluster(tmp_path, None, 2, start=["dc1"]) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save("text", user=f"user{number}")
+        assert (await nodes["dc1"].coordinator.collector.checkpoint_now()).mailboxes == 6
+        with one_hangs(tmp_path):
+            await nodes.start("dc2")
+            await nodes.linked()
+            await nodes.converged()
+            assert nodes["dc2"].store.context == nodes["dc1"].store.context
+            assert "does not begin with checkpoints: the object store has not answered" in caplog.text
+            await nodes.stop("dc2")
+            for path in nodes.data("dc2").glob("node.db*"):
+                path.unlink()
+            monkeypatch.setattr(seeding, "READ_TIMEOUT_S", math.inf)
+            await nodes.start("dc2")
+            seeder = nodes["dc2"].coordinator.seeder
+            assert seeder is not None
+            await until(lambda: seeder.done == 5)
+            with trio.fail_after(60):
+                await nodes.stop("dc2")

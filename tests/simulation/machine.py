@@ -220,6 +220,7 @@ class Machine:
             clock_ms=self.clock.now_ms,
             random=random.Random(f"{self.dice.random()}"),
             run_in_thread=mount.run,
+            run_until_cancelled=mount.run,
             open_database=mount.open,
         )
         config, scope, life = self._config(self.sid, self.disk.directory), trio.CancelScope(), None
