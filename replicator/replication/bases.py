@@ -14,7 +14,7 @@ import trio
 
 from protocol.values import Dot
 from replicator.environment import ThreadRunner
-from replicator.objects import ObjectMissingError, ObjectStoreError
+from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.store import catalog
 from replicator.store.archive import Archive
 from replicator.store.checkpoint import state_of
@@ -64,7 +64,7 @@ class Bases:
         if saved is None:
             return None
         try:
-            with trio.fail_after(READ_TIMEOUT_S):
+            with deadline(READ_TIMEOUT_S):
                 async with aclosing(self._archive.changes(self._archive.home, saved)) as changes:
                     found = [change async for change in changes]
         except (UnreadableError, ObjectMissingError) as error:
@@ -72,8 +72,6 @@ class Bases:
             await self._store.write(partial(catalog.forget_unreadable, head=saved))
         except ObjectStoreError as error:
             log.warning("a checkpoint cannot be read now: %s", error)
-        except trio.TooSlowError:
-            log.warning("a checkpoint of %s could not be read in %.0f s", saved.user, READ_TIMEOUT_S)
         else:
             return Base(saved, await self._run_in_thread(partial(state_of, saved, found)))
         return None

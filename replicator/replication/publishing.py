@@ -53,7 +53,8 @@ class Publisher:
 
         Raises ObjectStoreError, MailError or sqlite3.Error; what is saved by then stays so.
         """
-        begun = Round(number, None, False, self._store.settled(), {}, self._store.tail.end, 0)  # noqa: FBT003
+        settled, position = self._store.settled(), self._store.tail.end
+        begun = Round(number, None, in_force=False, context=settled, covered={}, position=position, heads=0)
         self.saved = self.saved_bytes = 0
         async with self._store.reader() as reader:
             await self._save_each(reader, number, catalog.unsaved)

@@ -60,6 +60,8 @@ def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) 
         time, bodies = tx.connection.execute(
             "SELECT MAX(time), COALESCE(SUM(length(body)), 0) FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part
         ).fetchone()
+        if not isinstance(time, int | None):
+            raise DamagedRowError("an entry of the log")
         tx.connection.execute("DELETE FROM log WHERE origin = ? AND seq > ? AND seq <= ?", part)
         if time is not None:
             tx.observe(time)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.commands import Settled
 from protocol.values import Dot, covers
-from replicator.store import branches, catalog, collecting, reading, schema
+from replicator.store import branches, catalog, collecting, reading, schema, statements
 from replicator.store import chain as chains
 from replicator.store.catalog import Round
 from replicator.store.check import Comparison, chain_ids, exhausted
@@ -287,3 +288,22 @@ def test_a_chain_that_no_node_has_written_is_damage(column: str, value: object) 
     with pytest.raises(DamagedRowError):
         chains.load(node.connection, INBOX.mailbox_id)
     node.connection.close()
+
+
+def test_an_entry_whose_time_is_garbled_is_not_collected() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+    node.connection.execute("UPDATE log SET time = 'x'")
+    with pytest.raises(DamagedRowError, match="an entry of the log"):
+        node.write(partial(collecting.collect, upto={"dc1.a": 1}))
+    assert node.connection.execute("SELECT COUNT(*) FROM log").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("garbage", [b"\xc1", b"x", b"\x91\x01", "text"])
+def test_a_statement_that_cannot_be_read_is_left_out(garbage: object) -> None:
+    node = MemoryNode("dc1.a")
+    said = [Settled(sid, 5, (Dot(f"{sid}.a", 3),)) for sid in ("dc2", "dc3")]
+    statements.save(node.connection, said)
+    assert statements.load(node.connection) == said
+    node.connection.execute("UPDATE settled SET context = ? WHERE sid = 'dc2'", (garbage,))
+    assert statements.load(node.connection) == said[1:]
