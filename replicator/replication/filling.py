@@ -16,6 +16,7 @@ import trio
 
 from replicator.environment import Environment
 from replicator.errors import MailError
+from replicator.replication.turns import in_turns
 from replicator.store.content import (
     DOUBTED_MS,
     StoredText,
@@ -93,17 +94,13 @@ class Filler:
         self.lacking = await self._store.read(lacking_count)
 
     async def _fetched(self, some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        todo, found = list(reversed(some)), list[tuple[int, bytes]]()
+        found = list[tuple[int, bytes]]()
 
-        async def take_turns() -> None:
-            while todo:
-                item = todo.pop()
-                if await self._is_here_now(item):
-                    found.append(item)
+        async def fetch(item: tuple[int, bytes]) -> None:
+            if await self._is_here_now(item):
+                found.append(item)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(AT_ONCE):
-                nursery.start_soon(take_turns)
+        await in_turns(fetch, some, AT_ONCE)
         return found
 
     async def _is_here_now(self, item: tuple[int, bytes]) -> bool:

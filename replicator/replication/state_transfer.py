@@ -3,12 +3,12 @@
 All mailboxes and trees that it shows otherwise than one peer are compared with that peer, and taken over or joined.
 When all are done, this node shows what the collected entries did, so its log goes on after them, and LOG is asked
 again. Until then it serves what it has. Interrupted, it begins again, and finds less to do.
+What cannot be made equal is noted on disk, and compared again every minute.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,9 +24,11 @@ from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.turns import in_turns
+from replicator.store import postponed
 from replicator.store.collecting import collect
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
+from replicator.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,6 @@ class StateTransfer:
         self._ask_again = ask_again
         self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
         self._wanted = trio.Event()
-        self._left: dict[MailboxKey, str] = {}  # that are not as a peer shows them
         self.done = self.total = 0  # mailboxes and trees of the transfer that runs
 
     @property
@@ -67,11 +68,13 @@ class StateTransfer:
     async def run(self) -> None:
         """Take over what peers show, one after the other, until cancelled."""
         while True:
-            with trio.move_on_after(LEFT_EVERY_S if self._left else math.inf):
+            with trio.move_on_after(LEFT_EVERY_S):
                 await self._wanted.wait()
             self._wanted = trio.Event()
-            await self._look_at_what_was_left()
-            for sid in list(self._peers):
+            with suppress(MailError, sqlite3.Error):
+                await self._look_at_what_was_left()
+            peers = list(self._peers)
+            for sid in peers:
                 try:
                     await self._take_over(sid)
                 except (MailError, LinkDownError, sqlite3.Error) as error:
@@ -79,7 +82,8 @@ class StateTransfer:
                     await trio.sleep(RETRY_S)
                 # Whoever has nothing to say about the log now says so again, or the link is gone.
                 del self._peers[sid]
-            self._ask_again()
+            if peers:
+                self._ask_again()
 
     async def _take_over(self, sid: str) -> None:
         """Raises MailError, LinkDownError or sqlite3.Error."""
@@ -94,10 +98,11 @@ class StateTransfer:
             if not remaining:
                 break
             await trio.sleep(RETRY_S)
-        for key in (*left, *remaining):
+        postponed_now = (*left, *remaining)
+        for key in postponed_now:
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
                       await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
-            self._left[key] = sid
+        await self._store.write(lambda tx: postponed.save(tx.connection, postponed_now, sid))
         await self._begin_log_after(difference.collected, is_proof=bool(left))
         log.info("all else that %s has collected of its log is shown here now", sid)
 
@@ -125,13 +130,17 @@ class StateTransfer:
 
     async def _look_at_what_was_left(self) -> None:
         """Nothing else compares it again: the log brings nothing of it any more."""
-        for key, sid in list(self._left.items()):
+        for key, sid in await self._store.read(postponed.load):
             with suppress(MailError, LinkDownError, sqlite3.Error):
                 if await self._reconciler.reconcile(key, sid) in _DONE:
-                    del self._left[key]
+                    await self._store.write(partial(_forget, key=key))
 
     async def _begin_log_after(self, context: Context, *, is_proof: bool) -> None:
         """What is left of such entries here goes first, in slices; if they may prove what was damaged, they stay."""
         while not is_proof and (await self._store.write(partial(collect, upto=context))).entries:
             pass
         await self._store.write(lambda tx: tx.begin_log_after(context))
+
+
+def _forget(tx: Transaction, key: MailboxKey) -> None:
+    postponed.forget(tx.connection, key)

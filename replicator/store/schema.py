@@ -165,6 +165,13 @@ CREATE TABLE unproven (                             -- chains to whose head neit
     modseq INTEGER NOT NULL                         -- of the head that was taken over
 ) WITHOUT ROWID;
 
+CREATE TABLE postponed (                            -- what a state transfer has left otherwise than a node shows it
+    chain       BLOB PRIMARY KEY,
+    user        TEXT NOT NULL,
+    uidvalidity INTEGER NOT NULL,
+    sid         TEXT NOT NULL                       -- of that node
+) WITHOUT ROWID;
+
 CREATE TABLE identity (                             -- one row: whose database this is
     sid     TEXT NOT NULL,
     cluster TEXT NOT NULL

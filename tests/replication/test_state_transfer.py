@@ -352,8 +352,9 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         assert sorted((await two.texts()).values()) == ["both", "here", "there"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, *, restarts: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one = nodes["dc1"]
@@ -375,6 +376,10 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         await trio.sleep(2 * state_transfer.ROUNDS)
         assert await nodes["dc2"].texts(user="ann") == {1: "before", 2: "after"}
         assert await nodes["dc2"].texts(user="bob") == {1: "before"}
+        if restarts:
+            await nodes.stop("dc2")
+            await nodes.start("dc2")
+            await nodes.linked()
         await one.save("later", user="ann")
         insert = f"INSERT INTO by_uid VALUES ({','.join('?' * len(row))})"
         await one.store.write(lambda tx: tx.connection.execute(insert, row).rowcount)
