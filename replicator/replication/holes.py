@@ -35,28 +35,31 @@ class Holes:
         self._store = store
         self._patience_s = patience_s
         self._start_again = start_again
-        self._known: dict[str, Hole] = {}  # the first of each origin that was found
-        self._found_in, self._found_out = trio.open_memory_channel[Hole](math.inf)  # no more than there are origins
+        self._known: set[Hole] = set()
+        self._found_in, self._found_out = trio.open_memory_channel[Hole](math.inf)  # no more than are known
 
     def hold_back(self, dot: Dot, has: int) -> bool:
         """Whether the entry is in a hole, or behind one and of no use to a peer that has so much of its origin."""
-        hole = self._known.get(dot.origin)
-        if hole is None or has >= hole.last:
-            return False
-        return self._store.collected.get(dot.origin, 0) < hole.first <= dot.seq
+        known = (hole for hole in self._known if hole.origin == dot.origin and has < hole.last)
+        return any(self._store.collected.get(dot.origin, 0) < hole.first <= dot.seq for hole in known)
 
     async def look(self, context: Context) -> bool:
         """Whether any were found among the entries that a node with this context lacks. Raises sqlite3.Error."""
         found = False
         for origin, end in list(self._store.context.items()):
             at = context.get(origin, 0)
-            while at < end and origin not in self._known:
+            while at < end and not self.hold_back(Dot(origin, at + 1), at):
                 hole, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
-                if hole is not None and origin not in self._known:
-                    found = True
-                    self._known[origin] = hole
-                    self._found_in.send_nowait(hole)
+                if hole is not None:
+                    found |= hole not in self._known
+                    self._note(hole)
+                    break
         return found
+
+    def _note(self, hole: Hole) -> None:
+        if hole not in self._known:
+            self._known.add(hole)
+            self._found_in.send_nowait(hole)
 
     async def run(self) -> None:
         """Do what is to be done about what was found, until cancelled."""
@@ -78,7 +81,7 @@ class Holes:
             if not was_told:
                 log.warning("the log of %s does not begin after its hole yet: %s", hole.origin, why_not)
             pause_s, was_told = min(2 * pause_s, RETRY_MAX_S), True
-        del self._known[hole.origin]
+        self._known.discard(hole)
         self._start_again()
 
     async def _try_to_close(self, hole: Hole) -> str | None:

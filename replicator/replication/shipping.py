@@ -112,7 +112,7 @@ class Shipper:
         was_at_end = False
         while True:
             logged, end = await self._read(position)
-            if end == position:
+            if end == position:  # and nothing was awaited
                 if not was_at_end and self._lacks_something():
                     return False
                 was_at_end = True
@@ -128,13 +128,13 @@ class Shipper:
 
     async def _read(self, position: int) -> tuple[Sequence[Logged], int]:
         """What comes after a position, and up to where; nothing, up to there, if that is the end."""
+        end = self._store.tail.end
         try:
             logged = await self._store.log_after(position)
         except DatabaseDamagedError:
             await self._holes.look(self._not_owed())
-            end = self._store.tail.end
             return await self._store.read(partial(log_piecewise, position=position, end=end))
-        return logged, logged[-1].position if logged else position
+        return logged, logged[-1].position if logged else max(position, end)
 
     async def _look_for_holes(self) -> None:
         """The cursor begins anew without what is behind them; if there are none, not at once."""
@@ -154,7 +154,7 @@ class Shipper:
         """Raises UnavailableError where the peer lacks what is gone, and nothing came after that."""
         if not self._is_owed(Dot(origin, self._begin(origin) + 1)):
             return end
-        if self._has(origin) < self._begin(origin) == end:
+        if self._has(origin) < self._begin(origin) == end and self.has_context:
             raise UnavailableError(
                 f"{self._link.sid} lacks entries that are not in the log any more; it asks anew, and gets them by SYNC"
             )
