@@ -7,13 +7,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import sid_of
+from protocol.values import Dot, sid_of
 from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.holes import Holes
 from replicator.replication.jobs import tasks_of
 from replicator.store import store as store_module
 from replicator.store.proof import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
-from tests.replication.cluster import Cluster, Node, cluster, until
+from tests.replication.cluster import Cluster, Node, cluster, until, virtual_environment
+from tests.store.harness import open_store, save
 
 DELETE = "DELETE FROM log WHERE origin = ? AND seq = ?"
 GARBLE = "UPDATE log SET body = x'00' WHERE origin = ? AND seq = ?"
@@ -150,3 +152,38 @@ async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
         waits = False
         await all_equal(nodes)
         assert holed.coordinator.connections.link("dc3") is link
+
+
+async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """And by none that is none any more."""
+    restarts = 0
+
+    def start_again() -> None:
+        nonlocal restarts
+        restarts += 1
+
+    async with open_store(tmp_path, environment=virtual_environment(autojump_clock, "a")) as store:
+        for number in range(8):
+            await save(store, number)
+        lost = "FROM log WHERE seq IN (2, 5)"
+        kept = await store.read(lambda reader: reader.execute(f"SELECT * {lost}").fetchall())
+        await store.write(lambda tx: tx.connection.execute(f"DELETE {lost}").rowcount)
+        holes = Holes(store, start_again, REQUEST_TIMEOUT_S)
+        assert await holes.look({})
+        assert not await holes.look({}), "it is known"
+        assert not await holes.look({store.origin: 5})
+        assert holes.hold_back(Dot(store.origin, 3), 1)
+        assert not holes.hold_back(Dot(store.origin, 1), 0)
+        assert not holes.hold_back(Dot(store.origin, 6), 3)
+        assert await holes.look({store.origin: 3})
+        assert holes.hold_back(Dot(store.origin, 6), 3)
+        assert not holes.hold_back(Dot(store.origin, 6), 5)
+        insert = f"INSERT INTO log VALUES ({','.join('?' * len(kept[0]))})"
+        await store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(holes.run)
+            await trio.sleep(2 * REQUEST_TIMEOUT_S)
+            nursery.cancel_scope.cancel()
+        assert restarts == 2
+        assert not store.collected
+        assert not holes.hold_back(Dot(store.origin, 6), 0)
