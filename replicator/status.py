@@ -96,6 +96,7 @@ class NodeStatus:
     checkpoint: CheckpointStatus
     transfer_done: int  # mailboxes and trees taken over, from checkpoints or from a peer whose log begins too late
     transfer_total: int  # 0: none need be
+    postponed: int  # mailboxes and trees that a transfer left otherwise than a peer shows them; compared every minute
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show

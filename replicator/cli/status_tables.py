@@ -116,6 +116,10 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
                 who = "it" if link.up else "once linked, it"
                 how = "gets them from the log of another node, or compares its mailboxes and takes over what differs"
                 yield f"[yellow]{what}[/]: {who} {how}."
+        if node.postponed:
+            count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
+            how = "They are compared every minute; its log names them, and what to do."
+            yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
         if node.texts_lacking:
             count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
             how = "They are fetched from other nodes, the newest first, and at once when someone reads them."

@@ -23,6 +23,7 @@ from replicator.store import catalog, reading, schema
 from replicator.store.chain import Chain
 from replicator.store.content import lacking_count
 from replicator.store.damage import REMEDY, DatabaseDamagedError
+from replicator.store.postponed import count as postponed_count
 from replicator.store.reading import FolderRecord, Lag, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -39,6 +40,7 @@ class _Counts:
 
     log_entries: int
     waiting: int
+    postponed: int
     texts_lacking: int
     mailboxes: list[MailboxKey]
     digest: int
@@ -87,6 +89,7 @@ class Report:
             checkpoint=coordinator.collector.checkpoint_status(),
             transfer_done=coordinator.taken_over[0],
             transfer_total=coordinator.taken_over[1],
+            postponed=counts.postponed,
             texts_lacking=counts.texts_lacking,
             waiting_entries=counts.waiting,
             unsettled=coordinator.settling.unsettled(),
@@ -132,12 +135,14 @@ class Report:
         while True:
             with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
                 entries, waiting = await self._store.read(reading.log_counts)
+                postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
                     await self._links(),
                     waiting=waiting,
+                    postponed=postponed,
                     texts_lacking=texts_lacking,
                     mastered=mastered,
                     copies=copies,
@@ -242,6 +247,9 @@ class _Metrics:
             "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
             "peer",
         )
+        self._postponed = gauge(
+            "mailboxes_postponed", "Mailboxes and trees that this node shows otherwise than a peer whose log is gone."
+        )
         self._texts_lacking = gauge(
             "texts_lacking", "Texts of messages shown here that are still to be fetched from other nodes."
         )
@@ -280,12 +288,14 @@ class _Metrics:
         links: Sequence[LinkStatus],
         *,
         waiting: int,
+        postponed: int,
         texts_lacking: int,
         mastered: int,
         copies: int,
         info: dict[str, str],
     ) -> None:
         """As things are now."""
+        self._postponed.set(postponed)
         self._texts_lacking.set(texts_lacking)
         self._copies.set(copies)
         self._waiting.set(waiting)
@@ -322,7 +332,7 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
         digest = rows.add(digest, int.from_bytes(chain.digest()))
         if chain.uidvalidity:
             mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
-    return _Counts(entries, waiting, lacking_count(reader), mailboxes, digest)
+    return _Counts(entries, waiting, postponed_count(reader), lacking_count(reader), mailboxes, digest)
 
 
 def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:

@@ -3,14 +3,16 @@
 All mailboxes and trees that it shows otherwise than one peer are compared with that peer, and taken over or joined.
 When all are done, this node shows what the collected entries did, so its log goes on after them, and LOG is asked
 again. Until then it serves what it has. Interrupted, it begins again, and finds less to do.
-What cannot be made equal is noted on disk, and compared again every minute.
+
+What cannot be made equal, or is not within `ROUNDS`, must not keep all else away. It is noted on disk, told in the
+status, and compared again every minute; until it is equal, what was passed over is not said to be settled here.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -98,12 +100,10 @@ class StateTransfer:
             if not remaining:
                 break
             await trio.sleep(RETRY_S)
-        postponed_now = (*left, *remaining)
-        for key in postponed_now:
+        for key in (*left, *remaining):
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
                       await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
-        await self._store.write(lambda tx: postponed.save(tx.connection, postponed_now, sid))
-        await self._begin_log_after(difference.collected, is_proof=bool(left))
+        await self._begin_log_after(difference.collected, sid, (*left, *remaining), is_proof=bool(left))
         log.info("all else that %s has collected of its log is shown here now", sid)
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
@@ -129,18 +129,25 @@ class StateTransfer:
         return again
 
     async def _look_at_what_was_left(self) -> None:
-        """Nothing else compares it again: the log brings nothing of it any more."""
+        """Nothing else compares it again: the log brings nothing of it any more.
+
+        While that node is away, others may have what it had; but only it tells when nothing is lacking any more.
+        """
+        others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         for key, sid in await self._store.read(postponed.load):
-            with suppress(MailError, LinkDownError, sqlite3.Error):
-                if await self._reconciler.reconcile(key, sid) in _DONE:
-                    await self._store.write(partial(_forget, key=key))
+            for asked in [sid] if sid in others else others:
+                with suppress(MailError, LinkDownError, sqlite3.Error):
+                    if await self._reconciler.reconcile(key, asked) in _DONE and asked == sid:
+                        await self._store.write(partial(postponed.forget, key=key, sid=sid))
 
-    async def _begin_log_after(self, context: Context, *, is_proof: bool) -> None:
+    async def _begin_log_after(self, passed: Context, sid: str, left: Sequence[MailboxKey], *, is_proof: bool) -> None:
         """What is left of such entries here goes first, in slices; if they may prove what was damaged, they stay."""
-        while not is_proof and (await self._store.write(partial(collect, upto=context))).entries:
+        while not is_proof and (await self._store.write(partial(collect, upto=passed))).entries:
             pass
-        await self._store.write(lambda tx: tx.begin_log_after(context))
+        await self._store.write(partial(_begin_log_after, passed=passed, sid=sid, left=left))
 
 
-def _forget(tx: Transaction, key: MailboxKey) -> None:
-    postponed.forget(tx.connection, key)
+def _begin_log_after(tx: Transaction, passed: Context, sid: str, left: Sequence[MailboxKey]) -> None:
+    if left:
+        postponed.postpone(tx, left, sid, passed)
+    tx.begin_log_after(passed)

@@ -166,10 +166,12 @@ CREATE TABLE unproven (                             -- chains to whose head neit
 ) WITHOUT ROWID;
 
 CREATE TABLE postponed (                            -- what a state transfer has left otherwise than a node shows it
-    chain       BLOB PRIMARY KEY,
+    chain       BLOB NOT NULL,
+    sid         TEXT NOT NULL,                      -- of that node
     user        TEXT NOT NULL,
     uidvalidity INTEGER NOT NULL,
-    sid         TEXT NOT NULL                       -- of that node
+    before      BLOB NOT NULL,                      -- {origin: seq}: beyond this nothing may be called settled
+    PRIMARY KEY (chain, sid)
 ) WITHOUT ROWID;
 
 CREATE TABLE identity (                             -- one row: whose database this is

@@ -16,7 +16,7 @@ from protocol.values import Dot
 from replicator.environment import Environment, ThreadRunner
 from replicator.errors import MailError, UnavailableError
 from replicator.store import chain as chains
-from replicator.store import reading, schema
+from replicator.store import postponed, reading, schema
 from replicator.store.damage import Damage
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit, Logged, Transaction
@@ -117,6 +117,7 @@ class Store:
             self.tail = Tail(reading.log_end(self._connection))
             self._waiting = reading.log_waiting(self._connection)  # dot -> chain, of what is not applied
             self._waiting_in = Counter(self._waiting.values())
+            self._unsettled_after = postponed.unsettled_after(self._connection)
             self._opened = opened.pop_all()
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
@@ -223,6 +224,8 @@ class Store:
         settled = dict(self.context)
         for origin, seq in self._waiting:
             settled[origin] = min(settled[origin], seq - 1)
+        for origin, seq in self._unsettled_after.items():
+            settled[origin] = min(settled.get(origin, 0), seq)
         return {origin: seq for origin, seq in settled.items() if seq}
 
     async def wait_logged(self, dot: Dot) -> None:
@@ -254,6 +257,8 @@ class Store:
     def _publish(self, commit: Commit) -> None:
         self.context.update(commit.context)
         self.collected.update(commit.collected)
+        if commit.unsettled_after is not None:
+            self._unsettled_after = commit.unsettled_after
         for change in commit.changes:
             self.views.apply(change)
         for mailbox_id in commit.retired:

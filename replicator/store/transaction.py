@@ -47,6 +47,7 @@ class Commit:
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
     collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
+    unsettled_after: dict[str, int] | None = None  # see `postponed`, if that has changed
 
 
 @dataclass(slots=True)

@@ -107,6 +107,13 @@ def test_texts_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke)
     assert "dc1 lacks 1 text of messages that it shows. They are fetched from other nodes, the newest first" in shown
 
 
+def test_what_a_transfer_has_left_is_told(served: ServedNode, invoke: Invoke) -> None:
+    assert "otherwise" not in invoke("status", "--url", served.url).stdout
+    served.report.postponed = 2
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert "dc1 shows 2 mailboxes or folder trees otherwise than a peer whose log has gone on." in shown
+
+
 def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:
     served.report.is_lag_known = False
     assert "dc1 dc3 never up - - - -" in words(invoke("status", "--url", served.url).stdout)

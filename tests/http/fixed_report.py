@@ -29,6 +29,7 @@ class FixedReport:
     when_short: str = "proceed"
     is_lag_known: bool = True
     needs_sync: bool = False
+    postponed: int = 0
     texts_lacking: int = 0
     written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
     checkpoint: CheckpointStatus = field(
@@ -60,6 +61,7 @@ class FixedReport:
             checkpoint=self.checkpoint_status(),
             transfer_done=0,
             transfer_total=0,
+            postponed=self.postponed,
             texts_lacking=self.texts_lacking,
             waiting_entries=0,
             unsettled={"dc1": 0, "dc2": 0, "dc3": 7},

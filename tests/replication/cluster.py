@@ -169,6 +169,11 @@ class Cluster:
     def data(self, sid: str) -> Path:
         return self.config(sid).node.data
 
+    def erase(self, sid: str) -> None:
+        """Of a node that does not run: it comes back with a new disk."""
+        for path in self.data(sid).glob("node.db*"):
+            path.unlink()
+
     async def start(self, *sids: str) -> None:
         """Start nodes; all if none is named."""
         for sid in sids or self.sids:

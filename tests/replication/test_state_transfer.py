@@ -1,5 +1,6 @@
 """A node that lacks what the logs of its peers have no longer."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,9 +53,11 @@ def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """What is taken over is shown; that the log goes on after it is said only after the event."""
     end, goes_on = StateTransfer._begin_log_after, trio.Event()
 
-    async def end_late(transfer: StateTransfer, context: Context, *, is_proof: bool) -> None:
+    async def end_late(
+        transfer: StateTransfer, passed: Context, sid: str, left: Sequence[reading.MailboxKey], *, is_proof: bool
+    ) -> None:
         await goes_on.wait()
-        await end(transfer, context, is_proof=is_proof)
+        await end(transfer, passed, sid, left, is_proof=is_proof)
 
     monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
     return goes_on
@@ -107,8 +110,7 @@ async def test_a_new_node_takes_over_everything(tmp_path: Path, autojump_clock: 
             await forget_log(node)
         if size == 3:
             await nodes.stop("dc3")
-            for path in nodes.data("dc3").iterdir():
-                path.unlink()
+            nodes.erase("dc3")
             await nodes.start("dc3")
         else:
             await nodes.start("dc3")
@@ -291,8 +293,7 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await donor.save("text")
         await nodes.converged()
         await nodes.stop("dc2")
-        for path in nodes.data("dc2").iterdir():
-            path.unlink()
+        nodes.erase("dc2")
         await forget_log(donor)
         kept = await donor.store.write(lambda tx: tx.connection.execute("SELECT hash, body FROM content").fetchall())
         await donor.store.write(lambda tx: tx.connection.execute("DELETE FROM content").rowcount)

@@ -1,0 +1,126 @@
+"""What a state transfer has left for later is not said to be settled, and comes in the end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import covers
+from replicator.errors import UnavailableError
+from replicator.replication import seeding, state_transfer
+from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.store import postponed
+from replicator.store.reading import MailboxKey
+from tests.replication.cluster import Cluster, cluster
+from tests.replication.test_state_transfer import forget_log
+
+
+def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> Callable[[], None]:
+    """The node cannot compare the mailbox, as if that did not keep still, until what this gives is called."""
+    reconcile, is_busy = Reconciler.reconcile, True
+
+    async def reconcile_not(self: Reconciler, key: MailboxKey, peer: str) -> Outcome:
+        if is_busy and key.mailbox_id == mailbox_id and self._mastership.sid == sid:
+            await trio.lowlevel.checkpoint()
+            raise UnavailableError("changes faster than it can be compared")
+        return await reconcile(self, key, peer)
+
+    def rest() -> None:
+        nonlocal is_busy
+        is_busy = False
+
+    monkeypatch.setattr(Reconciler, "reconcile", reconcile_not)
+    return rest
+
+
+async def write_without(nodes: Cluster, sid: str) -> None:
+    """Ann and Bob get a message before the node goes, and one while it is away."""
+    for user in ("ann", "bob"):
+        await nodes["dc1"].save("before", user=user)
+    await nodes.converged()
+    await nodes.stop(sid)
+    await nodes.linked()
+    for user in ("ann", "bob"):
+        await nodes["dc1"].save("after", user=user)
+    await nodes.converged()
+
+
+async def test_what_was_left_is_not_settled_until_it_is_equal(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await write_without(nodes, "dc3")
+        await forget_log(nodes["dc1"])  # past `log.max_size`; that of dc2 is whole
+        written = dict(nodes["dc1"].store.context)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        for _ in range(2):
+            three = nodes["dc3"]
+            assert await three.texts(user="ann") == {1: "before", 2: "after"}
+            assert await three.texts(user="bob") == {1: "before"}
+            assert covers(three.store.context, written)
+            assert not covers(three.store.settled(), written)
+            assert (await three.report.node_status()).postponed == 1
+            await nodes.stop("dc3")
+            await nodes.start("dc3")
+            await nodes.linked()
+        rest()
+        nodes.network.mend(("dc2", "dc3"))
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert covers(nodes["dc3"].store.settled(), written)
+        assert await nodes["dc3"].store.read(postponed.load) == []
+
+
+async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await write_without(nodes, "dc3")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        await nodes.stop("dc1")
+        nodes.network.mend(("dc2", "dc3"))
+        rest()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert len(await nodes["dc3"].store.read(postponed.load)) == 1, "only dc1 can say that nothing is lacking"
+
+
+async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_gets_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, shares_objects=True) as nodes:
+        await write_without(nodes, "dc2")
+        for node in nodes.all():
+            await forget_log(node)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc2")
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        for sid in ("dc1", "dc3", "dc2"):
+            await nodes["dc1"].save(f"before the checkpoints of {sid}", user="ann")
+            await trio.sleep(30)
+            assert (await nodes[sid].coordinator.collector.checkpoint_now()).mailboxes
+        await nodes.stop("dc3")
+        nodes.erase("dc3")
+        await trio.sleep(seeding.AGE_MIN_S + 10)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(5)
+        rest()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes["dc1"].save("newer", user="bob")
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts(user="bob") == {1: "before", 2: "after", 3: "newer"}
