@@ -23,6 +23,7 @@ from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
+from replicator.store.rows import DamagedRowError
 from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
@@ -155,8 +156,8 @@ def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = 
             return Shown(key, chain, Fingerprints((name, bulk.hash_of(row)) for name, row in rows.items()), rows)
         if anew:
             hashed = ((row.guid, row.fingerprint()) for row in reading.mailbox_rows(connection, key.mailbox_id))
-            return Shown(key, chain, Fingerprints(hashed))
-        return Shown(key, chain, Fingerprints(reading.fingerprints(connection, key.mailbox_id)))
+            return Shown(key, chain, _fingerprints(hashed))
+        return Shown(key, chain, _fingerprints(reading.fingerprints(connection, key.mailbox_id)))
     finally:
         connection.execute("COMMIT")
 
@@ -166,9 +167,17 @@ def shown_node(connection: sqlite3.Connection) -> ShownNode:
     connection.execute("BEGIN")
     try:
         digests = ((chain.id, int.from_bytes(chain.digest())) for chain in reading.chains_of(connection, None))
-        return ShownNode(reading.log_collected(connection), Fingerprints(digests))
+        return ShownNode(reading.log_collected(connection), _fingerprints(digests))
     finally:
         connection.execute("COMMIT")
+
+
+def _fingerprints(hashed: Iterable[tuple[bytes, int]]) -> Fingerprints:
+    """Raises DamagedRowError where two rows have one key."""
+    try:
+        return Fingerprints(hashed)
+    except ValueError as error:
+        raise DamagedRowError("the rows of a mailbox") from error
 
 
 def _rows_now(

@@ -11,6 +11,7 @@ import msgpack
 from protocol.values import UID_MAX, Dot
 from replicator.store.rows import DamagedRowError, unpacked_context
 from resync import row as rows
+from resync.entry import ID_BYTES
 
 
 @dataclass(slots=True)
@@ -72,10 +73,12 @@ def from_row(row: tuple[object, ...]) -> Chain:
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
-    if not (isinstance(user, str) and isinstance(total, bytes) and len(total) == rows.FINGERPRINT_BYTES):
+    if not (isinstance(chain_id, bytes) and len(chain_id) == ID_BYTES and isinstance(user, str)):
+        raise DamagedRowError(_NAME)
+    if not (isinstance(total, bytes) and len(total) == rows.FINGERPRINT_BYTES):
         raise DamagedRowError(_NAME)
     chain = Chain(
-        cast("bytes", chain_id),
+        chain_id,
         user,
         cast("int", uidvalidity),
         cast("int", uidnext),

@@ -12,7 +12,7 @@ from protocol.values import Context, Dot, UidSet
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import read_text
-from replicator.store.rows import ROW_COLUMNS, DamagedRowError, fingerprint_from, message_of, row_from
+from replicator.store.rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.transaction import Logged
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
@@ -100,9 +100,9 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
 
 
 def fingerprints(connection: sqlite3.Connection, mailbox_id: bytes) -> Iterator[tuple[bytes, int]]:
-    """The GUID and the fingerprint of each of a mailbox's rows, as they were written, by UID."""
-    select = "SELECT guid, fingerprint FROM by_uid WHERE mailbox = ? ORDER BY uid"
-    return _each(connection, lambda columns: (columns[0], fingerprint_from(columns[1])), select, (mailbox_id,))
+    """The GUID of each of a mailbox's rows, and its fingerprint as it was written. Raises DamagedRowError."""
+    query = "SELECT guid, fingerprint FROM by_uid WHERE mailbox = ? ORDER BY uid"
+    return _each(connection, key_from, query, (mailbox_id,))
 
 
 def _each(

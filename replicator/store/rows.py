@@ -9,6 +9,7 @@ import msgpack
 from protocol.values import Dot
 from replicator.store.damage import DatabaseDamagedError
 from replicator.view import Message
+from resync.entry import ID_BYTES
 from resync.row import FINGERPRINT_BYTES, FlagStates, Row, to_bytes
 
 ROW_COLUMNS = (
@@ -52,18 +53,29 @@ def columns_of(row: Row) -> tuple[object, ...]:
 def row_from(columns: tuple[object, ...]) -> Row:
     """A row from `ROW_COLUMNS`, whatever its fingerprint. Raises DamagedRowError."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, _ = columns
-    if not (isinstance(uid, int) and isinstance(guid, bytes) and isinstance(modseq, int)):
+    if not (isinstance(uid, int) and isinstance(modseq, int)):
         raise DamagedRowError("a message's row")
     return Row(
         uid,
         Dot(cast("str", origin), cast("int", seq)),
         cast("int", change),
-        guid,
+        _guid_from(guid),
         Dot(cast("str", claim_origin), cast("int", claim_seq)),
         modseq,
         cast("FlagStates", unpacked_map(flags, "a message's row")),
         *cast("tuple[int, int, bytes]", tuple(rest)),
     )
+
+
+def key_from(columns: tuple[object, object]) -> tuple[bytes, int]:
+    """A row's GUID, and its fingerprint as it was when the row was written. Raises DamagedRowError."""
+    return _guid_from(columns[0]), fingerprint_from(columns[1])
+
+
+def _guid_from(column: object) -> bytes:
+    if not isinstance(column, bytes) or len(column) != ID_BYTES:
+        raise DamagedRowError("a message's row")
+    return column
 
 
 def fingerprint_from(column: object) -> int:

@@ -389,6 +389,40 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         assert await nodes["dc2"].texts(user="bob") == {1: "before", 2: "after"}
 
 
+@pytest.mark.parametrize("guid", [7, "x", b"short", None])
+@pytest.mark.parametrize("sid", ["dc1", "dc2"], ids=["there", "here"])
+async def test_a_row_with_a_garbled_guid_keeps_nothing_else_away(
+    tmp_path: Path, autojump_clock: MockClock, sid: str, guid: object
+) -> None:
+    """None: the GUID of another row."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        for user in ("ann", "bob"):
+            await one.save("before", user=user)
+            await one.save("too", user=user)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        for user in ("ann", "bob"):
+            await one.save("after", user=user)
+        await forget_log(one)
+        of = (await one.inbox("bob")).mailbox_id
+        query = "SELECT guid FROM by_uid WHERE mailbox = ? ORDER BY uid LIMIT 2"
+        (right,), (other,) = await one.store.read(lambda reader: reader.execute(query, (of,)).fetchall())
+        garble = "UPDATE by_uid SET guid = ? WHERE mailbox = ? AND uid = 1"
+        await nodes[sid].store.write(
+            lambda tx: tx.connection.execute(garble, (other if guid is None else guid, of)).rowcount
+        )
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        assert await two.texts(user="ann") == {1: "before", 2: "too", 3: "after"}
+        await nodes[sid].store.write(lambda tx: tx.connection.execute(garble, (right, of)).rowcount)
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert await two.texts(user="bob") == {1: "before", 2: "too", 3: "after"}
+
+
 DAMAGES = {
     "a row is gone": "DELETE FROM by_uid WHERE mailbox = ? AND uid = 2",
     "rows are others, and one of them changes": "UPDATE by_uid SET size_bytes = 7 WHERE mailbox = ? AND uid IN (2, 3)",
