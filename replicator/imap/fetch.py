@@ -1,14 +1,20 @@
-"""FETCH (RFC 3501 section 6.4.5)."""
+r"""FETCH (RFC 3501 section 6.4.5), a slice of the messages at a time.
+
+The texts of a slice are read, what has one is marked as seen, where that is asked for, and sent with `\Seen` in its
+flags. So nothing needs to be taken back, and a FETCH that is cut off has marked at most a slice that was not sent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
 
 import trio
 
+from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap import commands as c
@@ -24,15 +30,40 @@ from replicator.view import SEEN, Message
 RANGES_NAMED = 10  # of UIDs, in the one line of an answer
 MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other connections wait no longer
 
+# One change marks a slice; and a slice is what may be marked for a client that goes before it is sent.
+SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
+SLICE_BYTES = MIB  # of texts, and one more, in memory
+SLICE_S = 1.0  # what is here waits for one text that is far away, and not for many
+
+_Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
+"""With the names that answers give them."""
+
+_FLAGS = (b"FLAGS", Attribute.FLAGS)
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to say of each message. `seen` are UIDs that this FETCH marked as seen, which is then told."""
+    """What to say of each message."""
 
-    items: Sequence[tuple[bytes, FetchItem]]
+    items: _Items
     with_text: bool
     tells_flags: bool
-    seen: UidSet
+
+
+class _Found(NamedTuple):
+    """A message that was there. `text` is None where no item needs it."""
+
+    number: int
+    message: Message
+    text: bytes | None
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """`gone`: how many are expunged; `unreadable`: UIDs of those whose text is nowhere."""
+
+    gone: int = 0
+    unreadable: list[int] = field(default_factory=list)
 
 
 async def fetch(session: Session, command: c.Fetch) -> Completion:
@@ -41,30 +72,22 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     RFC 2180 section 4.1.2 for messages that were expunged elsewhere and not announced yet; a UID that is no message
     is no error (RFC 3501 section 6.4.8).
     """
-    selection = session.selection
-    runs = resolved(selection, command.numbers, by_uid=command.by_uid)
-    plan = _plan(command, await _mark_seen(session, command.items, runs))
-    gone, unreadable = 0, list[int]()
-    chunks: list[bytes] = []
-    for position, (number, uid) in enumerate(selection.numbering.pairs(runs)):
-        message = selection.view.messages.get(uid)
-        if message is None:
-            gone += 1
-            continue
-        try:
-            text = MessageText(await session.mail.read_content(message)) if plan.with_text else None
-        except ContentUnavailableError:
-            unreadable.append(uid)
-            continue
-        respond = partial(_response, plan, number, message, selection.printed_flags(message), text)
-        chunks += await session.services.parsing.run(text, respond) if text else respond()
-        if plan.with_text or position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
-            await session.write(chunks)
-            chunks.clear()
-            await trio.lowlevel.checkpoint()
-    await session.write(chunks)
-    await _unmark(session, UidSet.of(uid for uid in unreadable if uid in plan.seen))
-    return _completion(gone=0 if command.by_uid else gone, unreadable=UidSet.of(unreadable))
+    selection, plan = session.selection, _plan(command)
+    pairs = selection.numbering.pairs(resolved(selection, command.numbers, by_uid=command.by_uid))
+    marks = not selection.read_only and any(sets_seen(item) for item in command.items)
+    left_out = _LeftOut()
+    for first in pairs:
+        if plan.with_text:  # which may take long to come; and a client that has gone has seen nothing of it
+            await session.connection.flush()
+        some = await _read(session, chain((first,), pairs), left_out, with_text=plan.with_text)
+        seen = UidSet()
+        if marks:
+            try:
+                seen = await _mark_seen(session, [one.message.uid for one in some])
+            except MailError:  # a full disk or a lost link keeps nobody from reading, and is waited for once
+                marks = False
+        await _tell(session, plan, some, seen)
+    return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
 def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
@@ -76,7 +99,7 @@ def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> lis
     return runs
 
 
-def _plan(command: c.Fetch, seen: UidSet) -> _Plan:
+def _plan(command: c.Fetch) -> _Plan:
     items = list(dict.fromkeys(command.items))
     if command.by_uid and Attribute.UID not in items:  # RFC 3501 section 6.4.8
         items.insert(0, Attribute.UID)
@@ -84,41 +107,65 @@ def _plan(command: c.Fetch, seen: UidSet) -> _Plan:
         items=[(response_name(item).encode("ascii"), item) for item in items],
         with_text=any(needs_text(item) for item in items),
         tells_flags=Attribute.FLAGS in items,
-        seen=seen,
     )
 
 
-async def _mark_seen(session: Session, items: Sequence[FetchItem], runs: list[range]) -> UidSet:
-    r"""Set `\Seen` where the items ask for it: one change for the whole set. The UIDs on which it was new."""
+async def _read(
+    session: Session, pairs: Iterable[tuple[int, int]], left_out: _LeftOut, *, with_text: bool
+) -> list[_Found]:
+    """The next slice. `pairs`: sequence numbers and UIDs."""
+    messages = session.selection.view.messages
+    some = list[_Found]()
+    size_bytes, deadline = 0, trio.current_time() + SLICE_S
+    for number, uid in islice(pairs, SLICE_MESSAGES):
+        if (message := messages.get(uid)) is None:
+            left_out.gone += 1
+        elif not with_text:
+            some.append(_Found(number, message, None))
+        else:
+            try:
+                text = await session.mail.read_content(message)
+                some.append(_Found(number, message, text))
+                size_bytes += len(text)
+            except ContentUnavailableError:
+                left_out.unreadable.append(uid)
+            if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
+                break
+    return some
+
+
+async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
+    r"""Set `\Seen` by one change. The UIDs on which it was new. Raises MailError."""
     selection = session.selection
-    if selection.read_only or not any(sets_seen(item) for item in items):
-        return UidSet()
-    rows = selection.view.messages
-    named = (rows.get(uid) for _, uid in selection.numbering.pairs(runs))
-    unseen = UidSet.of(row.uid for row in named if row is not None and SEEN not in row.flags)
+    rows = (selection.view.messages.get(uid) for uid in uids)
+    unseen = UidSet.of(row.uid for row in rows if row is not None and SEEN not in row.flags)
     if unseen:
-        try:
-            await session.mail.store_flags(selection.view, unseen, added=frozenset({SEEN}))
-        except MailError:  # a full disk or a lost link keeps nobody from reading
-            return UidSet()
+        await session.mail.store_flags(selection.view, unseen, added=frozenset({SEEN}))
         selection.forget_changes(unseen)
     return unseen
 
 
-async def _unmark(session: Session, uids: UidSet) -> None:
-    r"""Take back `\Seen` from what could not be sent: nobody has seen it. The client is told as of any change."""
-    if uids:
-        with suppress(MailError):
-            await session.mail.store_flags(session.selection.view, uids, removed=frozenset({SEEN}))
+async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet) -> None:
+    """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
+    selection = session.selection
+    chunks: list[bytes] = []
+    for number, found, raw in some:
+        message = selection.view.messages.get(found.uid, found)  # with its flags as they are now
+        text = None if raw is None else MessageText(raw)
+        items = [*plan.items, _FLAGS] if message.uid in seen and not plan.tells_flags else plan.items
+        respond = partial(_response, items, number, message, selection.printed_flags(message), text)
+        chunks += await session.services.parsing.run(text, respond) if text else respond()
+        if text:
+            await session.write(chunks)
+            chunks.clear()
+            await trio.lowlevel.checkpoint()
+    await session.write(chunks)
+    await trio.lowlevel.checkpoint()
 
 
-def _response(plan: _Plan, number: int, message: Message, flags: Atom, text: MessageText | None) -> list[bytes]:
+def _response(items: _Items, number: int, message: Message, flags: Atom, text: MessageText | None) -> list[bytes]:
     """Looks at nothing that changes: may run in a thread."""
-    values = [
-        (name, flags if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in plan.items
-    ]
-    if message.uid in plan.seen and not plan.tells_flags:
-        values.append((b"FLAGS", flags))
+    values = [(name, flags if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
     return fetch_response(number, values)
 
 
