@@ -1,14 +1,15 @@
 """Texts of messages that came without entries, which bring them: fetched from neighbours, the newest first.
 
 Until one is here it is fetched when it is read. What was taken over is remembered on disk, so this goes on after a
-restart.
+restart. What was not to be had is asked for again now and then, and not whenever something else comes: a node may lack
+many texts that are lost, and its users copy all the time.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -26,16 +27,18 @@ from replicator.store.content import (
     lacking,
     lacking_count,
     lacking_in_vain,
+    still_lacking,
     write_text,
 )
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
-from resync.entry import Entry, MailAdd
+from resync.entry import Entry, MailAdd, Merge
 
 AT_ONCE = 16  # texts on their way
 SLICE = 256  # texts of one look
 PATIENCE_S = 5.0  # most texts of a merge are on their way with its branches' entries
-RETRY_S = 30.0  # after a look at which no text was to be had
+RETRY_S = 30.0  # from a look for all that is lacking to the next one, if not all was to be had
+NOTED = 100_000  # texts noted between two looks: some 20 MB. What is beyond waits for a look for all that is lacking
 FETCH_TIMEOUT_S = 300.0  # large ones over a slow line; and of several neighbours the first may take long to refuse
 
 
@@ -49,36 +52,46 @@ class Filler:
         self._environment = environment
         self._fetch = fetch
         self._wanted = trio.Event()
-        self._wanted.set()  # what was lacking when this node last ended
+        self._noted = set[tuple[int, bytes]]()  # what came without a text since the last look
+        self._all_at = -math.inf  # when all that is lacking is asked for; math.inf: nothing was lacking
         self.lacking = 0  # texts, as of the last look; one of several messages may count more than once
-        self._in_vain_again = -math.inf  # when messages are next read for what is in vain: not whenever one is copied
         store.listeners.append(self._note_commit)
 
     async def run(self) -> None:
         """Fetch what is lacking until cancelled."""
         while True:
-            await self._wanted.wait()
+            with trio.move_on_at(self._all_at):
+                await self._wanted.wait()
             self._wanted = trio.Event()
             await trio.sleep(PATIENCE_S)
-            is_filled = False
             with suppress(MailError, sqlite3.Error):
-                is_filled = await self._fill()
-            if not is_filled:
-                with trio.move_on_after(RETRY_S):
-                    await self._wanted.wait()
-                self._wanted.set()
+                await self._look()
 
-    async def _fill(self) -> bool:
-        """Fetch all that can be had; whether nothing is lacking now. Raises MailError or sqlite3.Error."""
+    async def _look(self) -> None:
+        """Fetch what can be had of all that is lacking, or before its time has come, of what was noted since."""
+        noted, self._noted = self._noted, set()
+        if trio.current_time() < self._all_at < math.inf:
+            await self._look_for_noted(sorted(noted, reverse=True))
+            return
+        self._all_at = trio.current_time() + RETRY_S  # if this fails
+        await self._look_for_all()
+        if not self.lacking:
+            self._all_at = math.inf
+            return
+        await self._forget_in_vain()  # reads all messages
+        self._all_at = trio.current_time() + RETRY_S
+
+    async def _look_for_noted(self, noted: list[tuple[int, bytes]]) -> None:
+        for start in range(0, len(noted), SLICE):
+            some = noted[start : start + SLICE]
+            await self._forget(await self._fetched(await self._store.read(partial(still_lacking, noted=some))))
+
+    async def _look_for_all(self) -> None:
         self.lacking = await self._store.read(lacking_count)
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             await self._forget(await self._fetched(some))
-        if self.lacking and trio.current_time() >= self._in_vain_again:
-            await self._forget_in_vain()
-            self._in_vain_again = trio.current_time() + RETRY_S
-        return not self.lacking
 
     async def _forget_in_vain(self) -> None:
         """What no message has is doubted, looked for once more, and forgotten; see `doubt_lacking`."""
@@ -90,7 +103,8 @@ class Filler:
         await self._forget(doubted)
 
     async def _forget(self, found: list[tuple[int, bytes]]) -> None:
-        await self._store.write(lambda tx: forget_lacking(tx.connection, found))
+        if found:
+            await self._store.write(lambda tx: forget_lacking(tx.connection, found))
         self.lacking = await self._store.read(lacking_count)
 
     async def _fetched(self, some: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
@@ -120,7 +134,10 @@ class Filler:
         return True
 
     def _note_commit(self, commit: Commit) -> None:
-        if any(entry.is_merge or _copies(entry) for entry in commit.applied):
+        for entry in commit.applied:
+            if len(self._noted) < NOTED:
+                self._noted.update(_without_texts(entry))
+        if self._noted:
             self._wanted.set()
 
 
@@ -130,6 +147,10 @@ def _keep(tx: Transaction, item: tuple[int, bytes], stored: StoredText) -> None:
     forget_lacking(tx.connection, [item])
 
 
-def _copies(entry: Entry) -> bool:
-    """Whether messages come without texts, which are to be here already."""
-    return any(isinstance(change, MailAdd) and change.copied for change in entry.changes)
+def _without_texts(entry: Entry) -> Iterator[tuple[int, bytes]]:
+    """Dates and hashes of messages that come without texts, which are to be here already."""
+    for change in entry.changes:
+        if isinstance(change, Merge):
+            yield from ((row.received_ms, row.content_hash) for row in change.rows)
+        elif isinstance(change, MailAdd) and change.copied:
+            yield change.received_ms, change.content_hash

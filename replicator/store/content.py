@@ -70,6 +70,12 @@ def lacking(connection: sqlite3.Connection, before: tuple[int, bytes] | None, co
     return connection.execute(query, (*values, count)).fetchall()
 
 
+def still_lacking(connection: sqlite3.Connection, noted: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Those of these texts that are to be fetched, in their order."""
+    query = "SELECT 1 FROM lacking WHERE received_ms = ? AND hash = ?"
+    return [item for item in noted if connection.execute(query, item).fetchone() is not None]
+
+
 def lacking_count(connection: sqlite3.Connection) -> int:
     """How many texts are to be fetched; one of several messages may count more than once."""
     count: int = connection.execute("SELECT COUNT(*) FROM lacking").fetchone()[0]

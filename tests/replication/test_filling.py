@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,12 +14,13 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.replication import filling
 from replicator.replication.filling import Filler
-from replicator.store.apply import receive
-from replicator.store.content import StoredText, lacking_count, lacking_in_vain, read_text
+from replicator.store.apply import apply, receive
+from replicator.store.content import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
-from resync.entry import Change, Entry, MailAdd, MailDel
+from resync.entry import Change, Entry, MailAdd, MailDel, Merge
+from resync.row import Row
 from tests.replication.cluster import virtual_environment
 from tests.store.harness import INBOX, WORK, guid, open_store
 
@@ -29,24 +31,42 @@ LOOK_S = filling.PATIENCE_S + filling.RETRY_S
 
 
 class Neighbours:
-    """Those that are asked for texts. `texts`: what they have; `delay_s`: what they take to answer."""
+    """Those that are asked for texts. `texts`: what they have; `delay_s`: what they take to answer; `asked`: hashes."""
 
     def __init__(self) -> None:
         self.texts: dict[bytes, bytes] = {}
         self.delay_s = 0.0
+        self.asked: list[bytes] = []
 
     async def fetch(self, content_hash: bytes) -> bytes | None:
+        self.asked.append(content_hash)
         await trio.sleep(self.delay_s)
         return self.texts.get(content_hash)
 
     def have_it(self) -> None:
-        self.texts[TEXT.content_hash] = TEXT.text
+        self.have(TEXT)
+
+    def have(self, stored: StoredText) -> None:
+        self.texts[stored.content_hash] = stored.text
 
 
 def copied(origin: str, key: MailboxKey, stored: StoredText = TEXT) -> Entry:
     """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
     add = MailAdd(1, guid(1), 1_000, (), len(stored.text), stored.content_hash, copied=True)
     return entry(Dot(origin, 1), key, add)
+
+
+def taken_over(origin: str, key: MailboxKey, stored: StoredText) -> Callable[[Transaction], None]:
+    """The same, as it is taken over from another node without its entries."""
+    dot = Dot(origin, 1)
+    row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, len(stored.text), stored.content_hash)
+    step = entry(dot, key, Merge(2, 0, (dot,), (row,), ()))
+    return lambda tx: apply(tx, step, in_log=False)
+
+
+def key(number: int) -> MailboxKey:
+    """One of many mailboxes."""
+    return WORK._replace(mailbox_id=number.to_bytes(16))
 
 
 def entry(dot: Dot, key: MailboxKey, change: Change) -> Entry:
@@ -154,11 +174,109 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
     monkeypatch.setattr(filling, "lacking_in_vain", counted)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
         for number in range(1, 101):
-            key = WORK._replace(mailbox_id=number.to_bytes(16))
-            await store.write(arriving(copied(f"other{number}.a", key)))
+            await store.write(arriving(copied(f"other{number}.a", key(number))))
             await trio.sleep(filling.PATIENCE_S)
         assert filler.lacking == 1
     assert reads < 100 * filling.PATIENCE_S / filling.RETRY_S + 1
+
+
+async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """But now and then; and what comes meanwhile is asked for at once, by copies and what is taken over, once."""
+    lost = [StoredText.of(b"lost %d" % number) for number in range(20)]
+    new = [StoredText.of(b"new %d" % number) for number in range(60)]
+    neighbours = Neighbours()
+    for stored in new:
+        neighbours.have(stored)
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+        await store.write(arriving(*(copied(f"lost{n}.a", key(n), one) for n, one in enumerate(lost))))
+        await trio.sleep(2 * LOOK_S)
+        assert filler.lacking == len(lost)
+        began = trio.current_time()
+        neighbours.asked.clear()
+        for number, stored in enumerate(new):
+            origin, mailbox = f"new{number}.a", key(100 + number)
+            come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
+            await store.write(come)
+            await trio.sleep(filling.PATIENCE_S + 1)
+            assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.text
+        took_s = trio.current_time() - began
+        for stored in new:
+            assert neighbours.asked.count(stored.content_hash) == 1
+        for stored in lost:
+            asked = neighbours.asked.count(stored.content_hash)
+            assert took_s // LOOK_S - 1 <= asked <= took_s // filling.RETRY_S + 1
+
+
+async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    neighbours = Neighbours()
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert len(neighbours.asked) == 1
+        neighbours.have_it()
+        await store.write(arriving(copied("dc2.a", WORK)))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert await has_text(store)
+
+
+async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for = list[bytes]()
+
+    def noticed(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+        looked_for.append(content_hash)
+        return is_here(connection, content_hash)
+
+    monkeypatch.setattr(filling, "is_here", noticed)
+    here = StoredText.of(b"here")
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
+        await store.write(lambda tx: write_text(tx.connection, here))
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert looked_for == [TEXT.content_hash]
+        await store.write(arriving(copied("dc2.a", WORK, here)))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert looked_for == [TEXT.content_hash]
+
+
+async def test_where_nothing_is_lacking_nothing_is_looked_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def counted(connection: sqlite3.Connection) -> int:
+        nonlocal looks
+        looks += 1
+        return lacking_count(connection)
+
+    monkeypatch.setattr(filling, "lacking_count", counted)
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
+        await trio.sleep(10 * LOOK_S)
+        assert looks == 1
+
+
+async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling, "NOTED", 1)
+    new = [StoredText.of(b"new %d" % number) for number in range(3)]
+    neighbours = Neighbours()
+    for stored in new:
+        neighbours.have(stored)
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+        await store.write(arriving(copied("dc1.a", INBOX)))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert filler.lacking == 1
+        await store.write(arriving(*(copied(f"new{n}.a", key(n), stored) for n, stored in enumerate(new))))
+        await trio.sleep(filling.PATIENCE_S + 1)
+        assert len(neighbours.asked) == 2
+        await trio.sleep(LOOK_S)
+        assert await store.read(lacking_count) == filler.lacking == 1
 
 
 async def test_a_text_that_came_is_counted_while_others_are_waited_for(
