@@ -73,6 +73,9 @@ def _print(status: CheckStatus) -> None:
         echo_end(status)
     elif status.unrepaired and not status.repair:
         click.echo("`replicator check --repair` mends what the log and other nodes know better", err=True)
+    elif status.unrepaired and status.task == "check":
+        what = "`replicator resync USER MAILBOX` restores rows from a node that shows them"
+        click.echo(f"{what}; where that does not help, `replicator rebuild --from-peers` does", err=True)
 
 
 def _amount(status: CheckStatus) -> str:

@@ -53,8 +53,10 @@ def resync(
     """Compare USER's MAILBOX at a node with other nodes, and make equal what differs.
 
     The user's folder tree is compared as well. Nodes do so by themselves; this tells what differed and what was done,
-    and does it now. Damage is told and left alone. An interrupt ends it. Exit code 0 if all nodes were compared and
-    nothing differs in the end, 1 otherwise.
+    and does it now. Rows that were damaged here are restored from a node that shows them; other damage is told and left
+    alone. Of --all, digests are compared, and rows where these differ; whether all rows are what their digest says,
+    `replicator check` tells. An interrupt ends it. Exit code 0 if all nodes were compared and nothing differs in the
+    end, 1 otherwise.
     """
     if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
         raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")
@@ -77,8 +79,11 @@ def _print(status: ResyncStatus) -> None:
         click.echo(f"{status.left_out} more, which are not listed")
     if status.peers and (status.state != "failed" or status.differences):
         some = f"{status.done} mailboxes and trees, {status.rows} rows"
-        amount = "All mailboxes and trees" if status.user is None else some
-        click.echo(f"{amount} compared with {', '.join(status.peers)}: {_amounts(status)}")
+        if status.state == "cancelled":
+            some = f"{status.done} of {status.total} mailboxes and trees"
+        elif status.user is None:
+            some = "The digests of all mailboxes and trees"
+        click.echo(f"{some} compared with {', '.join(status.peers)}: {_amounts(status)}")
     if status.state != "done":
         echo_end(status)
 

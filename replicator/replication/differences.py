@@ -17,6 +17,7 @@ import trio
 from protocol.values import Dot
 from replicator.replication import syncing
 from replicator.replication.mastership import Mastership
+from replicator.replication.reconciling import can_restore
 from replicator.replication.snapshots import Shown, items_of, shown
 from replicator.replication.syncing import Learned
 from replicator.store import chain as chains
@@ -29,6 +30,7 @@ from resync.bulk import Item
 from resync.differing import Kind, Side
 from resync.entry import FolderState
 
+LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
 LOOKS = 5  # at a mailbox that goes on meanwhile
 LOOK_AGAIN_S = 0.2  # what is on its way then arrives, mostly
 
@@ -43,6 +45,7 @@ class Look:
     by_row: Mapping[bytes, frozenset[Kind]] = field(default_factory=dict)
     by_kind: Counter[Kind] = field(default_factory=Counter)
     damage: str | None = None  # what is wrong, and what to do; the nodes must not be joined
+    can_restore: bool = False  # the damage is here, and the other node shows what was here
     folders: tuple[FolderState, ...] = ()  # of a tree: those that the other node has otherwise
 
     @property
@@ -100,12 +103,14 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
     by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
     damage = None
     if not learned.ours.adds_up:
-        damage = "what this node shows is not what it counts; run `replicator check --repair` here"
+        damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
         by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
     elif by_kind[Kind.DAMAGE]:
-        damage = f"both have seen the same, and show other things; run `replicator check --repair` here and at {sid}"
+        what = "both have seen the same, and show other things"
+        damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
     folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
-    return Look(ours, theirs, len(learned.ours.fingerprints) + len(learned.items), by_row, by_kind, damage, folders)
+    compared = len(learned.ours.fingerprints) + len(learned.items)
+    return Look(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), folders)
 
 
 def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:

@@ -22,6 +22,7 @@ from replicator.replication.comparison import ask
 from replicator.replication.joining import Joiner, chain_of, learned_step, name_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.syncing import Learned
 from replicator.replication.turns import in_turns
 from replicator.store.adopting import Adoption, DamageError, adopt
 from replicator.store.chain import Chain
@@ -129,22 +130,40 @@ class Reconciler:
         await ask(self._mastership.toward(master), master, key, mine)
         return Outcome.NOT_OURS
 
+    async def restore(self, key: MailboxKey, sid: str) -> Outcome:
+        """Take over rows that were damaged here from a node that shows what this one's head counts (see `can_restore`).
+
+        Raises as `reconcile`.
+        """
+        async with self._joiner.alone(key):
+            learned = await syncing.learn(self._store, self._mastership, sid, key, anew=True)
+            if learned is None or not can_restore(learned):
+                return Outcome.DAMAGED
+            return await self._take_over(learned, sid) or Outcome.DAMAGED
+
     async def _adopt(self, key: MailboxKey, sid: str, *, anew: bool = False) -> Outcome | None:
         """Where that does not come out, rows may have been damaged, which only hashing all of them tells."""
         learned = await syncing.learn(self._store, self._mastership, sid, key, anew=anew)
         if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
             return None
-        ours = learned.ours
+        outcome = await self._take_over(learned, sid)
+        return await self._adopt(key, sid, anew=True) if outcome is Outcome.DAMAGED and not anew else outcome
+
+    async def _take_over(self, learned: Learned, sid: str) -> Outcome | None:
+        key, ours = learned.key, learned.ours
         adoption = Adoption(key, ours.chain.head, learned.theirs, learned_step(learned), is_damaged=not ours.adds_up)
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
         except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
-            if not anew:
-                return await self._adopt(key, sid, anew=True)
             log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
                         await name_of(self._store, key), sid, error)  # fmt: skip
             return Outcome.DAMAGED
         return Outcome.ADOPTED if adopted else None
+
+
+def can_restore(learned: Learned) -> bool:
+    """Whether our rows were damaged, and the other node shows what they were: its digest is what our head counts."""
+    return not learned.ours.adds_up and learned.theirs.digest() == learned.ours.chain.digest()
 
 
 def _is_behind(ours: Chain, theirs: Chain) -> bool:

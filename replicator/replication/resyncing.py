@@ -19,7 +19,7 @@ from protocol.values import covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication import differences, syncing
 from replicator.replication.comparison import ask
-from replicator.replication.differences import Look
+from replicator.replication.differences import LAST_RESORT, Look
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
 from replicator.replication.reconciling import Outcome, Reconciler
@@ -157,15 +157,18 @@ class Resync:
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
         """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
-        if look.damage or self.status.dry_run:
+        if self.status.dry_run or (look.damage and not look.can_restore):
             return None, look.damage
+        if look.can_restore:
+            is_restored = await self._reconciler.restore(key, sid) is Outcome.ADOPTED
+            return ("restored here", None) if is_restored else (None, look.damage)
         with trio.move_on_after(MEND_TIMEOUT_S):
             outcome = await self._reconciler.reconcile(key, sid)
             match outcome:
                 case Outcome.APART:
                     return None, "its branches cannot be joined; the log of its master says why"
                 case Outcome.DAMAGED:
-                    return None, f"it is damaged; run `replicator check --repair` here and at {sid}"
+                    return None, f"it is damaged; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
             done = _DONE.get(outcome) or f"merged by {self._mastership.known_master(key) or 'its master'}"
             if outcome in {Outcome.SAME, Outcome.ADOPTED} or await self._is_shown(key, sid, look):
                 return done, None

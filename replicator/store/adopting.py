@@ -11,15 +11,11 @@ from dataclasses import dataclass
 
 from protocol.values import Dot, covers
 from replicator.errors import HistoryError
-from replicator.store import history, reading
+from replicator.store import counting, history
 from replicator.store.apply import apply, apply_waiting
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
-from replicator.view import SEEN
-from resync import bulk
-from resync import row as rows
-from resync.bulk import Item
 from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
 
 
@@ -71,7 +67,8 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     apply(tx, entry, in_log=False)
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
     if shown.digest() != adoption.theirs.digest():
-        _count_anew(tx, shown)  # rows were damaged here, which what differs has mended
+        counted = counting.count(tx.connection, shown)  # rows were damaged here, which what differs has mended
+        shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
     if shown.digest() != adoption.theirs.digest():
         raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
     if adoption.is_damaged:
@@ -99,21 +96,6 @@ def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:
             " AND NOT EXISTS (SELECT 1 FROM by_uid WHERE by_uid.mailbox = ?2 AND by_uid.uid = by_guid.uid)",
             ((row.guid, adoption.key.mailbox_id) for row in adoption.change.rows),
         )
-
-
-def _count_anew(tx: Transaction, chain: Chain) -> None:
-    """From the rows, what is else counted as they come and go."""
-    if chain.uidvalidity == 0:
-        folders, subscriptions = reading.tree_rows(tx.connection, chain.user)
-        items: list[Item] = [*folders, *subscriptions]
-        chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
-        return
-    chain.messages = chain.unseen = chain.size_bytes = chain.fingerprint = 0
-    for row in reading.mailbox_rows(tx.connection, chain.id):
-        chain.messages += 1
-        chain.unseen += SEEN not in row.visible_flags()
-        chain.size_bytes += row.size_bytes
-        chain.fingerprint = rows.add(chain.fingerprint, row.fingerprint())
 
 
 def _times(change: Merge | TreeMerge) -> list[int]:

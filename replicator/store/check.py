@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from replicator.store import chain as chains
+from replicator.store import counting
 from replicator.store.chain import Chain
+from replicator.store.counting import Counted
 from replicator.store.past import Base, Past
 from replicator.store.proof import UnprovenError, proven_past
 from replicator.store.rows import ROW_COLUMNS, DamagedRowError, columns_of, row_from
-from replicator.view import SEEN
-from resync import row as rows
 from resync.entry import FolderState, SubscriptionState
 from resync.row import Row
 from resync.state import ContradictionError, MailboxState
@@ -120,6 +120,8 @@ class Comparison:
             self.past = proven_past(self.connection, self.chain_id, None if self.doubted else shown, self.base)
         except UnprovenError:
             self.unproven = True
+            if shown is not None:
+                yield from self._recount(shown)
             return
         except ContradictionError as error:
             self._found("log", f"what the mailbox should be does not follow from the log: {error}", shown)
@@ -136,10 +138,22 @@ class Comparison:
             yield from self._compare_mailbox(self.past.state, self.chain)
         self._compare_chain(shown, self.chain)
 
+    def _recount(self, shown: Chain) -> Iterator[int]:
+        """Whether the rows are those that the head counts, which is all that can be known without the log."""
+        found = None
+        with suppress(DamagedRowError):
+            for size, counted in counting.counting(self.connection, shown, SLICE_ROWS):
+                yield size
+                found = counted
+        if found != counting.said(shown):
+            kind, what = ("by_uid", "messages") if shown.uidvalidity else ("folder", "folders or subscriptions")
+            how = "`replicator resync` of this mailbox restores them from a node that shows them"
+            self._found(kind, f"{what} are not those that there should be, and the log does not tell; {how}", shown)
+
     # ---- mailboxes
 
     def _compare_mailbox(self, state: MailboxState, chain: Chain) -> Iterator[int]:
-        uids, at = sorted(state.rows), 0
+        uids, at, counted = sorted(state.rows), 0, Counted()
         cursor = self.connection.execute(
             f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid",
             (self.chain_id,),
@@ -149,10 +163,11 @@ class Comparison:
             last = present[-1][0] if len(present) == SLICE_ROWS else None
             until = bisect_right(uids, last) if isinstance(last, int) else len(uids)
             self._compare_rows(state, uids[at:until], present)
-            _count(chain, (state.rows[uid] for uid in uids[at:until]))
+            counted = counted.plus(state.rows[uid] for uid in uids[at:until])
             at = until
             yield len(present)
             if len(present) < SLICE_ROWS:
+                chain.messages, chain.unseen, chain.size_bytes, chain.fingerprint = counted
                 return
 
     def _compare_rows(self, state: MailboxState, uids: Sequence[int], present: Iterable[Columns]) -> None:
@@ -267,17 +282,6 @@ def _means(columns: Columns, row: Row) -> bool:
         return row_from(columns) == row
     except DamagedRowError:
         return False
-
-
-def _count(chain: Chain, counted: Iterable[Row]) -> None:
-    fingerprints = []
-    for row in counted:
-        _, _, is_seen = row.flags.get(SEEN, (0, "", False))
-        chain.messages += 1
-        chain.unseen += not is_seen
-        chain.size_bytes += row.size_bytes
-        fingerprints.append(row.fingerprint())
-    chain.fingerprint = rows.add(chain.fingerprint, *fingerprints)
 
 
 def _folder_columns(folder: FolderState) -> Columns:

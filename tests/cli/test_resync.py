@@ -71,7 +71,7 @@ def test_nothing_differs(pair: ServedPair, invoke: Invoke) -> None:
     assert one.stdout.startswith("2 mailboxes and trees, ")
     assert one.stdout.endswith(" rows compared with dc2: nothing differs\n")
     everything = invoke("resync", "--all", "--url", pair.url, "--rate", 100_000)
-    assert everything.stdout == "All mailboxes and trees compared with dc2: nothing differs\n"
+    assert everything.stdout == "The digests of all mailboxes and trees compared with dc2: nothing differs\n"
 
 
 def test_what_differs_is_told_and_then_made_equal(apart: ServedPair, invoke: Invoke) -> None:

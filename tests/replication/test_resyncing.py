@@ -1,7 +1,8 @@
-"""Resync on demand: what it tells is what differs, what it does makes it equal, and damage is left alone."""
+"""Resync on demand: what it tells is what differs; what it does makes it equal, but for damage of unknown extent."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from replicator.replication.differences import LOOK_AGAIN_S
 from replicator.replication.jobs import tasks_of
 from replicator.replication.resyncing import SHOW_TIMEOUT_S
 from replicator.replication.tasks import Tasks
+from replicator.store import reading
 from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.test_state_transfer import forget_log
 
 INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
 
@@ -226,19 +229,72 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("statement", DAMAGES.values(), ids=DAMAGES.keys())
-@pytest.mark.parametrize("sid", ["dc1", "dc2"], ids=["here", "there"])
-async def test_damage_is_told_and_left_alone(
-    tmp_path: Path, autojump_clock: MockClock, statement: str, sid: str
+RESTORABLE = {
+    "a row is gone": DAMAGES["a row is gone"],
+    "flags are others": DAMAGES["flags are others"],
+    "all rows are gone": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
+    "sizes are others": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
+}
+
+
+DAMAGED = [*(("dc1", name) for name in DAMAGES if name not in RESTORABLE), *(("dc2", name) for name in DAMAGES)]
+
+
+@pytest.mark.parametrize("statement", RESTORABLE.values(), ids=RESTORABLE.keys())
+@pytest.mark.parametrize("is_log_gone", [False, True])
+async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_them(
+    tmp_path: Path, autojump_clock: MockClock, statement: str, *, is_log_gone: bool
 ) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await one.flag(2)
+        await nodes.converged()
+        folder, shown = await one.inbox(), await one.texts()
+        rows = await one.store.read(partial(reading.rows, mailbox_id=folder.mailbox_id))
+        if is_log_gone:
+            for node in nodes.all():
+                await forget_log(node)
+        one.damage(statement)
+        if is_log_gone:
+            checked = await check(one)
+            assert (checked.unproven, checked.damage.get("by_uid"), checked.unrepaired) == (2, 1, 1)
+        looked = await run(one, ResyncOptions(USER, "INBOX", dry_run=True))
+        assert [different.done for different in looked.differences] == [None]
+        status = await run(one, ResyncOptions(USER, "INBOX"))
+        assert [(different.folder, different.done) for different in status.differences] == [("INBOX", "restored here")]
+        assert await one.texts() == shown
+        assert await one.store.read(partial(reading.rows, mailbox_id=folder.mailbox_id)) == rows
+        assert (await run(one, ResyncOptions(USER, "INBOX"))).differences == []
+        assert (await check(one)).damage == {}
+        await one.save("later")
+        await nodes.converged()
+
+
+async def check(node: Node) -> CheckStatus:
+    async with tasks_at(node) as tasks:
+        tasks.start(CheckOptions(repair=True))
+        await tasks.wait("check")
+        status = tasks.status("check")
+    assert isinstance(status, CheckStatus)
+    assert (status.state, status.error) == ("done", None)
+    return status
+
+
+@pytest.mark.parametrize(("sid", "name"), DAMAGED)
+async def test_other_damage_is_told_and_left_alone(
+    tmp_path: Path, autojump_clock: MockClock, sid: str, name: str
+) -> None:
+    """By dc1 with dc2."""
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for number in range(3):
             await nodes["dc1"].save(f"text {number}")
         await nodes["dc1"].flag(2)
         await nodes.converged()
-        nodes[sid].damage(statement)
+        nodes[sid].damage(DAMAGES[name])
         before = [await node.digests() for node in nodes.all()]
-        is_unreadable_there = "x'c1'" in statement and sid == "dc2"  # it can only say so
+        is_unreadable_there = name == "a row cannot be read" and sid == "dc2"  # it can only say so
         for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):
             status = await run(nodes["dc1"], options)
             assert [(one.folder, one.differed, one.done) for one in status.differences] == [
@@ -246,12 +302,7 @@ async def test_damage_is_told_and_left_alone(
             ]
             assert "run `replicator check" in str(status.differences[0].why_not)
         assert [await node.digests() for node in nodes.all()] == before
-        async with tasks_at(nodes[sid]) as tasks:
-            tasks.start(CheckOptions(repair=True))
-            await tasks.wait("check")
-            checked = tasks.status("check")
-            assert isinstance(checked, CheckStatus)
-            assert (checked.state, checked.error, checked.unrepaired) == ("done", None, 0)
+        assert (await check(nodes[sid])).unrepaired == 0
         assert (await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))).differences == []
 
 
