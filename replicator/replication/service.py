@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from protocol.values import Dot, UidSet
 from replicator.environment import Environment
 from replicator.errors import (
     ContentUnavailableError,
+    DiskFullError,
     FolderExistsError,
     FolderNotFoundError,
     InvalidNameError,
@@ -48,6 +50,7 @@ from replicator.replication.resolving import Added, Resolver
 from replicator.store import chain as chains
 from replicator.store import reading, recent
 from replicator.store.content import StoredText, read_text, replace_text
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.reading import FolderRecord, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -137,7 +140,7 @@ class ClusterMail:
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
         chain, unclaimed = await self._store.read(
-            lambda reader: (chains.load(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
+            lambda reader: (chains.load_known(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
         )
         if chain is None:
             return FolderStatus(folder, 0, 0, 1, 0, 0, 0)
@@ -289,7 +292,8 @@ class ClusterMail:
         stored = await self._prepare(text)
         if stored.content_hash != content_hash:
             raise ContentUnavailableError("the text of this message is damaged at every node that can be reached")
-        await self._store.write(lambda tx: replace_text(tx.connection, stored))
+        with suppress(DiskFullError, DatabaseDamagedError):  # it can be read all the same
+            await self._store.write(lambda tx: replace_text(tx.connection, stored))
         return text
 
     # ---- helpers

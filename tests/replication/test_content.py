@@ -88,6 +88,21 @@ def wrong_at_first() -> Callable[[object, bytes], bytes]:
     return lambda _reader, _hash: answers.pop()
 
 
+async def test_a_text_is_read_although_there_is_no_room_to_keep_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    text = "".join(map(str, range(20_000)))
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save(text)
+        await nodes.converged()
+        await damage(nodes["dc3"], lose)
+        connection = nodes["dc3"].store._connection
+        connection.execute("VACUUM")
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        assert await nodes["dc3"].texts() == {1: text}
+        connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        assert await nodes["dc3"].texts() == {1: text}
+
+
 async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

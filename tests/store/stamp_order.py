@@ -38,7 +38,7 @@ class Shown:
                     self.uidnext = change.uid + 1
                 case MailDel(uids):
                     for uid in uids:
-                        del self.rows[uid]
+                        self.rows.pop(uid, None)
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
                     self.flag(entry, uids, flags, value=isinstance(change, FlagAdd))
                 case Merge():
@@ -51,7 +51,7 @@ class Shown:
         self.context[entry.dot.origin] = entry.dot.seq
 
     def flag(self, entry: Entry, uids: UidSet, flags: Iterable[str], *, value: bool) -> None:
-        for uid in uids:
+        for uid in filter(self.rows.__contains__, uids):
             states = {**self.rows[uid].flags, **dict.fromkeys(flags, (*entry.stamp, value))}
             self.rows[uid] = self.rows[uid]._replace(flags=states, modseq=entry.modseq)
 
