@@ -44,20 +44,27 @@ class Holes:
         return any(self._store.collected.get(dot.origin, 0) < hole.first <= dot.seq for hole in known)
 
     async def look(self, context: Context) -> bool:
-        """Whether any were found among the entries that a node with this context lacks. Raises sqlite3.Error."""
-        found = False
+        """Look for holes among the entries that a node with this context lacks, the first of each origin.
+
+        Whether one comes before all else that the node lacks of an origin. Raises sqlite3.Error.
+        """
+        held = False
         for origin, end in list(self._store.context.items()):
             at = context.get(origin, 0)
-            while at < end and not self.hold_back(Dot(origin, at + 1), at):
-                hole, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
-                if hole is not None:
-                    found |= hole not in self._known
-                    self._note(hole)
-                    break
-        return found
+            if at < end and not self.hold_back(Dot(origin, at + 1), at):
+                await self._look_in(origin, at, end)
+            held |= at < end and self.hold_back(Dot(origin, at + 1), at)
+        return held
 
-    def _note(self, hole: Hole) -> None:
-        if hole not in self._known:
+    async def _look_in(self, origin: str, at: int, end: int) -> None:
+        hole: Hole | None = None
+        while at < end and (hole is None or hole.last == at):
+            part, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
+            if hole is None:
+                hole = part
+            elif part is not None and part.first == hole.last + 1:
+                hole = hole._replace(last=part.last)
+        if hole is not None and hole not in self._known:
             self._known.add(hole)
             self._found_in.send_nowait(hole)
 
@@ -86,8 +93,6 @@ class Holes:
 
     async def _try_to_close(self, hole: Hole) -> str | None:
         """Why the log cannot begin after the hole; None: it does, or it is none any more."""
-        if self._store.settled().get(hole.origin, 0) < hole.last:
-            return "entries of that origin wait for what is not here, or stand on another branch than this node"
         try:
             return await self._store.write(partial(begin_after_hole, hole=hole))
         except (MailError, sqlite3.Error) as error:

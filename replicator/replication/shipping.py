@@ -139,10 +139,10 @@ class Shipper:
     async def _look_for_holes(self) -> None:
         """The cursor begins anew without what is behind them; if there are none, not at once."""
         try:
-            found = await self._holes.look(self._not_owed())
+            held = await self._holes.look(self._not_owed())
         except DatabaseDamagedError:
-            found = False
-        if not found:
+            held = False
+        if not held:
             await trio.sleep(DAMAGED_RETRY_S)
         self._changed.set()
 

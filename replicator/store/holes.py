@@ -7,14 +7,24 @@ be sent them, nor what came after them of their origin; so the log is made to be
 from __future__ import annotations
 
 import sqlite3
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from protocol.values import Dot
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError, is_damage
 from replicator.store.transaction import Logged, Transaction
 
+T = TypeVar("T")
+
 SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read, each entry by itself
+
+# The chains of entries that waited and are lost, and which entries of an origin came last before and first after them.
+_LOST_WAITING = (
+    "SELECT w.chain, (SELECT MAX(seq) FROM log WHERE origin = ?1 AND position < w.position),"
+    " (SELECT MIN(seq) FROM log WHERE origin = ?1 AND position > w.position)"
+    " FROM waiting w WHERE NOT EXISTS (SELECT 1 FROM log l WHERE l.position = w.position)"
+)
 
 
 class Hole(NamedTuple):
@@ -26,18 +36,18 @@ class Hole(NamedTuple):
 
 
 def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[Hole | None, int]:
-    """The first hole after an entry, within a slice, and up to where was looked."""
+    """The first hole after an entry, as far as it lies within a slice, and up to where was looked."""
     row = connection.execute("SELECT seq, collected FROM origin WHERE name = ?", (origin,)).fetchone()
     end, collected = row or (0, 0)
     begin = max(after, collected)
     until = max(begin, min(end, begin + SLICE_ENTRIES))
-    for seq in range(begin + 1, until + 1):
-        if not _is_there(connection, Dot(origin, seq)):
-            last = seq
-            while last < end and not _is_there(connection, Dot(origin, last + 1)):
-                last += 1
-            return Hole(origin, seq, last), last
-    return None, until if until < end else max(after, end)
+    first = next((seq for seq in range(begin + 1, until + 1) if not _is_there(connection, Dot(origin, seq))), None)
+    if first is None:
+        return None, until
+    last = first
+    while last < until and not _is_there(connection, Dot(origin, last + 1)):
+        last += 1
+    return Hole(origin, first, last), last
 
 
 def begin_after_hole(tx: Transaction, hole: Hole) -> str | None:
@@ -50,16 +60,33 @@ def begin_after_hole(tx: Transaction, hole: Hole) -> str | None:
         return None
     if reading.log_settled(tx.connection).get(hole.origin, 0) < hole.last:
         return "entries of that origin wait for what is not here, or stand on another branch than this node"
-    if tx.connection.execute(
-        "SELECT 1 FROM waiting w WHERE NOT EXISTS (SELECT 1 FROM log l WHERE l.position = w.position)"
-    ).fetchone():
-        return "what was lost may have waited, and so is not shown here"
+    if _may_have_waited(tx, hole):
+        return (
+            "what was lost may have stood on another branch, and so is not shown here; `replicator resync` brings it"
+            " from a node that shows it"
+        )
     before: int = tx.connection.execute(
         "SELECT COUNT(*) FROM log WHERE origin = ? AND seq > ? AND seq < ?",
         (hole.origin, origin.collected, hole.first),
     ).fetchone()[0]
     tx.lose_entries(hole.origin, hole.last, origin.lost + hole.last - origin.collected - before)
     return None
+
+
+def _may_have_waited(tx: Transaction, hole: Hole) -> bool:
+    """Whether the origin may have an entry among those lost, up to the end of the hole, that is not shown here still.
+
+    Of what waited and is lost there is left which chain it is of, and its position: it came between those entries of
+    the origin that the log has before and after that, or is of another origin.
+    """
+    origin = tx.memory.origins[hole.origin]
+    for chain_id, before, after in tx.connection.execute(_LOST_WAITING, (hole.origin,)).fetchall():
+        first = max(before or 0, origin.collected) + 1
+        last = min((after or origin.seq + 1) - 1, hole.last)
+        chain = tx.chain(chain_id)
+        if first <= last and not (chain and chain.has_seen(Dot(hole.origin, last))):
+            return True
+    return False
 
 
 def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tuple[list[Logged], int]:
@@ -75,20 +102,25 @@ def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tu
     return found, at
 
 
-def _is_there(connection: sqlite3.Connection, dot: Dot) -> bool:
-    try:
-        row = connection.execute("SELECT position FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
-    except sqlite3.Error as error:
-        if is_damage(error):
-            return False
-        raise
-    return row is not None and _logged(connection, row[0]) is not None
-
-
 def _logged(connection: sqlite3.Connection, position: int) -> Logged | None:
-    """The entry at a position, if there is one and it can be read."""
+    """The entry at a position, if there is one and it can be read; without texts, if they cannot be."""
+    whole = _unless_damaged(lambda: reading.log_after(connection, position - 1, position, 1, 0))
+    if whole is not None:
+        return next(iter(whole), None)
+    query = "SELECT origin, seq FROM log WHERE position = ?"
+    row = _unless_damaged(lambda: connection.execute(query, (position,)).fetchone())
+    entry = _unless_damaged(lambda: reading.entry_at(connection, Dot(*row))) if row else None
+    return Logged(position, entry, len(entry.pack()), {}) if entry else None
+
+
+def _is_there(connection: sqlite3.Connection, dot: Dot) -> bool:
+    return _unless_damaged(lambda: reading.entry_at(connection, dot)) is not None
+
+
+def _unless_damaged(read: Callable[[], T]) -> T | None:
+    """None if the database does not give it. Raises sqlite3.Error if that may pass."""
     try:
-        return next(iter(reading.log_after(connection, position - 1, position, 1, 0)), None)
+        return read()
     except DatabaseDamagedError:
         return None
     except sqlite3.Error as error:

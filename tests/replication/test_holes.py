@@ -1,6 +1,7 @@
 """A node whose log has lost entries, which another one lacks."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from protocol.values import Dot, sid_of
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.holes import Holes
 from replicator.replication.jobs import tasks_of
+from replicator.store import holes as holes_module
 from replicator.store import store as store_module
 from replicator.store.proof import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
@@ -19,6 +21,7 @@ from tests.store.harness import open_store, save
 
 DELETE = "DELETE FROM log WHERE origin = ? AND seq = ?"
 GARBLE = "UPDATE log SET body = x'00' WHERE origin = ? AND seq = ?"
+APPLY = "UPDATE log SET applied = ? WHERE origin = ? AND seq = ?"
 
 
 @pytest.fixture(autouse=True)
@@ -131,16 +134,21 @@ async def all_equal_of(nodes: Cluster, *sids: str) -> None:
     await nodes.converged()
 
 
+@pytest.mark.parametrize("lost", [False, True])
 async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
-    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, lost: bool
 ) -> None:
+    """What waits is another entry, which the log has, or what is lost."""
     async with cluster(tmp_path, autojump_clock) as nodes:
         await part(nodes)
         holed, back = nodes["dc2"], nodes["dc3"]
         origin, last = origin_of(nodes["dc1"])
+        if lost:
+            query = "INSERT INTO waiting SELECT x'01', 'dc9.a', 1, position FROM log WHERE origin = ? AND seq = ?"
+            await run(holed, query, origin, last - 9)
+        else:
+            await run(holed, APPLY, 0, origin, last - 15)
         await run(holed, DELETE, origin, last - 9)
-        settled, waits = holed.store.settled, True
-        monkeypatch.setattr(holed.store, "settled", lambda: {**settled(), origin: last - 15} if waits else settled())
         await meet(nodes)
         link = holed.coordinator.connections.link("dc3")
         await trio.sleep(5 * REQUEST_TIMEOUT_S)
@@ -149,7 +157,8 @@ async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
         assert back.store.context[origin] == last - 10
         assert holed.coordinator.connections.link("dc3") is link is not None
         assert len([record for record in caplog.records if "does not begin after its hole yet" in record.message]) == 1
-        waits = False
+        await run(holed, "DELETE FROM waiting")
+        await run(holed, APPLY, 1, origin, last - 15)
         await all_equal(nodes)
         assert holed.coordinator.connections.link("dc3") is link
 
@@ -169,13 +178,14 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         kept = await store.read(lambda reader: reader.execute(f"SELECT * {lost}").fetchall())
         await store.write(lambda tx: tx.connection.execute(f"DELETE {lost}").rowcount)
         holes = Holes(store, start_again, REQUEST_TIMEOUT_S)
-        assert await holes.look({})
-        assert not await holes.look({}), "it is known"
+        assert not await holes.look({}), "there is something before it"
         assert not await holes.look({store.origin: 5})
+        assert await holes.look({store.origin: 1})
+        assert await holes.look({store.origin: 1}), "another peer's cursor may have asked before it was known"
         assert holes.hold_back(Dot(store.origin, 3), 1)
         assert not holes.hold_back(Dot(store.origin, 1), 0)
-        assert not holes.hold_back(Dot(store.origin, 6), 3)
-        assert await holes.look({store.origin: 3})
+        assert not holes.hold_back(Dot(store.origin, 6), 3), "nobody has looked there"
+        assert not await holes.look({store.origin: 3})
         assert holes.hold_back(Dot(store.origin, 6), 3)
         assert not holes.hold_back(Dot(store.origin, 6), 5)
         insert = f"INSERT INTO log VALUES ({','.join('?' * len(kept[0]))})"
@@ -187,3 +197,64 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         assert restarts == 2
         assert not store.collected
         assert not holes.hold_back(Dot(store.origin, 6), 0)
+
+
+async def test_a_long_hole_is_one(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holes_module, "SLICE_ENTRIES", 3)
+    async with open_store(tmp_path, environment=virtual_environment(autojump_clock, "a")) as store:
+        for number in range(14):
+            await save(store, number)
+        await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq BETWEEN 2 AND 9").rowcount)
+        await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq = 11").rowcount)
+        holes = Holes(store, lambda: None, REQUEST_TIMEOUT_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(holes.run)
+            assert await holes.look({store.origin: 1})
+            await trio.sleep(1.5 * REQUEST_TIMEOUT_S)
+            nursery.cancel_scope.cancel()
+        (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
+        assert line.startswith("entries 2 to 9 of")
+        assert store.collected == {store.origin: 9}
+        await store.write(partial(holes_module.begin_after_hole, hole=holes_module.Hole(store.origin, 11, 11)))
+
+
+async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """dc2's log has two, of dc1's entries. dc4 lacks both, dc3 only the later one, which dc4 has not come to."""
+    async with cluster(tmp_path, autojump_clock, 4) as nodes:
+        nodes.network.cut(("dc1", "dc3"), ("dc1", "dc4"), ("dc3", "dc4"))
+        await nodes.linked()
+        for sid in ("dc1", "dc2"):
+            await nodes[sid].save("before", user=sid)
+        await nodes.converged()
+        nodes.network.cut(("dc2", "dc4"))
+        await nodes.linked(["dc1", "dc2", "dc3"], ["dc4"])
+        early = await save_many(nodes, "dc3")
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.linked(["dc1", "dc2"], ["dc3"], ["dc4"])
+        late = await save_many(nodes, "dc2")
+        for dot in (early, late):
+            await run(nodes["dc2"], DELETE, dot.origin, dot.seq - 3)
+        nodes.network.mend(("dc2", "dc4"))
+        await nodes.linked(["dc1", "dc2", "dc4"], ["dc3"])
+        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+            await until(lambda: nodes["dc4"].store.context.get(early.origin) == early.seq - 4)
+            nodes.network.mend(("dc2", "dc3"))
+            await nodes.linked()
+            await nodes["dc2"].save("meanwhile", user="dc2")
+            mine, upto = origin_of(nodes["dc2"])
+            await until(lambda: all(nodes[sid].store.context.get(mine) == upto for sid in ("dc3", "dc4")))
+        assert nodes["dc3"].store.context[late.origin] == late.seq - 4
+        assert nodes["dc4"].store.context[early.origin] == early.seq - 4
+        await all_equal(nodes)
+        assert nodes["dc2"].store.collected == {late.origin: late.seq - 3}
+
+
+async def save_many(nodes: Cluster, reaches: str) -> Dot:
+    """Mail at dc1; its last entry, which is at the node that it reaches."""
+    for number in range(10):
+        await nodes["dc1"].save(f"{number}", user="dc1")
+    last = Dot(*origin_of(nodes["dc1"]))
+    await nodes[reaches].store.wait_logged(last)
+    return last

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from protocol.values import Dot
-from replicator.store import reading
+from protocol.values import Dot, UidSet, context_dots
+from replicator.store import chain as chains
+from replicator.store import holes, reading
+from replicator.store.apply import receive
 from replicator.store.collecting import collect
 from replicator.store.holes import Hole, begin_after_hole, log_piecewise, look_for_hole
 from replicator.store.proof import log_lacks
 from replicator.store.store import Store
-from tests.store.harness import open_store, save
+from resync.entry import Change, Entry, MailDel, Merge
+from tests.store.harness import INBOX, open_store, save
 
 ORIGIN = "dc1.a"
 DELETE = "DELETE FROM log WHERE seq = ?"
@@ -75,10 +78,69 @@ async def test_it_does_not_begin_after_what_is_not_shown(tmp_path: Path) -> None
         await run(store, "UPDATE log SET applied = 0 WHERE seq = 2")
         assert "wait" in str(await store.write(close))
         await run(store, "UPDATE log SET applied = 1 WHERE seq = 2")
-        await run(store, "INSERT INTO waiting VALUES (x'01', 'dc2.b', 1, 4)")
-        assert "may have waited" in str(await store.write(close))
-        await run(store, "DELETE FROM waiting")
         await run(store, f"INSERT INTO log VALUES ({','.join('?' * len(kept))})", *kept)
         assert await store.write(close) is None
         assert store.collected == {}, "it is there again"
         assert await store.read(partial(reading.entry_at, dot=Dot(ORIGIN, 4))) is not None
+
+
+async def test_it_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "SLICE_ENTRIES", 3)
+    async with open_store(tmp_path) as store:
+        for number in range(8):
+            await save(store, number)
+        await run(store, "DELETE FROM log WHERE seq BETWEEN 2 AND 6")
+        look = partial(look_for_hole, origin=ORIGIN)
+        assert await store.read(partial(look, after=0)) == (Hole(ORIGIN, 2, 3), 3)
+        assert await store.read(partial(look, after=3)) == (Hole(ORIGIN, 4, 6), 6)
+        assert await store.read(partial(look, after=6)) == (None, 8)
+        assert await store.write(partial(begin_after_hole, hole=Hole(ORIGIN, 2, 6))) is None
+
+
+async def test_an_entry_whose_text_cannot_be_read_is_no_hole(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(3):
+            await save(store, number)
+        garbled = "UPDATE content SET body = CAST(x'ff' AS TEXT) WHERE id = 2"
+        kept = await store.read(lambda reader: reader.execute("SELECT body FROM content WHERE id = 2").fetchone())
+        await run(store, garbled)
+        assert await found(store) is None
+        readable, end = await store.read(partial(log_piecewise, position=0, end=store.tail.end))
+        assert [(item.entry.dot.seq, len(item.texts)) for item in readable] == [(1, 1), (2, 0), (3, 1)]
+        assert end == 3
+        await run(store, "UPDATE content SET body = ? WHERE id = 2", *kept)
+
+
+async def test_what_waited_and_is_lost_holds_up_only_its_own_origin_until_it_is_shown(tmp_path: Path) -> None:
+    """dc2's entry stood on another branch of INBOX, which dc3 joins to this one."""
+    async with open_store(tmp_path) as store:
+        for number in range(4):
+            await save(store, number)
+        await receive_on_inbox(store, Dot("dc2.b", 1), (Dot("dc3.c", 1),), MailDel(UidSet.of([1])))
+        await save(store, 4)
+        unshown = "INSERT INTO waiting SELECT x'01', 'dc3.c', 1, position FROM log WHERE origin = 'dc2.b'"
+        await run(store, unshown)
+        await run(store, "DELETE FROM log WHERE origin = 'dc2.b'")
+        await run(store, DELETE, 3)
+        assert await store.write(partial(begin_after_hole, hole=Hole(ORIGIN, 3, 3))) is None
+        await run(store, "DELETE FROM waiting WHERE chain = x'01'")
+        close = partial(begin_after_hole, hole=Hole("dc2.b", 1, 1))
+        assert "`replicator resync`" in str(await store.write(close))
+        await save(store, 5)
+        assert "`replicator resync`" in str(await store.write(close))
+        chain = await store.read(partial(chains.load, chain_id=INBOX.mailbox_id))
+        assert chain is not None
+        assert chain.head is not None
+        joined = context_dots({**chain.context, "dc2.b": 1, "dc3.c": 1})
+        merge = Merge(chain.uidnext, 0, joined, (), ())
+        await receive_on_inbox(store, Dot("dc3.d", 1), (chain.head, Dot("dc2.b", 1)), merge)
+        assert await store.write(close) is None
+        assert store.collected == {ORIGIN: 3, "dc2.b": 1}
+        await run(store, "DELETE FROM waiting")
+
+
+async def receive_on_inbox(store: Store, dot: Dot, predecessors: tuple[Dot, ...], change: Change) -> None:
+    chain = await store.read(partial(chains.load, chain_id=INBOX.mailbox_id))
+    assert chain is not None
+    entry = Entry(dot, predecessors, 1 << 56, chain.highestmodseq + 1, *INBOX, (change,))
+    await store.write(partial(receive, entry=entry, texts=()))
