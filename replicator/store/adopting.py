@@ -11,12 +11,27 @@ from dataclasses import dataclass
 
 from protocol.values import Dot, covers
 from replicator.errors import HistoryError
+from replicator.store import chain as chains
 from replicator.store import counting, history
 from replicator.store.apply import apply, apply_waiting
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
+
+# By their mailbox, of one that has lost its row: which entries it had seen, and which UIDNEXT and MODSEQ were told.
+_SEEN_OF_LOST = """
+SELECT origin, seq FROM by_uid WHERE mailbox = ?1
+UNION ALL SELECT claim_origin, claim_seq FROM by_uid WHERE mailbox = ?1
+UNION ALL SELECT origin, seq FROM checkpoint WHERE chain = ?1
+UNION ALL SELECT origin, seq FROM log NOT INDEXED WHERE chain = ?1 AND applied = 1
+"""
+_GIVEN_OF_LOST = """
+SELECT
+    (SELECT COALESCE(MAX(uidnext), 0) FROM recent WHERE mailbox = ?1),
+    (SELECT COALESCE(MAX(modseq), 0) FROM
+        (SELECT modseq FROM by_uid WHERE mailbox = ?1 UNION ALL SELECT modseq FROM unproven WHERE chain = ?1))
+"""
 
 
 class DamageError(Exception):
@@ -53,16 +68,20 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     """
     key, entry = adoption.key, adoption.entry()
     chain = tx.chain(key.mailbox_id)
+    is_lost = chain is None and chains.is_lost(tx.connection, key.mailbox_id)
     if (chain.head if chain else None) != adoption.base:
         return False
     wrong = (
         history.why_not_head(history.head_of(entry))
         or history.why_not_shown(adoption.change, Dot(tx.origin, tx.seen(tx.origin)))
         or (_goes_back(chain, adoption.theirs) if adoption.is_damaged else history.contradiction(tx, chain, entry))
+        or (_goes_back_of_lost(tx, adoption.theirs) if is_lost else None)
     )
     if wrong:
         raise HistoryError(f"a mailbox is not taken over at {entry.dot}: {wrong}")
     tx.observe(entry.time)
+    if is_lost:
+        tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
     _forget_pointers(tx, adoption)
     apply(tx, entry, in_log=False)
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
@@ -71,7 +90,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
     if shown.digest() != adoption.theirs.digest():
         raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
-    if adoption.is_damaged:
+    if adoption.is_damaged or is_lost:
         tx.commit.retired.append(key.mailbox_id)  # what clients have seen of it may have been damage
     apply_waiting(tx, key.mailbox_id)
     return True
@@ -86,6 +105,15 @@ def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
         one <= other for one, other in zip(promised, (theirs.uidnext, theirs.highestmodseq, theirs.risen), strict=True)
     )
     return None if held and covers(theirs.context, ours.context) else "less than what was shown here"
+
+
+def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
+    """Of a mailbox whose row is lost: what else is known of it here, and the other node has not seen."""
+    for origin, seq in tx.connection.execute(_SEEN_OF_LOST, (theirs.id,)):
+        if not isinstance(seq, int) or theirs.context.get(origin, 0) < seq:
+            return "the other node has not seen what was shown here"
+    uidnext, modseq = tx.connection.execute(_GIVEN_OF_LOST, (theirs.id,)).fetchone()
+    return "less than what was shown here" if uidnext > theirs.uidnext or modseq > theirs.highestmodseq else None
 
 
 def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:

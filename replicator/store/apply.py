@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgpack
 
 from protocol.values import Dot, UidSet
+from replicator.store import chain as chains
 from replicator.store import history, reading
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
@@ -64,6 +65,8 @@ def apply_and_release(tx: Transaction, entry: Entry) -> None:
 def fits(tx: Transaction, entry: Entry) -> bool:
     """Whether the entry stands on its chain's head, and can."""
     chain = tx.chain(entry.mailbox_id)
+    if chain is None and chains.is_lost(tx.connection, entry.mailbox_id):
+        return False
     head = chain.head if chain else None
     follows = head in entry.predecessors if entry.predecessors else head is None
     return follows and history.contradiction(tx, chain, entry) is None

@@ -60,12 +60,41 @@ _COLUMNS = (
 _NAME = "a mailbox's row"
 _NUMBER_MAX = 1 << 62  # far above what any counter reaches, and room below SQLite's largest to count on
 SELECT = f"SELECT {_COLUMNS} FROM chain"
+_WAS_HERE = " UNION ALL ".join(
+    f"SELECT 1 FROM {table} WHERE {key} = ?1"
+    for table, key in (("recent", "mailbox"), ("by_uid", "mailbox"), ("checkpoint", "chain"), ("unproven", "chain"))
+)
+_GONE = (
+    "is gone, and nothing can be numbered without it; run `replicator check --repair` at this node; where that does not"
+    " bring it back, end the node and run `replicator rebuild --from-peers`"
+)
 
 
 def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
     """The chain, if there is one here."""
     row = connection.execute(f"{SELECT} WHERE id = ?", (chain_id,)).fetchone()
     return None if row is None else from_row(row)
+
+
+def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
+    """As `load`, for whoever takes a mailbox that is not here for a new one. Raises DamagedRowError if it is none."""
+    chain = load(connection, chain_id)
+    if chain is None:
+        check_new(connection, chain_id)
+    return chain
+
+
+def is_lost(connection: sqlite3.Connection, chain_id: bytes) -> bool:
+    """Of a chain that has no row: whether it had one. Its UIDs were given out; it must not begin with 1 again."""
+    return connection.execute(_WAS_HERE, (chain_id,)).fetchone() is not None
+
+
+def check_new(connection: sqlite3.Connection, chain_id: bytes) -> None:
+    """Raises DamagedRowError for a chain that has no row and had one."""
+    if is_lost(connection, chain_id):
+        found = connection.execute("SELECT user, name FROM folder WHERE mailbox_id = ?", (chain_id,)).fetchone()
+        name = "the folder {1!r} of {0}".format(*found) if found else f"the mailbox or tree {chain_id.hex()}"
+        raise DamagedRowError(f"the row of {name}", _GONE)
 
 
 def from_row(row: tuple[object, ...]) -> Chain:

@@ -40,12 +40,28 @@ _NEVER = {
 }
 
 
+# An origin whose entries in the log go further than its row says. From each origin of the log to the next one by index.
+_UNCOUNTED = """
+WITH RECURSIVE logged (name) AS (
+    SELECT MIN(origin) FROM log
+    UNION ALL SELECT (SELECT MIN(origin) FROM log WHERE origin > name) FROM logged WHERE name IS NOT NULL
+)
+SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
+    AND (SELECT MAX(seq) FROM log WHERE origin = name AND seq <= 1 << 62)
+    > (SELECT COALESCE(MAX(seq), 0) FROM origin o WHERE o.name = logged.name)
+"""
+
+
 class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
     """What was asked for cannot be had, because a part of the database is damaged.
 
     Doors tell it their clients; whoever has to do with the database lives with it as with any other failure of it; and
     a node that meets it at its start does not run.
     """
+
+
+class WrongCountError(sqlite3.DatabaseError):
+    """The log has an entry already under the name that one was to come under."""
 
 
 class Damage:
@@ -74,11 +90,11 @@ class Damage:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether SQLite says that what it reads is no database, or one that cannot be."""
+    """Whether SQLite says that what it reads is no database, or one that cannot be, or the log that it is none."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     is_no_text = isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
     is_broken = isinstance(error, sqlite3.Error) and code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-    return is_broken or is_no_text
+    return is_broken or is_no_text or isinstance(error, WrongCountError)
 
 
 def check_file(path: Path) -> None:
@@ -103,6 +119,10 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
                 found = "a row makes no sense"
             if found != "ok":
                 raise DatabaseDamagedError(f"{path}: the database is damaged: table {name}: {found}")
+    if (uncounted := connection.execute(_UNCOUNTED).fetchone()) is not None:
+        raise DatabaseDamagedError(
+            f"{path}: the database is damaged: the log has entries of {uncounted[0]} that table origin does not count"
+        )
 
 
 def _senseless(connection: sqlite3.Connection, table: str) -> str:

@@ -134,11 +134,11 @@ class Snapshot(NamedTuple):
 
 
 def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
-    """A mailbox's head and messages."""
+    """A mailbox's head and messages. Raises DamagedRowError."""
     shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
     connection.execute("BEGIN")
     try:
-        head = chains.load(connection, mailbox_id)
+        head = chains.load_known(connection, mailbox_id)
         rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
         found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
         return Snapshot(head, found, uidvalidity(connection, mailbox_id))

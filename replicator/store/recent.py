@@ -8,8 +8,8 @@ import sqlite3
 def claim(connection: sqlite3.Connection, mailbox_id: bytes, uidnext: int) -> int:
     r"""The first UID that no session at this node has claimed yet; all below `uidnext` are claimed from now on."""
     first = _first(connection, mailbox_id)
-    claimed = max(first, uidnext)  # sessions that open a mailbox at once come in any order
-    connection.execute("INSERT OR REPLACE INTO recent (mailbox, uidnext) VALUES (?, ?)", (mailbox_id, claimed))
+    if uidnext > first:  # sessions that open a mailbox at once come in any order
+        connection.execute("INSERT OR REPLACE INTO recent (mailbox, uidnext) VALUES (?, ?)", (mailbox_id, uidnext))
     return first
 
 

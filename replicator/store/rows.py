@@ -21,8 +21,8 @@ ROW_COLUMNS = (
 class DamagedRowError(DatabaseDamagedError):
     """A row that is here cannot be read: the database was damaged."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} cannot be read; run `replicator check --repair` at this node")
+    def __init__(self, what: str, wrong: str = "cannot be read; run `replicator check --repair` at this node") -> None:
+        super().__init__(f"{what} {wrong}")
 
 
 def unpacked_map(packed: object, what: str) -> dict[object, object]:

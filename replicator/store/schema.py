@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -184,7 +184,7 @@ CREATE TABLE trial (                                -- one row: whether there is
     filler BLOB NOT NULL
 );
 
-CREATE TABLE recent (                               -- this node's alone, not replicated
+CREATE TABLE recent (                               -- this node's alone, of all mailboxes and trees that were ever here
     mailbox BLOB PRIMARY KEY,
     uidnext INTEGER NOT NULL
 ) WITHOUT ROWID;

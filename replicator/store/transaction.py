@@ -17,10 +17,13 @@ from protocol.values import Context, Dot
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, write_text
+from replicator.store.damage import WrongCountError
 from replicator.view import ViewChange
 from resync.clock import HybridClock
 from resync.entry import Change, Entry
 from resync.tree import TreeState
+
+_APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
@@ -94,17 +97,27 @@ class Transaction:
         return known
 
     def chain_to_change(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
-        """A chain that is about to get another head; a new one if there is none."""
+        """A chain that is about to get another head; a new one if there is none, and was none: else DamagedRowError."""
         chain = self.chain(chain_id)
         if chain is None:
-            chain = Chain(chain_id, user, uidvalidity)
-            self._remember(chain)
+            chains.check_new(self.connection, chain_id)
+            return self.begin_chain(chain_id, user, uidvalidity)
         self._changed_chains[chain_id] = chain
         return chain
 
+    def begin_chain(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
+        """A new chain, about to get a head. From now on `recent` has a row of it, also if its own row is lost."""
+        chain = self._changed_chains[chain_id] = Chain(chain_id, user, uidvalidity)
+        self._remember(chain)
+        self.connection.execute("INSERT OR IGNORE INTO recent (mailbox, uidnext) VALUES (?, 1)", (chain_id,))
+        return chain
+
     def next_entry(self, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
-        """An entry of this node on top of the chain's head. Not yet in the log."""
-        chain = self.chain(chain_id) or Chain(chain_id, user, uidvalidity)
+        """An entry of this node on its chain's head, not yet in the log. Raises DamagedRowError if that is lost."""
+        chain = self.chain(chain_id)
+        if chain is None:
+            chains.check_new(self.connection, chain_id)
+            chain = Chain(chain_id, user, uidvalidity)
         return Entry(
             dot=self.next_dot(),
             predecessors=(chain.head,) if chain.head else (),
@@ -155,10 +168,11 @@ class Transaction:
         size_bytes = len(body) + sum(len(text.text) for text in texts)
         origin = self.memory.origins.setdefault(entry.dot.origin, Origin())
         origin.seq, origin.offset_bytes = entry.dot.seq, origin.offset_bytes + size_bytes
-        cursor = self.connection.execute(
-            "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)",
-            (*entry.dot, entry.time, entry.mailbox_id, applied, origin.offset_bytes, body),
-        )
+        row = (*entry.dot, entry.time, entry.mailbox_id, applied, origin.offset_bytes, body)
+        try:
+            cursor = self.connection.execute(_APPEND, row)
+        except sqlite3.IntegrityError as error:
+            raise WrongCountError(f"{error}: table origin counts less than the log has") from error
         position = cursor.lastrowid
         assert position is not None
         self._clock.observe(entry.time)
