@@ -120,8 +120,9 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
             if found != "ok":
                 raise DatabaseDamagedError(f"{path}: the database is damaged: table {name}: {found}")
     if (uncounted := connection.execute(_UNCOUNTED).fetchone()) is not None:
+        name = str(uncounted[0], errors="replace")
         raise DatabaseDamagedError(
-            f"{path}: the database is damaged: the log has entries of {uncounted[0]} that table origin does not count"
+            f"{path}: the database is damaged: the log has entries of {name} that table origin does not count"
         )
 
 

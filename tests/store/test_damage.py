@@ -15,7 +15,7 @@ from replicator.errors import DataError, UnavailableError
 from replicator.store import reading, schema
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.store import Store
-from tests.store.damaging import leaves_of, overwrite, zero_middle
+from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
 
 SIZE = 800  # messages: three pages of the smallest index, at least
@@ -88,6 +88,56 @@ async def test_rows_that_nothing_can_be_numbered_from_are_refused(tmp_path: Path
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         assert connection.execute(f"UPDATE {change}").rowcount
     await refused(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM origin",
+        "DELETE FROM origin WHERE name = 'dc1.a'",
+        "DELETE FROM origin WHERE name = 'dc1.b'",
+        "UPDATE origin SET seq = seq - 1 WHERE name = 'dc1.a'",
+        "UPDATE origin SET seq = 0 WHERE name = 'dc1.c'",
+        "UPDATE log SET origin = 'dc1.x' WHERE origin = 'dc1.b' AND seq = 2",
+        "UPDATE log SET origin = x'ff' WHERE origin = 'dc1.b' AND seq = 2",
+    ],
+)
+async def test_a_log_that_goes_further_than_its_origins_are_counted_is_refused(tmp_path: Path, statement: str) -> None:
+    """What came next would be numbered as what is there."""
+    for run in ("dc1.a", "dc1.b", "dc1.c"):
+        async with open_store(tmp_path, run) as store:
+            for number in range(3):
+                await store.write(saving(b"text", run.encode() + bytes(10) + bytes([number])))
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path, "dc1.d"):
+        pass
+    damage(path, statement)
+    assert "the log has entries of" in await refused(path)
+
+
+async def test_a_log_whose_entries_are_gone_is_no_less_than_it_is_counted(tmp_path: Path) -> None:
+    path = await a_full_store(tmp_path)
+    damage(path, "DELETE FROM log WHERE seq > 100", "UPDATE log SET seq = 'x' WHERE seq = 7")
+    async with Store.open(path, "dc1.b", Environment()) as store:
+        assert store.context == {"dc1.a": SIZE}
+
+
+async def test_an_entry_under_a_name_that_the_log_has_is_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = await a_full_store(tmp_path)
+    async with Store.open(path, "dc1.a", Environment()) as store:
+        damage(path, "UPDATE origin SET seq = seq - 5")
+        with pytest.raises(ZeroDivisionError):
+            await store.write(lambda _: 1 // 0)  # the writer reads its memory anew
+        for _ in range(2):
+            with pytest.raises(DatabaseDamagedError):
+                await save(store, SIZE)
+        assert store.damage.found is not None
+        assert "log.origin, log.seq" in store.damage.found
+        assert len(caplog.messages) == 1
+        assert "run `replicator rebuild --from-peers`" in caplog.text
+        assert len((await store.view(INBOX)).messages) == SIZE
 
 
 async def test_tables_that_others_have_added_are_none_of_ours(tmp_path: Path) -> None:

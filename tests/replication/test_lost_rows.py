@@ -1,0 +1,95 @@
+"""Nodes from whose databases rows were deleted that other rows rest on."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.errors import DataError, UnavailableError
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.test_collecting import SAID_S, checkpoint, log_entries
+from tests.store.damaging import damage
+from tests.store.harness import guid, saving
+
+LOST_CHAIN = "DELETE FROM chain WHERE uidvalidity > 0"
+LOST_ROWS = ("DELETE FROM by_uid", "DELETE FROM by_guid")
+
+
+async def filled(nodes: Cluster) -> None:
+    """Three messages, and a log that has been collected."""
+    for number, sid in enumerate(nodes.sids):
+        await nodes[sid].save(f"text {number}")
+    await nodes.converged()
+    await trio.sleep(SAID_S)
+    for node in nodes.all():
+        await checkpoint(node)
+        assert await log_entries(node) == 0
+
+
+async def restart_damaged(nodes: Cluster, sid: str, *statements: str) -> Node:
+    await nodes.stop(sid)
+    damage(nodes.data(sid) / "node.db", *statements)
+    await nodes.start(sid)
+    return nodes[sid]
+
+
+@pytest.mark.parametrize("more", [(), LOST_ROWS], ids=["row", "rows"])
+async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_others(
+    tmp_path: Path, autojump_clock: MockClock, more: tuple[str, ...]
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await filled(nodes)
+        shown = await nodes["dc2"].texts()
+        nodes.isolate("dc1")
+        alone = await restart_damaged(nodes, "dc1", LOST_CHAIN, *more)
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        end = await alone.store.read(reading.log_end)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.save("alone")
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.view()
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.mail.status(await alone.inbox())
+        assert await alone.store.read(reading.log_end) == end
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        assert await alone.save("together") == 4
+        await nodes.converged()
+        assert await alone.texts() == shown | {4: "together"} == await nodes["dc2"].texts()
+
+
+async def test_origins_that_are_not_counted_keep_the_node_from_starting(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        path = nodes.data("dc2") / "node.db"
+        damage(path, "DELETE FROM origin WHERE name LIKE 'dc1%'")
+        with pytest.raises(DataError, match="the database is damaged: the log has entries of dc1"):
+            async with Store.open(path, "dc2.b", nodes._environment("dc2")):
+                pass
+
+
+async def test_a_count_that_goes_back_makes_the_node_unhealthy_and_ends_no_link(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        await nodes.converged()
+        link = node.coordinator.connections.link("dc1")
+        node.damage("UPDATE origin SET seq = seq - 1 WHERE name LIKE 'dc2%'")
+        with pytest.raises(ZeroDivisionError):
+            await node.store.write(lambda _: 1 // 0)  # the writer reads its memory anew
+        with pytest.raises(UnavailableError):
+            await node.store.write(saving(b"more", guid(1), MailboxKey(USER, guid(2), 7)))
+        (problem,) = await node.report.healthy()
+        assert "replicator rebuild --from-peers" in problem
+        assert node.coordinator.connections.link("dc1") is link is not None
+        node.damage("UPDATE origin SET seq = seq + 1 WHERE name LIKE 'dc2%'")
