@@ -6,6 +6,7 @@ predecessor is not here is kept and waits in the store.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from replicator.store.damage import DatabaseDamagedError
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 from resync.entry import Entry
+
+log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
@@ -132,13 +135,31 @@ class Receiver:
     async def _write_whole(self, batch: list[Arrived]) -> None:
         if not batch:
             return
+        try:
+            await self._write_until_it_works(partial(_receive_all, batch))
+        except DatabaseDamagedError:  # one mailbox must not keep all others away
+            for item in batch:
+                await self._write_one(item)
+
+    async def _write_one(self, item: Arrived) -> None:
+        entry = item.entry
+        try:
+            await self._write_until_it_works(partial(_receive_all, [item]))
+        except DatabaseDamagedError as error:
+            log.warning("an entry of %s waits for `replicator check --repair`: %s", entry.user, error)
+            while True:
+                try:
+                    return await self._write_until_it_works(partial(receive, entry=entry, texts=item.texts, hold=True))
+                except DatabaseDamagedError:  # of the log itself
+                    await trio.sleep(DISK_FULL_RETRY_S)
+
+    async def _write_until_it_works(self, work: Callable[[Transaction], None]) -> None:
+        """Raises HistoryError, DatabaseDamagedError."""
         while True:
             try:
-                await self._store.write(partial(_receive_all, batch))
-            except (DiskFullError, DatabaseDamagedError):  # the link stays up for what needs no disk
+                return await self._store.write(work)
+            except DiskFullError:  # the link stays up for what needs no disk
                 await trio.sleep(DISK_FULL_RETRY_S)
-            else:
-                return
 
     async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""

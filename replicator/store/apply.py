@@ -36,8 +36,10 @@ _BY_GUID = (
 )
 
 
-def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
+def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold: bool = False) -> None:
     """Take an entry into the log and apply it, and all that waited for it, as far as that goes.
+
+    `hold`: it is to wait in any case, for what it would change was damaged.
 
     One that is already here is ignored; so is one that leaves a gap in its origin's sequence: it will come again.
     Raises HistoryError for one that cannot be; one that contradicts its predecessor waits like any other branch.
@@ -45,9 +47,9 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText]) -> None:
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
     history.check_form(entry, tx.origin)
-    chain = tx.chain(entry.mailbox_id)
+    chain = None if hold else tx.chain(entry.mailbox_id)
     absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge came here before the branch that it took in
-    ready = not absorbed and fits(tx, entry)
+    ready = not hold and not absorbed and fits(tx, entry)
     named = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
     tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready or absorbed)
     if absorbed:

@@ -28,6 +28,8 @@ def mend(tx: Transaction, comparison: Comparison) -> bool:
     mend_strays(tx, comparison.damages)
     if comparison.chain is not None and any(damage.kind == "chain" for damage in comparison.damages):
         _set_chain(tx, comparison.chain)
+    elif comparison.chain is not None and comparison.chain.head is not None:
+        apply_waiting(tx, comparison.chain_id)  # entries that could not change what was damaged
     return True
 
 

@@ -20,7 +20,7 @@ import trio
 from replicator.environment import ThreadRunner
 from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
 from replicator.store import schema
-from replicator.store.damage import Damage, is_damage
+from replicator.store.damage import Damage, DatabaseDamagedError, is_damage
 from replicator.store.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
@@ -42,9 +42,14 @@ class _Job(Generic[T]):
         self.error: Exception | None = None
 
     def run(self, tx: Transaction) -> None:
-        """Raises whatever undoes the transaction; a MailError or HistoryError only concerns the caller."""
+        """Raises whatever undoes the transaction; a MailError or HistoryError only concerns the caller.
+
+        Those come before anything is changed; damage is met at any moment.
+        """
         try:
             self.result = self.work(tx)
+        except DatabaseDamagedError:
+            raise
         except (MailError, HistoryError) as error:
             self.error = error
 
