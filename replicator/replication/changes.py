@@ -30,6 +30,7 @@ from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
+ASK_TIMEOUT_S = 5.0  # for all nodes to say so
 ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
 SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
@@ -138,7 +139,8 @@ class Changes:
         while dot.origin != self._store.origin:
             with trio.move_on_after(ASK_EVERY_S):
                 return await self._durability.wait(dot)
-            await comparison.ask_who_has(self._store, self._mastership, self._durability, key)
+            with trio.move_on_after(ASK_TIMEOUT_S):
+                await comparison.ask_who_has(self._store, self._mastership, self._durability, key)
         return await self._durability.wait(dot)
 
     async def _run(self, operation: Operation) -> Reply:

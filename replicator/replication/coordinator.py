@@ -116,7 +116,7 @@ class Coordinator:
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
-        self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again)
+        self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
         self.filler = Filler(store, environment, self.fetch_content)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)

@@ -26,7 +26,7 @@ from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.tasks import TaskError
 from replicator.replication.turns import in_turns
 from replicator.store import chain as chains
-from replicator.store import reading
+from replicator.store import postponed, reading
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
@@ -75,6 +75,8 @@ class Resync:
                 self._note(Difference(sid, None, None, {}, None, f"the link to {sid} has ended"))
             except UnavailableError as error:
                 self._note(Difference(sid, None, None, {}, None, str(error)))
+        if self._user is None and self._peer is None and not (self.status.dry_run or self.status.unmended):
+            await self._store.write(postponed.forget_all)  # there is nobody else who could know more
         if self._user is not None and not self._is_anything_known and not self.status.unmended:
             what = f"user {self._user!r}" if self._mailbox is None else f"folder {self._mailbox!r} of {self._user}"
             raise TaskError(f"there is no {what} here or at {', '.join(self.status.peers)}")

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 import trio
 
-from protocol.values import Context
+from protocol.values import Context, covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication import syncing
 from replicator.replication.joining import name_of
@@ -28,6 +28,7 @@ from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.turns import in_turns
 from replicator.store import postponed
 from replicator.store.collecting import collect
+from replicator.store.postponed import EVERYTHING
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
@@ -44,15 +45,21 @@ _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
 
 
 class StateTransfer:
-    """Belongs to the event loop. `ask_again` sends LOG to a peer, if its link is up."""
+    """Belongs to the event loop. `ask_again` sends LOG to all peers; `settled`: what nodes say they have."""
 
     def __init__(
-        self, store: Store, mastership: Mastership, reconciler: Reconciler, ask_again: Callable[[], None]
+        self,
+        store: Store,
+        mastership: Mastership,
+        reconciler: Reconciler,
+        ask_again: Callable[[], None],
+        settled: Callable[[], Mapping[str, Context]],
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._reconciler = reconciler
         self._ask_again = ask_again
+        self._settled = settled
         self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
         self._wanted = trio.Event()
         self.done = self.total = 0  # mailboxes and trees of the transfer that runs
@@ -103,7 +110,9 @@ class StateTransfer:
         for key in (*left, *remaining):
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
                       await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
-        await self._begin_log_after(difference.collected, sid, (*left, *remaining), is_proof=bool(left))
+        # That node may itself have passed over something that it does not show yet.
+        everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
+        await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
         log.info("all else that %s has collected of its log is shown here now", sid)
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
@@ -131,23 +140,35 @@ class StateTransfer:
     async def _look_at_what_was_left(self) -> None:
         """Nothing else compares it again: the log brings nothing of it any more.
 
-        While that node is away, others may have what it had; but only it tells when nothing is lacking any more.
+        Any node may have what is lacking. But that nothing is lacking any more shows a node that has settled all of it.
         """
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
-        for key, sid in await self._store.read(postponed.load):
-            for asked in [sid] if sid in others else others:
+        for key, passed in await self._store.read(postponed.load):
+            for sid in others:
                 with suppress(MailError, LinkDownError, sqlite3.Error):
-                    if await self._reconciler.reconcile(key, asked) in _DONE and asked == sid:
-                        await self._store.write(partial(postponed.forget, key=key, sid=sid))
+                    if await self._is_equal(key, sid) and self._has_settled(sid, passed):
+                        await self._store.write(partial(postponed.forget, key=key))
+                        break
 
-    async def _begin_log_after(self, passed: Context, sid: str, left: Sequence[MailboxKey], *, is_proof: bool) -> None:
+    async def _is_equal(self, key: MailboxKey, sid: str) -> bool:
+        """Whether it is now as that node shows it, or further. Raises MailError, LinkDownError, sqlite3.Error."""
+        if key != EVERYTHING:
+            return await self._reconciler.reconcile(key, sid) in _DONE
+        left = list[MailboxKey]()
+        difference = await syncing.differing_chains(self._store, self._mastership, sid)
+        return not await self._compare(sid, difference.keys, left) and not left
+
+    def _has_settled(self, sid: str, passed: Context) -> bool:
+        return covers(self._settled().get(sid, {}), passed)
+
+    async def _begin_log_after(self, passed: Context, left: Sequence[MailboxKey], *, is_proof: bool) -> None:
         """What is left of such entries here goes first, in slices; if they may prove what was damaged, they stay."""
         while not is_proof and (await self._store.write(partial(collect, upto=passed))).entries:
             pass
-        await self._store.write(partial(_begin_log_after, passed=passed, sid=sid, left=left))
+        await self._store.write(partial(_begin_log_after, passed=passed, left=left))
 
 
-def _begin_log_after(tx: Transaction, passed: Context, sid: str, left: Sequence[MailboxKey]) -> None:
+def _begin_log_after(tx: Transaction, passed: Context, left: Sequence[MailboxKey]) -> None:
     if left:
-        postponed.postpone(tx, left, sid, passed)
+        postponed.postpone(tx, left, passed)
     tx.begin_log_after(passed)

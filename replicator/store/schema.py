@@ -165,13 +165,12 @@ CREATE TABLE unproven (                             -- chains to whose head neit
     modseq INTEGER NOT NULL                         -- of the head that was taken over
 ) WITHOUT ROWID;
 
-CREATE TABLE postponed (                            -- what a state transfer has left otherwise than a node shows it
-    chain       BLOB NOT NULL,
-    sid         TEXT NOT NULL,                      -- of that node
+CREATE TABLE postponed (                            -- what a state transfer has left to be compared: see `postponed`
+    chain       BLOB PRIMARY KEY,                   -- empty: everything
     user        TEXT NOT NULL,
     uidvalidity INTEGER NOT NULL,
     before      BLOB NOT NULL,                      -- {origin: seq}: beyond this nothing may be called settled
-    PRIMARY KEY (chain, sid)
+    passed      BLOB NOT NULL                       -- {origin: seq}: that the log has passed over up to here
 ) WITHOUT ROWID;
 
 CREATE TABLE identity (                             -- one row: whose database this is

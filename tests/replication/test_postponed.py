@@ -13,7 +13,9 @@ from replicator.replication import seeding, state_transfer
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.store import postponed
 from replicator.store.reading import MailboxKey
+from replicator.tasks import ResyncOptions
 from tests.replication.cluster import Cluster, cluster
+from tests.replication.test_resyncing import run
 from tests.replication.test_state_transfer import forget_log
 
 
@@ -94,7 +96,7 @@ async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
         rest()
         await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
-        assert len(await nodes["dc3"].store.read(postponed.load)) == 1, "only dc1 can say that nothing is lacking"
+        assert await nodes["dc3"].store.read(postponed.load) == [], "dc2 has settled all that dc1 had"
 
 
 async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_gets_it(
@@ -124,3 +126,100 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
         await nodes.converged()
         for node in nodes.all():
             assert await node.texts(user="bob") == {1: "before", 2: "after", 3: "newer"}
+
+
+async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for user in ("ann", "bob"):
+            await nodes["dc1"].save("before", user=user)
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes.stop("dc3")
+        await nodes.linked()
+        for user in ("ann", "bob"):
+            await nodes["dc1"].save("after", user=user)
+        await forget_log(nodes["dc1"])
+        written = dict(nodes["dc1"].store.context)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.start("dc2")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        two = nodes["dc2"]
+        assert await two.texts(user="ann") == {1: "before", 2: "after"}
+        assert await two.texts(user="bob") == {1: "before"}
+        assert not covers(two.store.settled(), written)
+        rest()
+        nodes.network.mend(("dc1", "dc3"))
+        await nodes.linked()
+        await trio.sleep(4 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts(user="bob") == {1: "before", 2: "after"}
+            assert covers(node.store.settled(), written)
+
+
+async def test_a_second_transfer_adds_what_it_passes_over(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await write_without(nodes, "dc2")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc2")
+        for text in ("once", "twice"):
+            await nodes.start("dc2")
+            await nodes.linked()
+            await trio.sleep(2 * state_transfer.ROUNDS)
+            assert await nodes["dc2"].store.read(postponed.count) == 1
+            origin = nodes["dc1"].store.origin
+            assert nodes["dc2"].store.settled().get(origin, 0) < nodes["dc1"].store.context[origin]
+            await nodes.stop("dc2")
+            await nodes.stop("dc1")
+            await nodes.start("dc1")  # its numbers have another origin now
+            await nodes["dc1"].save(text, user="bob")
+            await forget_log(nodes["dc1"])
+        rest()
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert covers(nodes["dc2"].store.settled(), nodes["dc1"].store.context)
+
+
+async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before", user="bob")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await nodes["dc1"].save("only there", user="bob")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        await nodes.stop("dc2")
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        await nodes.stop("dc1")
+        rest()
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        three = nodes["dc3"]
+        assert await three.store.read(postponed.load)
+        assert [one.peer for one in (await run(three, ResyncOptions())).differences] == ["dc1"]
+        assert await three.store.read(postponed.load), "dc1 is still meant, and was not asked"
+        await nodes.stop("dc3")
+        nodes.sids.remove("dc1")
+        await nodes.start("dc3")
+        await nodes.linked()
+        assert (await run(nodes["dc3"], ResyncOptions())).differences == []
+        assert await nodes["dc3"].store.read(postponed.load) == []
+        assert covers(nodes["dc3"].store.settled(), nodes["dc3"].store.context)

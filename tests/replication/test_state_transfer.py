@@ -54,10 +54,10 @@ def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     end, goes_on = StateTransfer._begin_log_after, trio.Event()
 
     async def end_late(
-        transfer: StateTransfer, passed: Context, sid: str, left: Sequence[reading.MailboxKey], *, is_proof: bool
+        transfer: StateTransfer, passed: Context, left: Sequence[reading.MailboxKey], *, is_proof: bool
     ) -> None:
         await goes_on.wait()
-        await end(transfer, passed, sid, left, is_proof=is_proof)
+        await end(transfer, passed, left, is_proof=is_proof)
 
     monkeypatch.setattr(StateTransfer, "_begin_log_after", end_late)
     return goes_on
