@@ -59,7 +59,10 @@ class Holes:
     async def _look_in(self, origin: str, at: int, end: int) -> None:
         hole: Hole | None = None
         while at < end and (hole is None or hole.last == at):
+            before = at
             part, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
+            if at == before:  # the origin's own row is gone
+                break
             if hole is None:
                 hole = part
             elif part is not None and part.first == hole.last + 1:

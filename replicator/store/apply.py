@@ -6,7 +6,7 @@ tried again whenever its chain gets another head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgpack
 
@@ -112,44 +112,43 @@ def _is_deleted(tx: Transaction, mailbox_id: bytes) -> bool:
 
 def apply_waiting(tx: Transaction, chain_id: bytes) -> None:
     """Apply the entries that waited for the chain's present head, and for those, and so on."""
-    while (found := _next_waiting(tx, chain_id)) is not None:
-        position, entry = found
-        _release(tx, position, entry)
+    while (entry := _next_waiting(tx, chain_id)) is not None:
+        _release(tx, chain_id, entry.dot, entry.predecessors)
         apply(tx, entry)
 
 
-def _release(tx: Transaction, position: int, entry: Entry) -> None:
+def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot]) -> None:
     """The entry waits no longer."""
-    tx.connection.execute("UPDATE log SET applied = 1 WHERE position = ?", (position,))
-    for dot in entry.predecessors:
-        tx.connection.execute(
-            "DELETE FROM waiting WHERE chain = ? AND origin = ? AND seq = ? AND position = ?",
-            (entry.mailbox_id, *dot, position),
-        )
+    tx.connection.execute("UPDATE log SET applied = 1 WHERE origin = ? AND seq = ?", dot)
+    tx.connection.executemany(
+        "DELETE FROM waiting WHERE chain = ? AND after_origin = ? AND after_seq = ? AND origin = ? AND seq = ?",
+        [(chain_id, *before, *dot) for before in waited_for],
+    )
 
 
-def _next_waiting(tx: Transaction, chain_id: bytes) -> tuple[int, Entry] | None:
+def _next_waiting(tx: Transaction, chain_id: bytes) -> Entry | None:
     chain = tx.chain(chain_id)
     assert chain is not None
     assert chain.head is not None
     cursor = tx.connection.execute(
-        "SELECT l.position, l.origin, l.seq, l.body FROM waiting w JOIN log l ON l.position = w.position"
-        " WHERE w.chain = ? AND w.origin = ? AND w.seq = ? ORDER BY w.position",
+        "SELECT l.origin, l.seq, l.body FROM waiting w JOIN log l ON l.origin = w.origin AND l.seq = w.seq"
+        " WHERE w.chain = ? AND w.after_origin = ? AND w.after_seq = ? ORDER BY l.position",
         (chain_id, *chain.head),
     )
-    waiting = ((position, reading.entry_of(Dot(origin, seq), body)) for position, origin, seq, body in cursor)
-    return next((item for item in waiting if fits(tx, item[1])), None)
+    waiting = (reading.entry_of(Dot(origin, seq), body) for origin, seq, body in cursor)
+    return next((entry for entry in waiting if fits(tx, entry)), None)
 
 
 def _absorb(tx: Transaction, chain: Chain) -> None:
-    """What a merge has taken in waits no longer."""
-    waiting = tx.connection.execute(
-        "SELECT position, origin, seq, body FROM log WHERE chain = ? AND applied = 0", (chain.id,)
-    ).fetchall()
-    for position, origin, seq, body in waiting:
-        dot = Dot(origin, seq)
+    """What a merge has taken in waits no longer, also where the log has lost it."""
+    in_log = tx.connection.execute("SELECT origin, seq FROM log WHERE chain = ? AND applied = 0", (chain.id,))
+    waited_for: dict[Dot, list[Dot]] = {Dot(*row): [] for row in in_log}
+    query = "SELECT origin, seq, after_origin, after_seq FROM waiting WHERE chain = ?"
+    for origin, seq, *before in tx.connection.execute(query, (chain.id,)):
+        waited_for.setdefault(Dot(origin, seq), []).append(Dot(*before))
+    for dot, befores in waited_for.items():
         if chain.has_seen(dot):
-            _release(tx, position, reading.entry_of(dot, body))
+            _release(tx, chain.id, dot, befores)
             tx.commit.absorbed.append(dot)
 
 

@@ -217,7 +217,7 @@ def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
     A merge would then take that one's mail for expunged.
     """
     context = {**chain.context, **entry.joined_context}
-    query = "SELECT 1 FROM log WHERE chain = ? AND applied = 0 AND origin = ? AND seq > ? AND seq < ?"
+    query = "SELECT 1 FROM waiting WHERE chain = ? AND origin = ? AND seq > ? AND seq < ?"
     seen = context.get(entry.dot.origin, 0)
     return tx.connection.execute(query, (chain.id, entry.dot.origin, seen, entry.dot.seq)).fetchone() is not None
 

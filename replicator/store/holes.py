@@ -13,17 +13,15 @@ from typing import NamedTuple, TypeVar
 from protocol.values import Dot
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError, is_damage
-from replicator.store.transaction import Logged, Transaction
+from replicator.store.transaction import Logged, Origin, Transaction
 
 T = TypeVar("T")
 
 SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read, each entry by itself
 
-# The chains of entries that waited and are lost, and which entries of an origin came last before and first after them.
 _LOST_WAITING = (
-    "SELECT w.chain, (SELECT MAX(seq) FROM log WHERE origin = ?1 AND position < w.position),"
-    " (SELECT MIN(seq) FROM log WHERE origin = ?1 AND position > w.position)"
-    " FROM waiting w WHERE NOT EXISTS (SELECT 1 FROM log l WHERE l.position = w.position)"
+    "SELECT 1 FROM waiting w WHERE w.origin = ? AND w.seq <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM log l WHERE l.origin = w.origin AND l.seq = w.seq)"
 )
 
 
@@ -55,38 +53,19 @@ def begin_after_hole(tx: Transaction, hole: Hole) -> str | None:
 
     Whoever lacks the entries learns what they did from what this node shows. So all up to there must be shown.
     """
-    origin = tx.memory.origins[hole.origin]
+    origin = tx.memory.origins.get(hole.origin, Origin())
     if hole.first <= origin.collected or _is_there(tx.connection, Dot(hole.origin, hole.first)):
         return None
+    if tx.connection.execute(_LOST_WAITING, (hole.origin, hole.last)).fetchone():
+        return "what was lost waited, and so is not shown here; `replicator resync` brings it from a node that shows it"
     if reading.log_settled(tx.connection).get(hole.origin, 0) < hole.last:
         return "entries of that origin wait for what is not here, or stand on another branch than this node"
-    if _may_have_waited(tx, hole):
-        return (
-            "what was lost may have stood on another branch, and so is not shown here; `replicator resync` brings it"
-            " from a node that shows it"
-        )
     before: int = tx.connection.execute(
         "SELECT COUNT(*) FROM log WHERE origin = ? AND seq > ? AND seq < ?",
         (hole.origin, origin.collected, hole.first),
     ).fetchone()[0]
     tx.lose_entries(hole.origin, hole.last, origin.lost + hole.last - origin.collected - before)
     return None
-
-
-def _may_have_waited(tx: Transaction, hole: Hole) -> bool:
-    """Whether the origin may have an entry among those lost, up to the end of the hole, that is not shown here still.
-
-    Of what waited and is lost there is left which chain it is of, and its position: it came between those entries of
-    the origin that the log has before and after that, or is of another origin.
-    """
-    origin = tx.memory.origins[hole.origin]
-    for chain_id, before, after in tx.connection.execute(_LOST_WAITING, (hole.origin,)).fetchall():
-        first = max(before or 0, origin.collected) + 1
-        last = min((after or origin.seq + 1) - 1, hole.last)
-        chain = tx.chain(chain_id)
-        if first <= last and not (chain and chain.has_seen(Dot(hole.origin, last))):
-            return True
-    return False
 
 
 def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tuple[list[Logged], int]:

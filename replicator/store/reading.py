@@ -42,6 +42,7 @@ class FolderRecord(NamedTuple):
         return MailboxKey(user, self.mailbox_id, self.uidvalidity)
 
 
+_WAITING = "SELECT origin, seq, chain FROM log WHERE applied = 0 UNION SELECT origin, seq, chain FROM waiting"
 _FOLDERS = (
     "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)"
     " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
@@ -225,8 +226,8 @@ def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderSta
 
 
 def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:
-    """Entries that are in the log and not applied, and the chains that they are of."""
-    rows = connection.execute("SELECT origin, seq, chain FROM log WHERE applied = 0")
+    """Entries that came and are not applied, also if the log has lost them, and the chains that they are of."""
+    rows = connection.execute(_WAITING)
     return {Dot(origin, seq): chain for origin, seq, chain in rows}
 
 
@@ -242,7 +243,7 @@ def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
 
 def log_settled(connection: sqlite3.Connection) -> dict[str, int]:
     """Of each origin, up to where all entries that came are shown here."""
-    waiting = dict(connection.execute("SELECT origin, MIN(seq) FROM log WHERE applied = 0 GROUP BY origin"))
+    waiting = dict(connection.execute(f"SELECT origin, MIN(seq) FROM ({_WAITING}) GROUP BY origin"))
     context = connection.execute("SELECT name, seq FROM origin")
     return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
 

@@ -35,12 +35,14 @@ CREATE TABLE log (
 CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
 
 CREATE TABLE waiting (                              -- which entries wait for which predecessor
-    chain    BLOB NOT NULL,
-    origin   TEXT NOT NULL,                         -- with seq: the predecessor
-    seq      INTEGER NOT NULL,
-    position INTEGER NOT NULL,                      -- of the entry that waits
-    PRIMARY KEY (chain, origin, seq, position)
+    chain        BLOB NOT NULL,
+    after_origin TEXT NOT NULL,                     -- with after_seq: the predecessor; '' and 0 if there is none
+    after_seq    INTEGER NOT NULL,
+    origin       TEXT NOT NULL,                     -- with seq: the entry that waits, also if the log has lost it
+    seq          INTEGER NOT NULL,
+    PRIMARY KEY (chain, after_origin, after_seq, origin, seq)
 ) WITHOUT ROWID;
+CREATE INDEX waiting_entry ON waiting (origin, seq);
 
 CREATE TABLE origin (                               -- the context of the log as a whole
     name         TEXT PRIMARY KEY,

@@ -25,6 +25,9 @@ from resync.tree import TreeState
 
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
+NONE_BEFORE = Dot("", 0)
+"""What an entry without predecessors waits for, in the table `waiting`: no entry has that name."""
+
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
 
@@ -178,8 +181,8 @@ class Transaction:
         self._clock.observe(entry.time)
         if not applied:
             self.connection.executemany(
-                "INSERT INTO waiting (chain, origin, seq, position) VALUES (?,?,?,?)",
-                [(entry.mailbox_id, *dot, position) for dot in entry.predecessors],
+                "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
+                [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],
             )
         self.commit.context[entry.dot.origin] = entry.dot.seq
         self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))

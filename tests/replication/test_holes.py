@@ -144,7 +144,7 @@ async def test_behind_a_hole_of_what_waits_nothing_moves_and_all_else_does(
         holed, back = nodes["dc2"], nodes["dc3"]
         origin, last = origin_of(nodes["dc1"])
         if lost:
-            query = "INSERT INTO waiting SELECT x'01', 'dc9.a', 1, position FROM log WHERE origin = ? AND seq = ?"
+            query = "INSERT INTO waiting SELECT x'01', 'dc9.a', 1, origin, seq FROM log WHERE origin = ? AND seq = ?"
             await run(holed, query, origin, last - 9)
         else:
             await run(holed, APPLY, 0, origin, last - 15)
@@ -197,6 +197,18 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         assert restarts == 2
         assert not store.collected
         assert not holes.hold_back(Dot(store.origin, 6), 0)
+
+
+async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_store(tmp_path, environment=virtual_environment(autojump_clock, "a")) as store:
+        for number in range(4):
+            await save(store, number)
+        kept = await store.read(lambda reader: reader.execute("SELECT * FROM origin").fetchone())
+        await store.write(lambda tx: tx.connection.execute("DELETE FROM origin").rowcount)
+        with trio.fail_after(REQUEST_TIMEOUT_S):
+            assert not await Holes(store, lambda: None, REQUEST_TIMEOUT_S).look({})
+        insert = f"INSERT INTO origin VALUES ({','.join('?' * len(kept))})"
+        await store.write(lambda tx: tx.connection.execute(insert, kept).rowcount)
 
 
 async def test_a_long_hole_is_one(

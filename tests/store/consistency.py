@@ -13,6 +13,7 @@ from protocol.values import Dot, covers
 from replicator.store import reading, schema
 from replicator.store.content import read_text
 from replicator.store.rows import message_of
+from replicator.store.transaction import NONE_BEFORE
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd
@@ -87,8 +88,13 @@ def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
 
 
 def _check_waiting(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    waiting = {(item.chain, *dot, item.position) for item in log if not item.applied for dot in item.entry.predecessors}
-    assert set(connection.execute("SELECT chain, origin, seq, position FROM waiting")) == waiting
+    waiting = {
+        (item.chain, *before, *item.entry.dot)
+        for item in log
+        if not item.applied
+        for before in item.entry.predecessors or (NONE_BEFORE,)
+    }
+    assert set(connection.execute("SELECT chain, after_origin, after_seq, origin, seq FROM waiting")) == waiting
 
 
 def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:

@@ -1,20 +1,24 @@
 """Entries that are gone from the middle of the log, or cannot be read there."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from protocol.values import Dot, UidSet, context_dots
+from replicator.environment import Environment
 from replicator.store import chain as chains
 from replicator.store import holes, reading
+from replicator.store.adopting import Adoption, adopt
 from replicator.store.apply import receive
+from replicator.store.chain import Chain
 from replicator.store.collecting import collect
 from replicator.store.holes import Hole, begin_after_hole, log_piecewise, look_for_hole
 from replicator.store.proof import log_lacks
 from replicator.store.store import Store
-from resync.entry import Change, Entry, MailDel, Merge
-from tests.store.harness import INBOX, open_store, save
+from resync.entry import Change, Entry, MailAdd, MailDel, Merge
+from tests.store.harness import INBOX, WORK, guid, open_store, save
 
 ORIGIN = "dc1.a"
 DELETE = "DELETE FROM log WHERE seq = ?"
@@ -118,29 +122,104 @@ async def test_what_waited_and_is_lost_holds_up_only_its_own_origin_until_it_is_
             await save(store, number)
         await receive_on_inbox(store, Dot("dc2.b", 1), (Dot("dc3.c", 1),), MailDel(UidSet.of([1])))
         await save(store, 4)
-        unshown = "INSERT INTO waiting SELECT x'01', 'dc3.c', 1, position FROM log WHERE origin = 'dc2.b'"
-        await run(store, unshown)
-        await run(store, "DELETE FROM log WHERE origin = 'dc2.b'")
+        await run(store, LOSE_OTHER)
         await run(store, DELETE, 3)
         assert await store.write(partial(begin_after_hole, hole=Hole(ORIGIN, 3, 3))) is None
-        await run(store, "DELETE FROM waiting WHERE chain = x'01'")
         close = partial(begin_after_hole, hole=Hole("dc2.b", 1, 1))
         assert "`replicator resync`" in str(await store.write(close))
         await save(store, 5)
         assert "`replicator resync`" in str(await store.write(close))
-        chain = await store.read(partial(chains.load, chain_id=INBOX.mailbox_id))
-        assert chain is not None
-        assert chain.head is not None
-        joined = context_dots({**chain.context, "dc2.b": 1, "dc3.c": 1})
-        merge = Merge(chain.uidnext, 0, joined, (), ())
-        await receive_on_inbox(store, Dot("dc3.d", 1), (chain.head, Dot("dc2.b", 1)), merge)
+        await join(store)
         assert await store.write(close) is None
         assert store.collected == {ORIGIN: 3, "dc2.b": 1}
-        await run(store, "DELETE FROM waiting")
+
+
+@pytest.mark.parametrize("predecessors", [(), (Dot("dc3.c", 1),), (Dot("dc3.c", 1), Dot("dc4.d", 1))])
+async def test_a_hole_of_several_entries_is_one_until_the_one_that_waited_is_shown(
+    tmp_path: Path, predecessors: tuple[Dot, ...]
+) -> None:
+    """Of those that are lost, dc2.b 1 stood on another branch of INBOX, and dc2.b 2 was applied to another mailbox."""
+    async with open_store(tmp_path) as store:
+        await lose_two(store, predecessors)
+        close = partial(begin_after_hole, hole=Hole("dc2.b", 1, 2))
+        assert "`replicator resync`" in str(await store.write(close))
+        await join(store)
+        assert store.settled() == {ORIGIN: 4, "dc2.b": 2, "dc3.d": 1}
+        assert not store.has_waiting(INBOX.mailbox_id)
+        assert await store.write(close) is None
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_what_waited_and_is_lost_is_known_after_a_restart(tmp_path: Path, *, adopted: bool) -> None:
+    """It is not settled, and does not leave the log, until a merge or an adoption brings it."""
+    async with Store.open(tmp_path / "node.db", ORIGIN, Environment()) as store:
+        await lose_two(store, (Dot("dc3.c", 1),))
+        assert store.settled() == {ORIGIN: 4}
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert store.settled() == {ORIGIN: 4}
+        assert store.is_waiting(Dot("dc2.b", 1))
+        await store.write(partial(collect, upto={"dc2.b": 2}))
+        assert store.collected == {}
+        await (adopt_joined if adopted else join)(store)
+        assert store.settled() == {ORIGIN: 4, "dc2.b": 2} | ({} if adopted else {"dc3.d": 1})
+        assert not store.is_waiting(Dot("dc2.b", 1))
+        assert await store.write(partial(begin_after_hole, hole=Hole("dc2.b", 1, 2))) is None
+
+
+async def test_an_entry_that_counts_what_is_lost_as_seen_waits(tmp_path: Path) -> None:
+    """dc2.b 1 stood on another branch; dc2.b 3 stands on this one. Its context would say that both are shown."""
+    async with open_store(tmp_path) as store:
+        await lose_two(store, (Dot("dc3.c", 1),))
+        chain = await inbox(store)
+        assert chain.head is not None
+        await receive_on_inbox(store, Dot("dc2.b", 3), (chain.head,), MailDel(UidSet.of([1])))
+        assert store.is_waiting(Dot("dc2.b", 3))
+        assert (await inbox(store)).head == chain.head
+        await join(store, 3)
+        assert await store.write(partial(begin_after_hole, hole=Hole("dc2.b", 1, 2))) is None
+
+
+LOSE_OTHER = "DELETE FROM log WHERE origin = 'dc2.b'"
+
+
+async def lose_two(store: Store, predecessors: tuple[Dot, ...]) -> None:
+    """After four messages in INBOX, dc2's two entries come, of which the first waits, and are lost."""
+    for number in range(4):
+        await save(store, number)
+    change = Merge(2, 0, predecessors, (), ()) if len(predecessors) > 1 else MailDel(UidSet.of([1]))
+    await receive_on_inbox(store, Dot("dc2.b", 1), predecessors, change)
+    add = MailAdd(1, guid(9), 1, (), 3, b"h" * 32, copied=True)
+    applied = Entry(Dot("dc2.b", 2), (), 1 << 56, 1, *WORK, (add,))
+    await store.write(partial(receive, entry=applied, texts=()))
+    assert store.is_waiting(Dot("dc2.b", 1))
+    assert not store.is_waiting(Dot("dc2.b", 2))
+    await run(store, LOSE_OTHER)
+
+
+async def join(store: Store, seen: int = 1) -> None:
+    """dc3's merge of what is shown here and of dc2's branch, up to the entry that was seen there."""
+    chain = await inbox(store)
+    assert chain.head is not None
+    merge = Merge(chain.uidnext, 0, context_dots({**chain.context, "dc2.b": seen, "dc3.c": 1}), (), ())
+    await receive_on_inbox(store, Dot("dc3.d", 1), (chain.head, Dot("dc2.b", seen)), merge)
+
+
+async def adopt_joined(store: Store) -> None:
+    """What `join` would lead to."""
+    chain = await inbox(store)
+    context = {**chain.context, "dc2.b": 1, "dc3.c": 1}
+    merge = Merge(chain.uidnext, 0, context_dots(context), (), ())
+    theirs = replace(chain, head=Dot("dc3.d", 1), highestmodseq=chain.highestmodseq + 1, context=context | {"dc3.d": 1})
+    assert await store.write(partial(adopt, adoption=Adoption(INBOX, chain.head, theirs, merge)))
+
+
+async def inbox(store: Store) -> Chain:
+    chain = await store.read(partial(chains.load, chain_id=INBOX.mailbox_id))
+    assert chain is not None
+    return chain
 
 
 async def receive_on_inbox(store: Store, dot: Dot, predecessors: tuple[Dot, ...], change: Change) -> None:
-    chain = await store.read(partial(chains.load, chain_id=INBOX.mailbox_id))
-    assert chain is not None
-    entry = Entry(dot, predecessors, 1 << 56, chain.highestmodseq + 1, *INBOX, (change,))
+    modseq = (await inbox(store)).highestmodseq + 1
+    entry = Entry(dot, predecessors, 1 << 56, modseq, *INBOX, (change,))
     await store.write(partial(receive, entry=entry, texts=()))
