@@ -102,7 +102,9 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
     ours, theirs = learned.ours.chain, learned.theirs
     by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
     damage = None
-    if not learned.ours.adds_up:
+    if ours.head is None and theirs.head is not None:
+        pass  # nothing here counts the rows, if there are any: the mailbox is new, or to be taken over
+    elif not learned.ours.adds_up:
         damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
         by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
     elif by_kind[Kind.DAMAGE]:

@@ -8,9 +8,11 @@ Nobody else does anything: until the merge comes, a node goes on showing its own
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,12 +21,14 @@ import trio
 
 from protocol.commands import Reply
 from protocol.values import UidSet
-from replicator.errors import MailError
+from replicator.errors import MailError, UnavailableError
 from replicator.replication.joining import Joiner, name_of
+from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
-from replicator.replication.reconciling import Reconciler
+from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.store import branches
+from replicator.store import chain as chains
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -41,6 +45,7 @@ AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; e
 FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 STRAYS_EVERY_S = 60.0
 RETRY_S = 5.0  # after a read that failed
+LOST_EVERY_S = 60.0  # a mailbox whose row is lost, where nobody shows all that was shown here
 GATHER_AT_ONCE = 5000  # messages of one entry
 PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
 QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
@@ -76,6 +81,7 @@ class Healer:
         self._submit = submit
         self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
         self._growing: dict[bytes, _Growth] = {}
+        self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows: when to ask again
         self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
         self._found = trio.Event()
@@ -188,11 +194,27 @@ class Healer:
         self._growing.pop(key.mailbox_id, None)
         if not self._store.has_waiting(key.mailbox_id):
             return True
+        if await self._store.read(partial(chains.is_lost, chain_id=key.mailbox_id)):
+            await self._take_over(key)
+            return not self._store.has_waiting(key.mailbox_id)
         if not await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
             return False
         if await self._is_ours(key):
             await self._joiner.join_branches(key)
         return not self._store.has_waiting(key.mailbox_id)
+
+    async def _take_over(self, key: MailboxKey) -> None:
+        """A mailbox whose row is lost, from any node that has seen all that was shown here."""
+        if trio.current_time() < self._refused.get(key.mailbox_id, -math.inf):
+            return
+        for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
+            with suppress(UnavailableError, LinkDownError):
+                outcome = await self._reconciler.reconcile(key, sid)
+                if outcome is Outcome.ADOPTED:
+                    self._refused.pop(key.mailbox_id, None)
+                    return
+                if outcome is Outcome.DAMAGED:  # which has been told
+                    self._refused[key.mailbox_id] = trio.current_time() + LOST_EVERY_S
 
     async def _is_ours(self, key: MailboxKey) -> bool:
         """Whether this node masters the mailbox; then it has seen what the others have of it."""

@@ -60,10 +60,20 @@ _COLUMNS = (
 _NAME = "a mailbox's row"
 _NUMBER_MAX = 1 << 62  # far above what any counter reaches, and room below SQLite's largest to count on
 SELECT = f"SELECT {_COLUMNS} FROM chain"
-_WAS_HERE = " UNION ALL ".join(
-    f"SELECT 1 FROM {table} WHERE {key} = ?1"
-    for table, key in (("recent", "mailbox"), ("by_uid", "mailbox"), ("checkpoint", "chain"), ("unproven", "chain"))
-)
+_OTHERS = (("recent", "mailbox"), ("by_uid", "mailbox"), ("checkpoint", "chain"), ("unproven", "chain"))
+_KNOWN = " UNION ALL ".join(f"SELECT 1 FROM {table} WHERE {key} = ?1" for table, key in _OTHERS)
+_WAS_HERE = f"SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM chain WHERE id = ?1) AND EXISTS ({_KNOWN})"
+# The first of a table may have very many rows each: from one to the next is a step in its key.
+_STEPS = """
+SELECT id FROM (
+    WITH RECURSIVE step(id) AS (
+        SELECT MIN({key}) FROM {table} WHERE {key} > ?1
+        UNION ALL SELECT (SELECT MIN({key}) FROM {table} WHERE {key} > step.id) FROM step WHERE step.id IS NOT NULL
+        LIMIT ?2
+    )
+    SELECT id FROM step WHERE id IS NOT NULL
+)"""
+_IDS = " UNION ".join(_STEPS.format(table=table, key=key) for table, key in (("chain", "id"), *_OTHERS))
 _GONE = (
     "is gone, and nothing can be numbered without it; run `replicator check --repair` at this node; where that does not"
     " bring it back, end the node and run `replicator rebuild --from-peers`"
@@ -84,8 +94,13 @@ def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
     return chain
 
 
+def ids(connection: sqlite3.Connection, after: object, limit: int) -> list[bytes]:
+    """Of all mailboxes and trees, also such as have lost their rows: a slice, by id. `after` may be of any type."""
+    return [chain_id for (chain_id,) in connection.execute(f"{_IDS} ORDER BY id LIMIT ?2", (after, limit))]
+
+
 def is_lost(connection: sqlite3.Connection, chain_id: bytes) -> bool:
-    """Of a chain that has no row: whether it had one. Its UIDs were given out; it must not begin with 1 again."""
+    """Whether a chain had a row, and has none. Its UIDs were given out; it must not begin with 1 again."""
     return connection.execute(_WAS_HERE, (chain_id,)).fetchone() is not None
 
 

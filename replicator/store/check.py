@@ -59,11 +59,12 @@ class Damage:
     guid: bytes | None = None
     content_hash: bytes | None = None
     mends: tuple[Statement, ...] = ()
+    is_lost: bool = False  # a chain's row, and nothing here says what it was
 
     @property
     def can_be_mended(self) -> bool:
         """Whether this node's log says how it should be."""
-        return bool(self.mends) or self.kind == "chain"
+        return bool(self.mends) or (self.kind == "chain" and not self.is_lost)
 
 
 def stored_chain(connection: sqlite3.Connection, chain_id: bytes) -> Columns | None:
@@ -78,10 +79,8 @@ def readable_chain(connection: sqlite3.Connection, chain_id: bytes) -> Chain | N
 
 
 def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> list[bytes]:
-    """A slice of all mailboxes and trees, by id; None: the first one."""
-    above = LOWEST if after is None else after
-    cursor = connection.execute("SELECT id FROM chain WHERE id > ? ORDER BY id LIMIT ?", (above, SLICE_ROWS))
-    return [chain_id for (chain_id,) in cursor]
+    """A slice of all mailboxes and trees that there are or were, by id; None: the first one."""
+    return chains.ids(connection, LOWEST if after is None else after, SLICE_ROWS)
 
 
 @dataclass(slots=True)
@@ -119,6 +118,9 @@ class Comparison:
         try:
             self.past = proven_past(self.connection, self.chain_id, None if self.doubted else shown, self.base)
         except UnprovenError:
+            if self.stored is None:
+                self._lost()
+                return
             self.unproven = True
             if shown is not None:
                 yield from self._recount(shown)
@@ -127,8 +129,7 @@ class Comparison:
             self._found("log", f"what the mailbox should be does not follow from the log: {error}", shown)
             return
         if self.past is None:
-            forget: Statement = ("DELETE FROM chain WHERE id = ?", (self.chain_id,))
-            self._found("chain", "the log knows no such mailbox", shown, mends=(forget,))
+            self._unknown(shown)
             return
         self.chain = self.past.chain()
         yield 1
@@ -137,6 +138,24 @@ class Comparison:
         else:
             yield from self._compare_mailbox(self.past.state, self.chain)
         self._compare_chain(shown, self.chain)
+
+    def _unknown(self, shown: Chain | None) -> None:
+        """The log rules out that there is such a mailbox. Rows of by_uid alone are told of by a sweep."""
+        begun = self.connection.execute("SELECT 1 FROM recent WHERE mailbox = ?", (self.chain_id,)).fetchone()
+        if self.stored is not None or begun is not None:
+            forget = tuple(
+                (f"DELETE FROM {table} WHERE {key} = ?", (self.chain_id,))
+                for table, key in (("chain", "id"), ("recent", "mailbox"))  # which would keep it from beginning
+            )
+            self._found("chain", "the log knows no such mailbox", shown, mends=forget)
+
+    def _lost(self) -> None:
+        """The row is gone, and the log does not tell what it was."""
+        query = "SELECT user, name FROM folder WHERE mailbox_id = ?"
+        user, name = self.connection.execute(query, (self.chain_id,)).fetchone() or (None, None)
+        which = "of this user" if user is None else f"{user} {name}"
+        what = f"is missing, and the log does not tell; `replicator resync {which}` takes it over from another node"
+        self.damages.append(Damage("chain", what, self.chain_id, user, is_lost=True))
 
     def _recount(self, shown: Chain) -> Iterator[int]:
         """Whether the rows are those that the head counts, which is all that can be known without the log."""

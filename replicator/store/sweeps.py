@@ -14,8 +14,10 @@ import msgpack
 
 from protocol.values import Dot
 from replicator.store import catalog, reading
-from replicator.store.check import LOWEST, SLICE_ROWS, Damage
+from replicator.store import chain as chains
+from replicator.store.check import LOWEST, SLICE_ROWS, Damage, Statement
 from replicator.store.content import read_text
+from resync.entry import tree_id
 
 SLICE_BYTES = 4 << 20  # of compressed texts
 
@@ -34,6 +36,7 @@ _TAKE_ROW = (
     "DELETE FROM by_uid WHERE mailbox = ? AND uid = ? AND NOT EXISTS (SELECT 1 FROM chain WHERE id = by_uid.mailbox)"
 )
 _NO_TREE = "NOT EXISTS (SELECT 1 FROM chain c WHERE c.user = f.user AND c.uidvalidity = 0)"
+_TAKE_SUBSCRIPTION = f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}"
 
 
 class Slice(NamedTuple, Generic[K, F]):
@@ -114,14 +117,21 @@ def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) 
 
 
 def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
-    """Folders and subscriptions of users that have no tree: the first slice of them."""
+    """Folders and subscriptions of users that have no tree: the first slice of them. Of a lost tree they are kept."""
+    lost: dict[object, bool] = {}
+
+    def mends(user: object, mend: Statement) -> tuple[Statement, ...]:
+        if user not in lost:
+            lost[user] = isinstance(user, str) and chains.is_lost(connection, tree_id(user))
+        return () if lost[user] else (mend,)
+
     folders = connection.execute(
         f"SELECT mailbox_id, user, name FROM folder f WHERE {_NO_TREE} LIMIT ?",
         (SLICE_ROWS,),
     )
     found = [
         Damage("folder", f"{name!r} is of a user without folders", mailbox_id, user,
-               mends=((f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,)),))
+               mends=mends(user, (f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,))))
         for mailbox_id, user, name in folders
     ]  # fmt: skip
     subscriptions = connection.execute(
@@ -130,7 +140,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
     )
     found += [
         Damage("subscription", f"of {name!r} is of a user without folders", None, user,
-               mends=((f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}", (user, name)),))
+               mends=mends(user, (_TAKE_SUBSCRIPTION, (user, name))))
         for user, name in subscriptions
     ]  # fmt: skip
     return found

@@ -10,12 +10,16 @@ from replicator.errors import DataError, UnavailableError
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
+from replicator.tasks import ResyncOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.test_collecting import SAID_S, checkpoint, log_entries
+from tests.replication.test_resyncing import check, run
+from tests.replication.test_state_transfer import forget_log
 from tests.store.damaging import damage
 from tests.store.harness import guid, saving
 
 LOST_CHAIN = "DELETE FROM chain WHERE uidvalidity > 0"
+LOST_TREE = "DELETE FROM chain WHERE uidvalidity = 0"
 LOST_ROWS = ("DELETE FROM by_uid", "DELETE FROM by_guid")
 
 
@@ -60,6 +64,54 @@ async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_ot
         assert await alone.save("together") == 4
         await nodes.converged()
         assert await alone.texts() == shown | {4: "together"} == await nodes["dc2"].texts()
+
+
+async def uncollected(nodes: Cluster, lost: str) -> Node:
+    """dc3 of three, which has lost rows of table chain; the logs are gone, and there are no checkpoints."""
+    for number in range(3):
+        await nodes["dc1"].save(f"text {number}")
+    await nodes["dc2"].expunge(3)
+    await nodes.converged()
+    for node in nodes.all():
+        await forget_log(node)
+    damaged = await restart_damaged(nodes, "dc3", lost)
+    await nodes.linked()
+    return damaged
+
+
+@pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
+async def test_a_mailbox_for_which_entries_wait_is_taken_over(
+    tmp_path: Path, autojump_clock: MockClock, lost: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        damaged = await uncollected(nodes, lost)
+        await nodes["dc1"].save("later")
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes.converged()
+        assert await damaged.texts() == await nodes["dc1"].texts()
+        assert await damaged.waiting() == 0
+
+
+@pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
+async def test_a_check_takes_nothing_away_that_a_lost_row_counted_and_resync_brings_it_back(
+    tmp_path: Path, autojump_clock: MockClock, lost: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        damaged = await uncollected(nodes, lost)
+        rows = "SELECT (SELECT COUNT(*) FROM by_uid), (SELECT COUNT(*) FROM folder)"
+        assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
+        checked = await check(damaged)
+        assert checked.damage["chain"] == 1
+        assert checked.repaired == 0
+        assert "`replicator resync" in checked.findings[0].what
+        assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
+        status = await run(damaged, ResyncOptions(USER))
+        folder = "INBOX" if lost == LOST_CHAIN else None
+        assert [(one.peer, one.folder, one.done) for one in status.differences] == [("dc1", folder, "adopted here")]
+        await nodes.converged()
+        assert (await check(damaged)).damage == {}
+        assert await damaged.save("after") == 4
+        await nodes.converged()
 
 
 async def test_origins_that_are_not_counted_keep_the_node_from_starting(

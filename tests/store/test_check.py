@@ -13,6 +13,8 @@ from replicator.store.check import Comparison, chain_ids, exhausted
 from replicator.store.mending import compare_and_mend, mend
 from replicator.store.past import past_at
 from replicator.store.proof import log_lacks
+from replicator.store.reading import MailboxKey
+from replicator.store.rows import DamagedRowError
 from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
 from tests.store.consistency import check
@@ -125,6 +127,44 @@ def test_a_mailbox_that_the_log_does_not_know_is_forgotten() -> None:
     node.write(partial(compare_and_mend, chain_id=strange, doubted=False))
     assert node.write(lambda tx: tx.chain(strange)) is None
     check(node.connection)
+
+
+def test_what_the_log_does_not_know_may_begin() -> None:
+    node, strange = MemoryNode("dc1.a"), MailboxKey(ALICE, bytes(16), 9)
+    node.write(saving(b"text", guid(1)))
+    node.connection.execute("INSERT INTO recent VALUES (?, 5)", (strange.mailbox_id,))
+    with pytest.raises(DamagedRowError):
+        node.write(saving(b"text", guid(2), strange))
+    assert damages(node) == [("chain", "the log knows no such mailbox")]
+    node.write(partial(compare_and_mend, chain_id=strange.mailbox_id, doubted=False))
+    assert damages(node) == []
+    assert node.write(saving(b"text", guid(2), strange)).uids == (1,)
+    check(node.connection)
+
+
+def test_ids_come_in_slices_whatever_table_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = MemoryNode("dc1.a")
+    keys = [MailboxKey(ALICE, bytes([number] * 16), 9) for number in range(9)]
+    for number, key in enumerate(keys):
+        for copy in range(3):
+            node.write(saving(b"text", guid(10 * number + copy), key))
+    node.connection.execute("DELETE FROM chain WHERE id > x'03'")
+    node.connection.execute("DELETE FROM recent WHERE mailbox < x'05' OR mailbox > x'07'")
+    monkeypatch.setattr("replicator.store.check.SLICE_ROWS", 2)
+    found: list[bytes] = []
+    while some := chain_ids(node.connection, found[-1] if found else None):
+        found += some
+    assert found == [key.mailbox_id for key in keys]
+
+
+def test_folders_of_a_lost_tree_are_kept() -> None:
+    node = MemoryNode("dc1.a")
+    node.write(creating("Work", WORK.mailbox_id))
+    node.write(subscribing("Work"))
+    node.connection.execute("DELETE FROM chain")
+    assert [damage.can_be_mended for damage in strays_of_trees(node.connection)] == [False, False]
+    node.connection.execute("DELETE FROM recent")
+    assert [damage.can_be_mended for damage in strays_of_trees(node.connection)] == [True, True]
 
 
 def test_a_tree_that_the_writer_remembers_is_mended_too() -> None:

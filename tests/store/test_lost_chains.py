@@ -1,12 +1,16 @@
 """A mailbox or tree whose row in table chain is gone: it is not numbered again from the beginning."""
 
+from functools import partial
+
 import pytest
 
 from protocol.values import Dot
 from replicator.errors import HistoryError
 from replicator.store import reading, recent
 from replicator.store.adopting import Adoption, adopt
-from replicator.store.chain import Chain, load
+from replicator.store.chain import Chain, is_lost, load
+from replicator.store.check import chain_ids
+from replicator.store.mending import compare_and_mend
 from replicator.store.rows import DamagedRowError
 from resync.entry import Entry, MailAdd, Merge, tree_id
 from tests.store.harness import ALICE, INBOX, WORK, creating, flagging, guid, saving
@@ -55,6 +59,20 @@ def test_whatever_else_knows_the_mailbox_keeps_it_from_being_numbered(kept: str)
     assert reading.log_end(node.connection) == end
     assert load(node.connection, INBOX.mailbox_id) is None
     assert node.write(saving(b"text", guid(9), WORK)).uids == (1,)
+
+
+@pytest.mark.parametrize("kept", OTHERS)
+def test_a_check_tells_of_it_whatever_else_knows_it(kept: str) -> None:
+    node = full_node()
+    lose(node, *(rows for rows in OTHERS if rows != kept))
+    node.connection.execute("DELETE FROM log")
+    node.connection.execute("UPDATE origin SET collected = seq")
+    assert INBOX.mailbox_id in chain_ids(node.connection)
+    done = node.write(partial(compare_and_mend, chain_id=INBOX.mailbox_id, doubted=False))
+    (damage,) = done.damages
+    assert (damage.kind, damage.can_be_mended, done.unproven) == ("chain", False, False)
+    assert "`replicator resync alice INBOX`" in damage.what
+    assert is_lost(node.connection, INBOX.mailbox_id)
 
 
 def test_a_tree_does_not_begin_again_either() -> None:
