@@ -62,6 +62,7 @@ class TreeChange(NamedTuple):
 @dataclass
 class History:
     unnoticed_s: float  # how long a node may be gone before others know
+    has_limits: bool = False  # logs are cut while clients wait: limits are hurried, and clients are not
     entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
     added: dict[Placement, Added] = field(default_factory=dict)
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
@@ -74,6 +75,7 @@ class History:
     lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
     shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
     _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
+    _passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # as `_held`
     _losses: list[tuple[float, str, dict[str, int]]] = field(default_factory=list)  # when, whose disk, what it held
 
     # ---- what nodes do
@@ -84,6 +86,10 @@ class History:
         assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
         held = self._held[sid]
         held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
+
+    def passed_over(self, sid: str, context: Mapping[str, int]) -> None:
+        """A node shows what these entries did, and takes them for its own."""
+        self._passed[sid].update(context)
 
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
         """A node has numbered an entry where UIDs meant these placements."""
@@ -124,6 +130,7 @@ class History:
         """The disk is another one, or an older copy, that holds this."""
         self._losses.append((trio.current_time(), sid, self._held[sid]))
         self._held[sid] = dict(context)
+        self._passed.pop(sid, None)
         self.lost |= {dot for dot in self.acknowledged if not self.holders(dot)}
 
     @property
@@ -142,6 +149,8 @@ class History:
         since = began - self.unnoticed_s
         holders = set(self.holders(dot))
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
+        if self.has_limits:
+            holders |= {sid for sid, passed in self._passed.items() if passed.get(dot.origin, 0) >= dot.seq}
         at = ", ".join(sorted(holders)) or "no disk"
         assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {at}, and {needed} copies were asked for"
         self.acknowledged[dot] = what

@@ -17,6 +17,8 @@ from replicator.config import (
 
 CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
 
+NO_LIMIT_S = 1e6  # longer than any simulation
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,6 +43,11 @@ class Plan:
     weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
     fault_pause_s: float = 4.0  # between two faults, at most
     reads_wire: bool = False  # whether all that crossed is understood afterwards
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether logs are cut although nodes may lack what goes."""
+        return self.log is not None and self.log.keep_s < NO_LIMIT_S
 
     def __str__(self) -> str:
         low, high = self.delay_s
@@ -99,5 +106,5 @@ def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:
     if dice.random() < 0.4:
         return None
     if weights.get("lose_disk") or dice.random() < 0.4:
-        return LogConfig(keep_s=1e6, max_size_bytes=1 << 40)
+        return LogConfig(keep_s=NO_LIMIT_S, max_size_bytes=1 << 40)
     return LogConfig(keep_s=dice.choice((0.5, 2.0, 5.0)), max_size_bytes=dice.choice((1 << 12, 1 << 14, 1 << 30)))

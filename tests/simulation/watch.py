@@ -112,6 +112,7 @@ class Watch:
         assert self._connection is not None
         for item in commit.logged:
             self._history.on_disk(self._sid, item.entry)
+        self._history.passed_over(self._sid, commit.context)
         changes = iter(commit.changes)
         for entry in commit.applied:
             if entry.is_tree:

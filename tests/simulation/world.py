@@ -46,7 +46,7 @@ class World:
         self.plan = plan
         self.dice = random.Random(f"world {plan.seed}")
         self.story = Story(directory)
-        self.history = History(unnoticed_s=plan.mastership.timeout_s)
+        self.history = History(plan.mastership.timeout_s, has_limits=plan.has_limits)
         self.ledger = Ledger()
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
