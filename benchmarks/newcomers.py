@@ -21,12 +21,13 @@ from benchmarks.report import Figure
 from benchmarks.scale import Scale
 from benchmarks.states import are_equal, checkpoint, drop_log
 from benchmarks.wire import ImapClient, MeasurementError
+from replicator.replication.seeding import AGE_MIN_S
 
 SHARED = '[checkpoint]\nurl = "file:objects"\nshared = true\n'
 OBJECTS = "objects"
 MAIL_BYTES = 4096
 USER = "large"
-CHECKPOINT_AGE_S = 31.0
+CHECKPOINT_AGE_S = AGE_MIN_S + 5
 """A new node does not begin with younger ones: clients may still wait for copies of what is in them."""
 
 LOOK_EVERY_S = 0.05
