@@ -15,7 +15,7 @@ from replicator.store import reading
 from replicator.store.content import read_text
 from replicator.store.store import Store
 
-NEXT_AFTER_S = 3.0  # without an answer from one neighbour, the next is asked as well
+NEXT_AFTER_S = 8.0  # without an answer from one neighbour, the next is asked as well; a slow line has had its time
 
 
 async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> bytes | None:
