@@ -37,12 +37,13 @@ def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> C
     return rest
 
 
-async def write_without(nodes: Cluster, sid: str) -> None:
-    """Ann and Bob get a message before the node goes, and one while it is away."""
+async def write_without(nodes: Cluster, *sids: str) -> None:
+    """Ann and Bob get a message before the nodes go, and one while they are away."""
     for user in ("ann", "bob"):
         await nodes["dc1"].save("before", user=user)
     await nodes.converged()
-    await nodes.stop(sid)
+    for sid in sids:
+        await nodes.stop(sid)
     await nodes.linked()
     for user in ("ann", "bob"):
         await nodes["dc1"].save("after", user=user)
@@ -132,14 +133,7 @@ async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        for user in ("ann", "bob"):
-            await nodes["dc1"].save("before", user=user)
-        await nodes.converged()
-        await nodes.stop("dc2")
-        await nodes.stop("dc3")
-        await nodes.linked()
-        for user in ("ann", "bob"):
-            await nodes["dc1"].save("after", user=user)
+        await write_without(nodes, "dc2", "dc3")
         await forget_log(nodes["dc1"])
         written = dict(nodes["dc1"].store.context)
         rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
