@@ -39,8 +39,14 @@ class FixedReport:
     reasons: list[str] = field(default_factory=list)
 
     async def node_status(self) -> NodeStatus:
-        up = LinkStatus("dc2", "127.0.0.1:4421", True, 1_000, 250, 0, 0, 0.0, None, False)  # noqa: FBT003  as in the shape
-        down = LinkStatus("dc3", "127.0.0.1:4422", False, None, None, 7, 2048, 1.5, self.error, self.needs_sync)  # noqa: FBT003
+        up = LinkStatus(
+            "dc2", "127.0.0.1:4421", up=True, since_ms=1_000, round_trip_us=250,
+            lag_entries=0, lag_bytes=0, lag_s=0.0, error=None, needs_sync=False,
+        )  # fmt: skip
+        down = LinkStatus(
+            "dc3", "127.0.0.1:4422", up=False, since_ms=None, round_trip_us=None,
+            lag_entries=7, lag_bytes=2048, lag_s=1.5, error=self.error, needs_sync=self.needs_sync,
+        )  # fmt: skip
         if not self.is_lag_known:
             down = replace(down, lag_entries=None, lag_bytes=None, lag_s=None)
         return NodeStatus(
