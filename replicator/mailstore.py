@@ -12,18 +12,22 @@ spelled in capitals here and exists for every user from the first time that anyo
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
+from replicator.mime.skeleton import Skeleton
 from replicator.view import MailboxView, Message
 
 INBOX = "INBOX"
 SEPARATOR = "/"
 MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
 MAX_LEVELS = 32
+CHUNK_BYTES = 128 * KIB  # of a large text on its way: what each of those who handle it holds in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,48 @@ class FolderStatus:
     recent: int
 
 
+class ReceivedText(Protocol):
+    """A message text that has come in whole; good for `MailStore.save` within the block that received it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Octets of the text."""
+        ...
+
+
+class TextSink(Protocol):
+    """A message text on its way in. What is large goes to disk as it comes."""
+
+    async def write(self, data: bytes) -> None:
+        """Take the next octets; wait while the disk does. Raises MailError, DiskFullError among them."""
+        ...
+
+    async def finish(self) -> ReceivedText:
+        """That was all. Raises MailError."""
+        ...
+
+
+class Text(Protocol):
+    """A message text that is kept, wherever its octets lie."""
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """Its structure: all of it but its attachments."""
+        ...
+
+    def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Octets from `start` up to `end`, in chunks of at most `CHUNK_BYTES`. Raises ContentUnavailableError.
+
+        That may come late, after some chunks: a length that was promised cannot be kept then.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NewMessage:
     """A message to be stored. `received_ms` None: now."""
 
-    text: bytes = field(repr=False)
+    text: bytes | ReceivedText = field(repr=False)
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
 
@@ -139,6 +180,10 @@ class MailStore(Protocol):
         """
         ...
 
+    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+        """Take in one text of any size. What was not saved within the block is forgotten on leaving it."""
+        ...
+
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """Store one message. Raises FolderNotFoundError if the folder was deleted meanwhile, and storage errors."""
         ...
@@ -167,9 +212,15 @@ class MailStore(Protocol):
         """Remove those of the messages that exist, whatever their flags."""
         ...
 
-    async def read_content(self, message: Message) -> bytes:
+    async def read_text(self, message: Message) -> Text:
         """The message text, byte for byte as it came. Raises ContentUnavailableError."""
         ...
+
+
+async def read_all(text: Text) -> bytes:
+    """A text as a whole, for those who must have it in memory. Raises ContentUnavailableError."""
+    async with aclosing(text.read(0, text.skeleton.size_bytes)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
 
 
 def canonical_name(name: str) -> str:

@@ -14,7 +14,7 @@ from protocol.values import UidSet
 from replicator.config import default_config
 from replicator.environment import Environment
 from replicator.errors import MailError
-from replicator.mailstore import CopiedMessages, Folder, NewMessage, SavedMessage, StoreResult
+from replicator.mailstore import CopiedMessages, Folder, NewMessage, SavedMessage, StoreResult, read_all
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.service import ClusterMail
 from replicator.store.store import Store
@@ -79,7 +79,7 @@ class HookedMail(ClusterMail):
 
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))
-        return [await self.read_content(message) for message in view.messages.values()]
+        return [await read_all(await self.read_text(message)) for message in view.messages.values()]
 
     async def lose_text(self, message: Message) -> None:
         """As if the disk had lost it."""

@@ -6,8 +6,9 @@ import re
 
 from replicator.imap.envelope import envelope
 from replicator.imap.fetch_items import Adjacent, Value
-from replicator.imap.header import Parameterised, without_comment
-from replicator.imap.mime import Part
+from replicator.mime.header import Parameterised, without_comment
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import Part
 
 _LANGUAGE_SEPARATOR = re.compile(rb"[\s,]+")
 
@@ -15,16 +16,16 @@ _LANGUAGE_SEPARATOR = re.compile(rb"[\s,]+")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.0-9A-Z^_`{|}~]+")
 
 
-def body_structure(part: Part, *, extended: bool) -> Value:
+def body_structure(part: Part, skeleton: Skeleton, *, extended: bool) -> Value:
     """The structure, with the extension data if `extended` (BODYSTRUCTURE) and without if not (BODY)."""
     if part.children:
-        bodies = Adjacent(tuple(body_structure(child, extended=extended) for child in part.children))
+        bodies = Adjacent(tuple(body_structure(child, skeleton, extended=extended) for child in part.children))
         extension = (_parameters(part.content_type), *_common_extension(part))
         return (bodies, part.content_type.subtype, *(extension if extended else ()))
-    return (*_single_part(part, extended=extended), *(_single_part_extension(part) if extended else ()))
+    return (*_single_part(part, skeleton, extended=extended), *(_single_part_extension(part) if extended else ()))
 
 
-def _single_part(part: Part, *, extended: bool) -> tuple[Value, ...]:
+def _single_part(part: Part, skeleton: Skeleton, *, extended: bool) -> tuple[Value, ...]:
     header, content_type = part.header, part.content_type
     basic: tuple[Value, ...] = (
         content_type.value,
@@ -33,12 +34,13 @@ def _single_part(part: Part, *, extended: bool) -> tuple[Value, ...]:
         header.value(b"content-id"),
         header.value(b"content-description"),
         _encoding(part),
-        part.size_bytes,
+        skeleton.end(part.end) - skeleton.start(header.end),  # transfer encoding and all
     )
     if part.nested is not None:
-        return (*basic, envelope(part.nested.header), body_structure(part.nested, extended=extended), part.lines)
+        nested = body_structure(part.nested, skeleton, extended=extended)
+        return (*basic, envelope(part.nested.header), nested, skeleton.lines(header.end, part.end))
     if content_type.value == b"TEXT":
-        return (*basic, part.lines)
+        return (*basic, skeleton.lines(header.end, part.end))
     return basic
 
 

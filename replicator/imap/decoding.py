@@ -14,8 +14,8 @@ from email.utils import parsedate
 from encodings import normalize_encoding
 from encodings.aliases import aliases
 
-from replicator.imap.header import Header, without_comment
-from replicator.imap.mime import Part
+from replicator.mime.header import Header, without_comment
+from replicator.mime.structure import Part
 
 # Python's other codecs are none that mail is written in, and some take quadratic time (punycode) or decode nothing.
 # US-ASCII is what mail says that does not know, and the default; its octets are looked at as if it said nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replicator.imap.addresses import parse_addresses
 from replicator.imap.fetch_items import Adjacent, Value
-from replicator.imap.header import Header
+from replicator.mime.header import Header
 
 
 def envelope(header: Header) -> Value:

@@ -7,6 +7,7 @@ flags. So nothing needs to be taken back, and a FETCH that is cut off has marked
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -18,13 +19,15 @@ from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap import commands as c
-from replicator.imap.fetch_items import Atom, Attribute, FetchItem, needs_text, response_name, sets_seen
+from replicator.imap.connection import ConnectionEndedError
+from replicator.imap.fetch_items import Atom, Attribute, FetchItem, Span, needs_text, response_name, sets_seen
 from replicator.imap.message import MessageText, fetch_value
 from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import fetch_response
+from replicator.imap.responses import fetch_response, without_text
 from replicator.imap.selection import Selection
 from replicator.imap.sequence_set import SequenceSet
 from replicator.imap.session import Completion, Session
+from replicator.mailstore import Text
 from replicator.view import SEEN, Message
 
 RANGES_NAMED = 10  # of UIDs, in the one line of an answer
@@ -55,7 +58,7 @@ class _Found(NamedTuple):
 
     number: int
     message: Message
-    text: bytes | None
+    text: Text | None
 
 
 @dataclass(slots=True)
@@ -124,9 +127,9 @@ async def _read(
             some.append(_Found(number, message, None))
         else:
             try:
-                text = await session.mail.read_content(message)
+                text = await session.mail.read_text(message)
                 some.append(_Found(number, message, text))
-                size_bytes += len(text)
+                size_bytes += len(text.skeleton.raw)
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
             if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
@@ -149,21 +152,40 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
     selection = session.selection
     chunks: list[bytes] = []
-    for number, found, raw in some:
+    for number, found, kept in some:
         message = selection.view.messages.get(found.uid, found)  # with its flags as they are now
-        text = None if raw is None else MessageText(raw)
+        text = None if kept is None else MessageText(kept.skeleton)
         items = [*plan.items, _FLAGS] if message.uid in seen and not plan.tells_flags else plan.items
         respond = partial(_response, items, number, message, selection.printed_flags(message), text)
-        chunks += await session.services.parsing.run(text, respond) if text else respond()
-        if text:
-            await session.write(chunks)
-            chunks.clear()
-            await trio.lowlevel.checkpoint()
+        if kept is None or text is None:
+            chunks += without_text(respond())
+            continue
+        await _send(session, kept, await session.services.parsing.run(text, respond))
+        await trio.lowlevel.checkpoint()
     await session.write(chunks)
     await trio.lowlevel.checkpoint()
 
 
-def _response(items: _Items, number: int, message: Message, flags: Atom, text: MessageText | None) -> list[bytes]:
+async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:
+    """Send an answer, and what stands in it of a large text as it is read.
+
+    What cannot be read after all ends the connection: its length was said (RFC 3501 section 4.3).
+    """
+    for chunk in chunks:
+        if isinstance(chunk, bytes):
+            await session.write([chunk])
+            continue
+        try:
+            async with aclosing(text.read(chunk.start, chunk.end)) as octets:
+                async for some in octets:
+                    await session.write([some])
+        except ContentUnavailableError as error:
+            raise ConnectionEndedError(f"a text that was being sent cannot be read: {error}") from error
+
+
+def _response(
+    items: _Items, number: int, message: Message, flags: Atom, text: MessageText | None
+) -> list[bytes | Span]:
     """Looks at nothing that changes: may run in a thread."""
     values = [(name, flags if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
     return fetch_response(number, values)

@@ -22,8 +22,16 @@ class Adjacent:
     values: tuple[Value, ...]
 
 
-Value: TypeAlias = "int | Atom | bytes | tuple[Value, ...] | Adjacent | None"
-"""None: NIL. bytes: a quoted string or a literal, as its octets need. tuple: a parenthesised list."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Octets of the message's text, from `start` up to `end`, that are read while they are sent."""
+
+    start: int
+    end: int
+
+
+Value: TypeAlias = "int | Atom | bytes | Span | tuple[Value, ...] | Adjacent | None"
+"""None: NIL. bytes: a quoted string or a literal, as its octets need. Span: a literal. tuple: a parenthesised list."""
 
 
 class Attribute(Enum):

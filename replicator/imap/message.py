@@ -1,6 +1,7 @@
 """The answers to FETCH, from what a mailbox view knows of a message and from its text. Pure functions.
 
-A text is parsed as far as an answer needs it: ENVELOPE and HEADER read the header alone.
+A text is parsed as far as an answer needs it: ENVELOPE and HEADER read the header alone. Of a large text there is the
+skeleton; what lies in its gaps is named by its octets, for whoever sends them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from types import MappingProxyType
 
 from replicator.imap.bodystructure import body_structure
 from replicator.imap.envelope import envelope
-from replicator.imap.fetch_items import Atom, Attribute, BodySection, FetchItem, SectionText, Value, needs_text
-from replicator.imap.header import Header
-from replicator.imap.mime import Part, parse
+from replicator.imap.fetch_items import Atom, Attribute, BodySection, FetchItem, SectionText, Span, Value, needs_text
+from replicator.mime.header import Header
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import Part, parse
 from replicator.view import Message
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -34,8 +36,9 @@ _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
 class MessageText:
     """A message's text, parsed when asked."""
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+    def __init__(self, skeleton: Skeleton) -> None:
+        self.skeleton = skeleton
+        self.raw = skeleton.raw
 
     @cached_property
     def header(self) -> Header:
@@ -67,34 +70,45 @@ def internal_date(received_ms: int) -> bytes:
     return f"{time.day:2}-{_MONTHS[time.month - 1]}-{time.year:04} {time:%H:%M:%S} +0000".encode()
 
 
-def section(text: MessageText, item: BodySection) -> bytes | None:
+def section(text: MessageText, item: BodySection) -> bytes | Span | None:
     """What `BODY[section]<partial>` asks for, byte for byte; None if the message has no such part."""
     if item.part:
-        content = _of_part(text.structure, item)
+        content = _of_part(text, item)
     elif item.text is None:
-        content = text.raw
+        content = _octets(text.skeleton, 0, len(text.raw))
     else:
-        content = _of_message(text.header, len(text.raw), item)
+        content = _of_message(text.skeleton, text.header, len(text.raw), item)
     if content is None or item.partial is None:
         return content
-    return content[item.partial.origin : item.partial.origin + item.partial.length]
+    origin, length = item.partial.origin, item.partial.length
+    if isinstance(content, Span):
+        start = min(content.start + origin, content.end)
+        return Span(start, min(start + length, content.end))
+    return content[origin : origin + length]
 
 
-def _of_part(root: Part, item: BodySection) -> bytes | None:
-    part = root.find(item.part)
+def _octets(skeleton: Skeleton, start: int, end: int) -> bytes | Span:
+    """What stands there in the skeleton, and in its gaps."""
+    if skeleton.is_whole(start, end):
+        return skeleton.raw[start:end]
+    return Span(skeleton.start(start), skeleton.end(end))
+
+
+def _of_part(text: MessageText, item: BodySection) -> bytes | Span | None:
+    part = text.structure.find(item.part)
     if part is None:
         return None
     if item.text is None:
-        return part.body
+        return _octets(text.skeleton, part.header.end, part.end)
     if item.text is SectionText.MIME:
         return part.header.raw[part.header.start : part.header.end]
     # HEADER and TEXT below a part number are those of a message within (RFC 3501 section 6.4.5).
-    return None if part.nested is None else _of_message(part.nested.header, part.nested.end, item)
+    return None if part.nested is None else _of_message(text.skeleton, part.nested.header, part.nested.end, item)
 
 
-def _of_message(header: Header, end: int, item: BodySection) -> bytes:
+def _of_message(skeleton: Skeleton, header: Header, end: int, item: BodySection) -> bytes | Span:
     if item.text is SectionText.TEXT:
-        return header.raw[header.end : end]
+        return _octets(skeleton, header.end, end)
     if item.text in {SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT}:
         names = frozenset(name.lower().encode() for name in item.fields)
         return header.select(names, others=item.text is SectionText.HEADER_FIELDS_NOT)
@@ -123,4 +137,4 @@ def _from_text(item: Attribute, text: MessageText) -> Value:
         return envelope(text.header)
     if item in _SECTIONS:
         return section(text, _SECTIONS[item])
-    return body_structure(text.structure, extended=item is Attribute.BODYSTRUCTURE)
+    return body_structure(text.structure, text.skeleton, extended=item is Attribute.BODYSTRUCTURE)

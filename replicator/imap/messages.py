@@ -10,7 +10,7 @@ from replicator.imap import commands as c
 from replicator.imap.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
 from replicator.imap.fetch_items import Value
 from replicator.imap.refusals import CommandFailedError, offering_to_create
-from replicator.imap.responses import continuation, copyuid, fetch_response, status_line
+from replicator.imap.responses import continuation, copyuid, fetch_response, status_line, without_text
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
 
@@ -56,7 +56,7 @@ async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) ->
         if (message := selection.view.messages.get(uid)) is not None:
             values: list[tuple[bytes, Value]] = [(b"UID", uid)] if with_uid else []
             values.append((b"FLAGS", selection.printed_flags(message)))
-            await session.write(fetch_response(number, values))
+            await session.write(without_text(fetch_response(number, values)))
         if position % MESSAGES_BETWEEN_CHECKPOINTS == 0:
             await trio.lowlevel.checkpoint()
 

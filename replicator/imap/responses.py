@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
-from replicator.imap.fetch_items import Adjacent, Atom, Value
+from replicator.imap.fetch_items import Adjacent, Atom, Span, Value
 from replicator.imap.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
 
@@ -103,14 +103,24 @@ def search_response(numbers: Iterable[int]) -> bytes:
     return _line(" ".join(["* SEARCH", *map(str, numbers)]))
 
 
-def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes]:
-    """A FETCH response (RFC 3501 section 7.4.2) of items by name, as chunks; message texts are not copied."""
-    chunks = [b"* %d FETCH (" % number]
+def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes | Span]:
+    """A FETCH response (RFC 3501 section 7.4.2) of items by name, as chunks; message texts are not copied.
+
+    A `Span` stands for octets of the message's text.
+    """
+    chunks: list[bytes | Span] = [b"* %d FETCH (" % number]
     for position, (name, value) in enumerate(values):
         chunks += [b" " if position else b"", name, b" "]
         _print(value, chunks)
     chunks.append(b")\r\n")
     return _joined(chunks)
+
+
+def without_text(chunks: Sequence[bytes | Span]) -> list[bytes]:
+    """A FETCH response of items that need no text."""
+    small = [chunk for chunk in chunks if isinstance(chunk, bytes)]
+    assert len(small) == len(chunks), "no item needs the text"
+    return small
 
 
 def copyuid(uidvalidity: int, pairs: Sequence[tuple[int, int]]) -> str:
@@ -133,12 +143,12 @@ def _runs(numbers: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in runs)
 
 
-def _joined(chunks: list[bytes]) -> list[bytes]:
+def _joined(chunks: list[bytes | Span]) -> list[bytes | Span]:
     """Runs of small chunks as one: an answer may have millions of them, and whoever sends it has no time for each."""
-    joined: list[bytes] = []
+    joined: list[bytes | Span] = []
     small: list[bytes] = []
     for chunk in chunks:
-        if len(chunk) < _LARGE_CHUNK:
+        if isinstance(chunk, bytes) and len(chunk) < _LARGE_CHUNK:
             small.append(chunk)
         else:
             joined += (b"".join(small), chunk)
@@ -146,13 +156,15 @@ def _joined(chunks: list[bytes]) -> list[bytes]:
     return [*joined, b"".join(small)]
 
 
-def _print(value: Value, chunks: list[bytes]) -> None:
+def _print(value: Value, chunks: list[bytes | Span]) -> None:
     if value is None:
         chunks.append(b"NIL")
     elif isinstance(value, int):
         chunks.append(b"%d" % value)
     elif isinstance(value, bytes):
         chunks += quoted_or_literal(value)
+    elif isinstance(value, Span):
+        chunks += (b"{%d}\r\n" % (value.end - value.start), value)
     elif isinstance(value, str):
         chunks.append(value.encode("ascii"))
     elif isinstance(value, Adjacent):
@@ -162,7 +174,7 @@ def _print(value: Value, chunks: list[bytes]) -> None:
         _print_list(value, chunks)
 
 
-def _print_list(values: tuple[Value, ...], chunks: list[bytes]) -> None:
+def _print_list(values: tuple[Value, ...], chunks: list[bytes | Span]) -> None:
     chunks.append(b"(")
     for position, value in enumerate(values):
         if position:

@@ -19,6 +19,7 @@ from sortedcontainers import SortedSet
 from protocol.values import UidSet
 from replicator.imap.decoding import header_text, part_text, sent_date, value_text
 from replicator.imap.message import MessageText
+from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
 
@@ -30,6 +31,11 @@ class Cost(IntEnum):
     ROWS = 2
     HEADER = 3
     BODY = 4
+
+
+def is_text(part: Part) -> bool:
+    """Whether people read its body as text."""
+    return part.nested is None and part.content_type.value == b"TEXT"
 
 
 # ---- what is searched -------------------------------------------------------------------------------------------
@@ -62,7 +68,7 @@ class ReadableText:
         for part in self._text.structure.walk():
             if part.nested is not None:
                 found.append(header_text(part.nested.header).casefold())
-            elif part.content_type.value == b"TEXT":
+            elif is_text(part):
                 found.append(part_text(part).casefold())
         return found
 

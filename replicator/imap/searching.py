@@ -12,7 +12,10 @@ from replicator.imap.message import MessageText
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import search_response
 from replicator.imap.search import Search
+from replicator.imap.search_bounds import is_text
 from replicator.imap.session import Completion, Session
+from replicator.mailstore import Text, read_all
+from replicator.mime.skeleton import Skeleton
 
 
 async def search(session: Session, command: c.Search) -> Completion:
@@ -30,7 +33,7 @@ async def search(session: Session, command: c.Search) -> Completion:
         if (message := view.messages.get(uid)) is None:
             continue
         try:
-            text = MessageText(await session.mail.read_content(message))
+            text = MessageText(await _readable(await session.mail.read_text(message)))
         except ContentUnavailableError:
             unreadable += 1
             continue
@@ -42,3 +45,14 @@ async def search(session: Session, command: c.Search) -> Completion:
     if unreadable:
         raise CommandFailedError(f"The text of {unreadable} messages is at no node in reach; try later", "UNAVAILABLE")
     return Completion("Searched")
+
+
+async def _readable(text: Text) -> Skeleton:
+    """A text with all of it that people read: where that lies in gaps, the whole text is read into memory."""
+    skeleton = text.skeleton
+    if not skeleton.gaps:
+        return skeleton
+    parts = MessageText(skeleton).structure.walk()
+    if all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part)):
+        return skeleton
+    return Skeleton(await read_all(text))

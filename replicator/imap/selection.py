@@ -17,6 +17,7 @@ from replicator.imap.responses import (
     fetch_response,
     status_line,
     untagged,
+    without_text,
 )
 from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView, Message
@@ -152,7 +153,7 @@ class Selection:
         number, message = self.numbering.number(uid), self.view.messages.get(uid)
         if number is None or message is None:
             return []
-        return fetch_response(number, [(b"FLAGS", self.printed_flags(message))])
+        return without_text(fetch_response(number, [(b"FLAGS", self.printed_flags(message))]))
 
     # ---- what the client knows by other ways ----
 

@@ -6,8 +6,8 @@ Reads what this node has; turns each change into an operation and hands it to th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -33,6 +33,8 @@ from replicator.mailstore import (
     NewMessage,
     SavedMessage,
     StoreResult,
+    Text,
+    TextSink,
     check_folder_name,
 )
 from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
@@ -47,6 +49,7 @@ from replicator.replication.operations import (
     SubscribeOperation,
 )
 from replicator.replication.resolving import Added, Resolver
+from replicator.replication.texts import Gathering, PlainText, WholeText
 from replicator.store import chain as chains
 from replicator.store import reading, recent
 from replicator.store.content import StoredText, read_text, replace_text
@@ -171,9 +174,18 @@ class ClusterMail:
 
         return await self._store.write(claim)
 
+    @asynccontextmanager
+    async def receive(self) -> AsyncIterator[TextSink]:
+        """See `MailStore`."""
+        yield Gathering()
+
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
-        stored = await self._prepare(message.text)
+        text = message.text
+        if not isinstance(text, bytes):
+            assert isinstance(text, WholeText), "what `receive` has given"
+            text = text.raw
+        stored = await self._prepare(text)
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         operation = SaveOperation(
             _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
@@ -279,8 +291,11 @@ class ClusterMail:
         for some in _batches(wanted, CHANGE_AT_ONCE):
             await self._resolver.expunge(key, head, some)
 
-    async def read_content(self, message: Message) -> bytes:
+    async def read_text(self, message: Message) -> Text:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
+        return PlainText(await self._content(message))
+
+    async def _content(self, message: Message) -> bytes:
         content_hash = message.content_hash
         text = await self._store.read(lambda reader: read_text(reader, content_hash))
         if text is not None:

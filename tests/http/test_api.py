@@ -13,6 +13,7 @@ from replicator.errors import ContentUnavailableError, DiskFullError, Durability
 from replicator.http import api
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.mailstore import read_all
 from replicator.status import CheckpointStatus
 from tests.http.conftest import NOW_MS
 from tests.http.conversation import Answer, Conversation, conversation
@@ -103,7 +104,7 @@ async def test_message_is_stored_byte_for_byte_with_flags_and_date(client: Conve
     inbox = await mail.folder("alice", "INBOX")
     assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uid": 1})
     message = (await mail.open_mailbox(inbox)).messages[1]
-    assert await mail.read_content(message) == text
+    assert await read_all(await mail.read_text(message)) == text
     assert message.flags == {"\\Seen", "$Forwarded", "\\Flagged"}
     assert message.received_ms == 123456
 

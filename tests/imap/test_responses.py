@@ -4,7 +4,15 @@ import pytest
 
 from replicator.imap.connection import BLOCK_BYTES, _blocks
 from replicator.imap.fetch_items import Adjacent, Atom, Value
-from replicator.imap.responses import FlagFormatter, copyuid, fetch_response, flag_list, status_line, tagged
+from replicator.imap.responses import (
+    FlagFormatter,
+    copyuid,
+    fetch_response,
+    flag_list,
+    status_line,
+    tagged,
+    without_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +32,10 @@ from replicator.imap.responses import FlagFormatter, copyuid, fetch_response, fl
     ],
 )
 def test_values(value: Value, printed: bytes) -> None:
-    assert b"".join(fetch_response(3, [(b"A", value), (b"UID", 9)])) == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
+    assert (
+        b"".join(without_text(fetch_response(3, [(b"A", value), (b"UID", 9)])))
+        == b"* 3 FETCH (A " + printed + b" UID 9)\r\n"
+    )
 
 
 def test_message_texts_are_not_copied() -> None:

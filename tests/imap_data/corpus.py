@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from replicator.imap.header import Header
-from replicator.imap.mime import Part
+from replicator.mime.header import Header
+from replicator.mime.structure import Part
 
 
 def corpus() -> dict[str, bytes]:

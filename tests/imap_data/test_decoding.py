@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from replicator.imap.decoding import decode_text, header_text, part_text, sent_date, value_text
 from replicator.imap.message import MessageText
-from replicator.imap.mime import parse
 from replicator.imap.search_bounds import ReadableText
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import parse
 from tests.imap_data.corpus import message_header
 
 
@@ -118,6 +119,6 @@ FORWARDED = (
 
 
 def test_the_body_is_text_parts_and_headers_of_messages_within() -> None:
-    text = ReadableText(MessageText(FORWARDED))
+    text = ReadableText(MessageText(Skeleton(FORWARDED)))
     assert text.body == ["grün", "subject: inner\r\n", "nested"]
     assert list(text.values(b"subject")) == ["outer"]

@@ -22,6 +22,7 @@ from replicator.imap.fetch_items import (
     sets_seen,
 )
 from replicator.imap.message import MessageText, fetch_value, internal_date
+from replicator.mime.skeleton import Skeleton
 from replicator.view import Message
 
 MESSAGE = Message(
@@ -35,7 +36,7 @@ MESSAGE = Message(
     dot=Dot("dc1.1", 1),
     change=0,
 )
-TEXT = MessageText(b"Subject: x\r\n\r\nhello\r\n")
+TEXT = MessageText(Skeleton(b"Subject: x\r\n\r\nhello\r\n"))
 
 
 @pytest.mark.parametrize(

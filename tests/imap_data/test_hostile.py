@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from replicator.imap.bodystructure import body_structure
 from replicator.imap.decoding import header_text, part_text, sent_date
 from replicator.imap.envelope import envelope
-from replicator.imap.header import MAX_FIELDS, MAX_PARAMETERS
-from replicator.imap.mime import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS, MESSAGE_COST, Part, parse
+from replicator.mime.header import MAX_FIELDS, MAX_PARAMETERS
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS, MESSAGE_COST, Part, parse
 from tests.imap_data.corpus import check_spans, message_header
 
 MEGABYTE = 1_000_000
@@ -50,7 +51,7 @@ def read_all(raw: bytes) -> Part:
     """Everything that is ever made of a text."""
     part = parse(raw)
     check_spans(part, 0, len(raw))
-    body_structure(part, extended=True)
+    body_structure(part, Skeleton(part.header.raw), extended=True)
     for inner in part.walk():
         envelope(inner.header)
         header_text(inner.header)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from protocol.values import Dot, UidSet
 from replicator.imap import search_keys as keys
 from replicator.imap.message import MessageText
-from replicator.imap.mime import Part
 from replicator.imap.search import Search
 from replicator.imap.sequence_set import SequenceSet
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 
 FLAGS = ["\\Seen", "\\Deleted", "work", "WORK"]
@@ -172,7 +173,7 @@ def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.Search
     found, undecided = search.decide()
     assert undecided == sorted(undecided)
     assert found.isdisjoint(undecided)
-    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, MessageText(by_uid[uid].text))}
+    found |= {uid for uid in undecided if search.matches(by_uid[uid].row, MessageText(Skeleton(by_uid[uid].text)))}
     announced = [mail for mail in mailbox.mails if mail.row.uid in mailbox.announced]
     assert found == {mail.row.uid for mail in announced if dumb(key, mail, mailbox)}
 
@@ -225,7 +226,7 @@ class HeaderOnly(MessageText):
     ],
 )
 def test_a_body_is_read_only_where_the_header_does_not_decide(key: keys.SearchKey, *, matches: bool) -> None:
-    assert search_of(key, row(1)).matches(row(1), HeaderOnly(b"Subject: x\r\n\r\n")) is matches
+    assert search_of(key, row(1)).matches(row(1), HeaderOnly(Skeleton(b"Subject: x\r\n\r\n"))) is matches
 
 
 @pytest.mark.parametrize(
@@ -239,14 +240,14 @@ def test_dates_are_whole_days(relation: keys.Relation, days: list[int]) -> None:
         for received_ms in (start, start + DAY_MS - 1):
             received = search_of(keys.Received(relation, day), row(1)._replace(received_ms=received_ms))
             assert received.decide() == ({1} if each.day in days else set(), [])
-        text = MessageText(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode())
+        text = MessageText(Skeleton(f"Date: {each:%d %b %Y} 23:00:00 -0800\r\n\r\n".encode()))
         assert search_of(keys.Sent(relation, day), row(1)).matches(row(1), text) is (each.day in days)
 
 
 @pytest.mark.parametrize("charset", [None, "utf-8", "UTF-8"])
 def test_text_in_utf_8(charset: str | None) -> None:
     search = search_of(keys.BodyContains("GRÜN".encode()), row(1), charset=charset)
-    assert search.matches(row(1), MessageText("\r\nHellgrün".encode()))
+    assert search.matches(row(1), MessageText(Skeleton("\r\nHellgrün".encode())))
 
 
 @pytest.mark.parametrize(

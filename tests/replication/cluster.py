@@ -30,7 +30,7 @@ from replicator.config import (
     default_config,
 )
 from replicator.environment import Environment
-from replicator.mailstore import Folder, NewMessage
+from replicator.mailstore import Folder, NewMessage, read_all
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
@@ -115,7 +115,8 @@ class Node:
     async def texts(self, name: str = "INBOX", user: str = USER) -> dict[int, str]:
         """UID -> text, all that a client would see."""
         view = await self.view(name, user)
-        return {uid: (await self.mail.read_content(message)).decode() for uid, message in list(view.messages.items())}
+        shown = list(view.messages.items())
+        return {uid: (await read_all(await self.mail.read_text(message))).decode() for uid, message in shown}
 
     async def messages(self, name: str = "INBOX") -> list[Message]:
         return list((await self.view(name)).messages.values())

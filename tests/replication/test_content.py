@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from protocol.commands import FetchGuid, FetchHash, FetchUid, Reply
 from replicator.errors import ContentUnavailableError
+from replicator.mailstore import read_all
 from replicator.replication import content
 from replicator.replication.link import PeerLink
 from replicator.replication.service import FETCH_TIMEOUT_S
@@ -61,10 +62,10 @@ async def test_a_text_that_nobody_has_is_missed_alone(tmp_path: Path, autojump_c
             await damage(node, garble)
         (message,) = await nodes["dc1"].messages()
         with pytest.raises(ContentUnavailableError, match="at no node that can be reached"):
-            await nodes["dc1"].mail.read_content(message)
+            await nodes["dc1"].mail.read_text(message)
         assert await nodes["dc1"].save("readable") == 2
         second = (await nodes["dc1"].messages())[1]
-        assert await nodes["dc1"].mail.read_content(second) == b"readable"
+        assert await read_all(await nodes["dc1"].mail.read_text(second)) == b"readable"
         # Mended, so that the databases are whole when the nodes stop.
         for node in nodes.all():
             await node.store.write(lambda tx: replace_text(tx.connection, StoredText.of(TEXT.encode())))

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import UidConflict
-from replicator.mailstore import INBOX
+from replicator.mailstore import INBOX, Text
 from replicator.view import Message
 from tests.imap.client import Client, connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -70,15 +70,15 @@ async def test_a_fetch_in_whose_middle_branches_are_joined(
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await fork(nodes)
         mail = nodes["dc1"].mail
-        read = mail.read_content
+        read = mail.read_text
 
-        async def heal_and_read(message: Message) -> bytes:
+        async def heal_and_read(message: Message) -> Text:
             monkeypatch.undo()
             await heal(nodes)
             return await read(message)
 
         async with session(nodes["dc1"]) as client:
-            monkeypatch.setattr(mail, "read_content", heal_and_read)
+            monkeypatch.setattr(mail, "read_text", heal_and_read)
             assert without_recent(await client.run("FETCH 1:2 (UID BODY.PEEK[])")) == [
                 '* 1 FETCH (UID 1 BODY[] "both")',
                 "* 4 EXISTS",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocol.codec import Decoder, Request, Response
 from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
-from replicator.mailstore import Folder
+from replicator.mailstore import Folder, read_all
 from replicator.store import reading
 from replicator.store.reading import MailboxKey
 from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
@@ -196,7 +196,7 @@ async def _check_sight(known: _Known, node: Node, rows: dict[bytes, dict[Placeme
             assert len(view.messages) == len(rows.get(folder.mailbox_id, {})), "a view and its rows differ"
             for message in list(view.messages.values()):
                 try:
-                    await node.mail.read_content(message)
+                    await read_all(await node.mail.read_text(message))
                 except ContentUnavailableError:  # a checkpoint may know of mail whose text was on a lost disk alone
                     assert known.history.has_lost_disks, "a text is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]

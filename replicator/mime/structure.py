@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from replicator.imap.header import MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
+from replicator.mime.header import MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
 
 MAX_DEPTH = 50
 """Parts within parts: every level reads its content once more, and clients recurse over the answer."""
@@ -40,18 +40,8 @@ class Part:
     nested: Part | None = None
 
     @property
-    def size_bytes(self) -> int:
-        """Octets of the body as it stands, transfer encoding and all."""
-        return self.end - self.header.end
-
-    @property
-    def lines(self) -> int:
-        """Line ends in the body."""
-        return self.header.raw.count(b"\n", self.header.end, self.end)
-
-    @property
     def body(self) -> bytes:
-        """The body, byte for byte."""
+        """The body, byte for byte, as far as it stands in what was parsed."""
         return self.header.raw[self.header.end : self.end]
 
     def walk(self) -> Iterator[Part]:
