@@ -33,7 +33,7 @@ lint: setup ## style, types and layers, without the tests
 	$(BIN)/lint-imports
 
 test: lint ## everything that CI checks
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses logical --dist worksteal
 
 SEEDS ?= 1000
 FIRST_SEED ?= 100000
