@@ -1,5 +1,6 @@
 """For all tests: what hypothesis tries is right or wrong, however busy the machine is; reports are text of UTF-8."""
 
+import os
 from collections.abc import Generator
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import settings
 
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+os.environ.pop("COLUMNS", None)  # of a worker, who has no terminal
 
 
 @pytest.hookimpl(wrapper=True)

@@ -292,7 +292,7 @@ async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
         found = await back_again(nodes, "dc3")
         assert [(finding.uid, finding.user) for finding in found.missing_texts] == [(61, USER)]
         assert not found.is_whole
-        assert (await nodes["dc3"].texts())[7].startswith("6 ")
+        assert (await nodes["dc3"].text_of(7)).startswith("6 ")
 
 
 async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock: MockClock) -> None:
