@@ -1,0 +1,201 @@
+"""An attachment, or a replacement for damaged content, while it is written. Each belongs to one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from replicator.store.attachments import linking, names
+from replicator.store.attachments.files import Files, MissingError, Writer
+from replicator.store.attachments.steps import Algorithm
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A reference to an attachment, as its owner records it. `kept`: only it leads there, under its S-name."""
+
+    hash: bytes
+    holder: str
+    kept: bool = False
+
+
+class Site(Protocol):
+    """The store, as those who build in it see it."""
+
+    files: Files
+    algorithms: names.Algorithms
+
+    def perform(self, algorithm: Algorithm[T]) -> T:
+        """Run it. Raises OSError."""
+        ...
+
+    def has_durable_levels(self, place: str) -> bool:
+        """Whether the directories above are known to survive a power cut."""
+        ...
+
+    def note_durable_levels(self, place: str) -> None:
+        """They do."""
+        ...
+
+    def settle(self, holder: str) -> None:
+        """It is in flight no more."""
+        ...
+
+
+class Construction:
+    """A new attachment of one holder, whose hash is known in the end. As a context manager: abandoned unless finished.
+
+    Raises OSError where it begins, and is gone then.
+    """
+
+    def __init__(self, site: Site, holder: str) -> None:
+        self._site, self._holder = site, holder
+        self._built = names.s_name(holder)
+        self._hasher = site.algorithms.current.new()
+        self._writer: Writer | None = None
+        self._place: str | None = None  # the H-name, once there may be anything of ours
+        self._is_over = False
+        self.size_bytes = 0
+        self._guarded(self._begin)
+
+    def write(self, data: bytes) -> None:
+        """Append to the content. Raises OSError, and is abandoned then."""
+        assert not self._is_over, "nothing is written to what is finished or abandoned"
+        assert self._writer is not None
+        writer = self._writer
+        self._guarded(lambda: writer.write(data))
+        self._hasher.update(data)
+        self.size_bytes += len(data)
+
+    def finish(self) -> Holding:
+        """Hold what has this content already, or publish what was written. It is on disk then. Raises OSError.
+
+        The holder is in flight until it is settled.
+        """
+        assert not self._is_over, "finished or abandoned once"
+        return self._guarded(self._finish)
+
+    def abandon(self) -> None:
+        """Remove what was written, as far as the disk lets it go: a sweep removes the rest. May be called again."""
+        if self._is_over:
+            return
+        self._is_over = True
+        with suppress(OSError):
+            self._close()
+        with suppress(OSError):
+            self._site.perform(linking.drop(self._built))
+        if self._place is not None:  # an error after the rename, or after a link
+            with suppress(OSError):
+                self._site.perform(linking.unlink(self._place, self._holder))
+        self._site.settle(self._holder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+    def _begin(self) -> None:
+        self._site.perform(linking.begin(self._built, self._holder))
+        self._writer = self._site.files.open_new(f"{self._built}/{names.CONTENT_PREFIX}{self._holder}")
+
+    def _finish(self) -> Holding:
+        content_hash = self._hasher.digest()
+        self._place = place = self._site.algorithms.h_name(content_hash)
+        if self._site.perform(linking.link(place, self._holder)):
+            self._close()
+            self._site.perform(linking.drop(self._built))
+            is_shared = True
+        else:
+            self._make_durable(place)
+            is_shared = self._site.perform(linking.publish(self._built, place, self._holder))
+        self._is_over = True
+        return Holding(content_hash, self._holder, kept=not is_shared)
+
+    def _make_durable(self, place: str) -> None:
+        """All names are made before the first sync: where there is a journal, that writes all of them at once."""
+        is_new = not self._site.has_durable_levels(place)
+        if is_new:
+            self._site.perform(linking.make_levels(place))
+        assert self._writer is not None
+        self._writer.sync()
+        self._close()
+        self._site.perform(linking.sync_built(self._built))
+        if is_new:
+            self._site.perform(linking.sync_levels(place))
+            self._site.note_durable_levels(place)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (OSError, MissingError):
+            self.abandon()
+            raise
+
+
+class Replacement:
+    """New bytes for an attachment whose content is damaged or missing. As a context manager: abandoned unless finished.
+
+    Raises MissingError if there is no such attachment, and OSError.
+    """
+
+    def __init__(self, site: Site, place: str, content_hash: bytes, holder: str) -> None:
+        self._site, self._place, self._expected, self._name = site, place, content_hash, holder
+        self._hasher = site.algorithms.new(content_hash)
+        self._file = f"{place}/{names.NEW_PREFIX}{holder}"
+        self._is_over = False
+        try:
+            self._writer = site.files.open_new(self._file)
+        except (OSError, MissingError):
+            site.settle(holder)
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Append. Raises OSError."""
+        self._writer.write(data)
+        self._hasher.update(data)
+
+    def finish(self) -> None:
+        """Put it in the place of what is damaged. Raises MissingError if the attachment went meanwhile, OSError.
+
+        Raises ValueError if what was written has another hash.
+        """
+        try:
+            if self._hasher.digest() != self._expected:
+                raise ValueError(f"this is not the content with the hash {self._expected.hex()}")
+            self._writer.sync()
+            self._writer.close()
+            if not self._site.perform(linking.put_in_place(self._place, self._name)):
+                raise MissingError(self._place)
+            self._is_over = True
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Remove what was written, as far as the disk lets it go. May be called again."""
+        if not self._is_over:
+            self._is_over = True
+            with suppress(OSError):
+                self._writer.close()
+            with suppress(OSError):
+                self._site.files.remove_file(self._file)
+        self._site.settle(self._name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()

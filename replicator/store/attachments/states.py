@@ -1,0 +1,86 @@
+"""The states of names in the directory, and what leads from one to another. docs/attachments.md is drawn from this.
+
+An S-name belongs to one process. An H-name belongs to all: whoever removes `holders/` makes it dead, and whoever finds
+it dead may remove what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+
+from replicator.store.attachments import names
+from replicator.store.attachments.linking import content_in
+
+
+class State(StrEnum):
+    """Of an S-name or an H-name."""
+
+    NON_EXISTENT = "non-existent"
+    IN_CONSTRUCTION = "in construction"  # S-names only
+    COMPLETE = "complete"
+    IN_DELETION = "in deletion"
+
+
+class Happening(StrEnum):
+    """What changes the state of a name."""
+
+    BEGUN = "its directory is made"
+    WRITTEN = "its content is whole"
+    RENAMED = "it gets its H-name"
+    PUBLISHED = "what was built gets this name"
+    LINKED = "a holder is added"
+    UNLINKED = "a holder lets go"
+    CLOSED = "`holders/` is removed, being empty"
+    EMPTIED = "its content is removed"
+    REMOVED = "its directory is removed"
+
+
+S_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
+    (State.NON_EXISTENT, Happening.BEGUN): State.IN_CONSTRUCTION,
+    (State.IN_CONSTRUCTION, Happening.WRITTEN): State.COMPLETE,
+    (State.IN_CONSTRUCTION, Happening.CLOSED): State.IN_DELETION,  # abandoned
+    (State.IN_CONSTRUCTION, Happening.REMOVED): State.NON_EXISTENT,  # with nothing in it yet
+    (State.COMPLETE, Happening.RENAMED): State.NON_EXISTENT,
+    (State.COMPLETE, Happening.UNLINKED): State.COMPLETE,
+    (State.COMPLETE, Happening.CLOSED): State.IN_DELETION,
+    (State.IN_DELETION, Happening.EMPTIED): State.IN_DELETION,
+    (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
+}
+
+H_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
+    (State.NON_EXISTENT, Happening.PUBLISHED): State.COMPLETE,
+    (State.COMPLETE, Happening.LINKED): State.COMPLETE,
+    (State.COMPLETE, Happening.UNLINKED): State.COMPLETE,
+    (State.COMPLETE, Happening.CLOSED): State.IN_DELETION,
+    (State.IN_DELETION, Happening.EMPTIED): State.IN_DELETION,
+    (State.IN_DELETION, Happening.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace such a directory
+    (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
+}
+"""There is no way back from in deletion but by another attachment."""
+
+
+def state_of_h(found: AbstractSet[str] | None) -> State:
+    """The state that an H-name's directory shows, by what is in it; None: it is not there."""
+    if found is None:
+        return State.NON_EXISTENT
+    return State.COMPLETE if names.HOLDERS in found else State.IN_DELETION
+
+
+def states_of_s(found: AbstractSet[str] | None, *, is_whole: bool) -> frozenset[State]:
+    """The states that an S-name's directory may be in. Whether its content `is_whole` only its builder knows.
+
+    An empty one may be about to be filled or about to go.
+    """
+    if found is None:
+        return frozenset({State.NON_EXISTENT})
+    if names.HOLDERS in found:
+        is_complete = is_whole and content_in(found) is not None
+        return frozenset({State.COMPLETE if is_complete else State.IN_CONSTRUCTION})
+    return frozenset({State.IN_DELETION}) if found else frozenset({State.IN_CONSTRUCTION, State.IN_DELETION})
+
+
+def may_follow(transitions: Mapping[tuple[State, Happening], State], before: State, after: State) -> bool:
+    """Whether one step can lead from one state to the other; to remain is always possible."""
+    return before is after or any(old is before and new is after for (old, _), new in transitions.items())

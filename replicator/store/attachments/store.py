@@ -1,0 +1,152 @@
+"""The attachment store as the rest of the node uses it. Any thread may call; everything blocks.
+
+A holder is *in flight* from before its file exists until its owner says, by `settle`, that it has recorded the holding
+(or let it go): a sweep leaves it alone for so long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from replicator.store.attachments import linking, names
+from replicator.store.attachments.construction import Construction, Holding, Replacement
+from replicator.store.attachments.files import Files, MissingError, Outcome
+from replicator.store.attachments.steps import Algorithm, ListDirectory, run
+
+T = TypeVar("T")
+
+READ_TRIES = 3
+
+
+class Attachments:
+    """One process's access to the directory.
+
+    `owner`: 32 hex digits, new at every start, so that a node whose data came back from a backup names nothing twice.
+    Only one process of a SID may be at work at a time. Raises OSError if the directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        sid: str,
+        owner: str,
+        *,
+        algorithms: names.Algorithms | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if names.parse_owner_file(f"{sid}.{owner}") != (sid, owner):
+            raise ValueError(f"{sid!r}, {owner!r}: a node id, and {2 * names.OWNER_BYTES} hex digits in lower case")
+        self.files, self.sid, self.owner = files, sid, owner
+        self.algorithms = algorithms or names.Algorithms()
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._counter = itertools.count()
+        self._in_flight: set[str] = set()
+        self._durable: set[str] = set()  # of the 65,536 directories for names: those that were synced from here
+        self._introduce()
+
+    # ---- references
+
+    def link(self, content_hash: bytes) -> Holding | None:
+        """Hold an attachment that is there; None: it is not. On disk then, in flight until settled. Raises OSError."""
+        holder = self._new_holder()
+        try:
+            is_held = self.perform(linking.link(self.algorithms.h_name(content_hash), holder))
+        except (OSError, ValueError):
+            self.settle(holder)  # a sweep finds it, if it is there
+            raise
+        if is_held:
+            return Holding(content_hash, holder)
+        self.settle(holder)
+        return None
+
+    def build(self) -> Construction:
+        """Begin a new attachment. Raises OSError."""
+        return Construction(self, self._new_holder())
+
+    def relink(self, holding: Holding) -> bool:
+        """Make a holder's file again that was lost. False: the attachment is not there. Raises OSError."""
+        return self.perform(linking.link(self.place(holding), holding.holder))
+
+    def unlink(self, holding: Holding) -> None:
+        """Let go of it. Its owner records it no more; may be called again. Raises OSError: a sweep does the rest."""
+        place = self.place(holding)
+        self.perform(linking.drop(place) if holding.kept else linking.unlink(place, holding.holder))
+        self.settle(holding.holder)
+
+    def settle(self, holder: str) -> None:
+        """Its owner has recorded the holding, durably, or will never do so: from here on a sweep asks for it."""
+        with self._lock:
+            self._in_flight.discard(holder)
+
+    def in_flight(self) -> frozenset[str]:
+        """Holders, S-names among them, that only this process knows of."""
+        with self._lock:
+            return frozenset(self._in_flight)
+
+    # ---- content
+
+    def place(self, what: Holding | bytes) -> str:
+        """Where it lies: a holding's H-name or S-name, or the H-name of a hash. Raises ValueError."""
+        if isinstance(what, bytes):
+            return self.algorithms.h_name(what)
+        return names.s_name(what.holder) if what.kept else self.algorithms.h_name(what.hash)
+
+    def read(self, what: Holding | bytes, start: int, length: int) -> bytes:
+        """Bytes of the content, fewer where it ends; nobody has looked at its hash. Raises MissingError, OSError."""
+        return self._on_content(what, lambda name: self.files.read(name, start, length))
+
+    def size(self, what: Holding | bytes) -> int:
+        """Bytes of the content. Raises MissingError, OSError."""
+        return self._on_content(what, self.files.size)
+
+    def replace(self, what: Holding | bytes) -> Replacement:
+        """Begin new bytes for one whose content is damaged. Raises MissingError if it is not there, OSError."""
+        content_hash = what if isinstance(what, bytes) else what.hash
+        return Replacement(self, self.place(what), content_hash, self._new_holder())
+
+    # ---- for constructions and sweeps
+
+    def perform(self, algorithm: Algorithm[T]) -> T:
+        """Run it. Raises OSError."""
+        return run(self.files, algorithm, self._sleep)
+
+    def has_durable_levels(self, place: str) -> bool:
+        """Whether the directories above were made to survive a power cut by this process."""
+        return names.parent(place) in self._durable
+
+    def note_durable_levels(self, place: str) -> None:
+        """They were."""
+        self._durable.add(names.parent(place))
+
+    def _on_content(self, what: Holding | bytes, work: Callable[[str], T]) -> T:
+        """A file that went after it was listed is looked for again: healing gives missing content another name."""
+        place = self.place(what)
+        for _ in range(READ_TRIES):
+            found = ListDirectory(place).on(self.files)
+            content = None if isinstance(found, Outcome) else linking.content_in(found)
+            if content is None:
+                break
+            try:
+                return work(f"{place}/{content}")
+            except MissingError:
+                continue
+        raise MissingError(place)
+
+    def _new_holder(self) -> str:
+        with self._lock:
+            holder = names.new_holder(self.owner, next(self._counter))
+            self._in_flight.add(holder)
+        return holder
+
+    def _introduce(self) -> None:
+        """Before anything has this owner's name: whose it is then follows from the directory, without any database."""
+        self.files.make_directory(names.OWNERS)
+        if self.files.create_file(names.owner_file(self.sid, self.owner)) is not Outcome.DONE:
+            raise OSError(f"{names.owner_file(self.sid, self.owner)} exists: an owner is new at every start")
+        self.files.sync_directory(names.OWNERS)
+        self.files.sync_directory("")

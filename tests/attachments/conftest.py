@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replicator.store.attachments.files import Files
+from tests.attachments.kinds import KINDS
+
+
+@pytest.fixture(params=KINDS)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    return KINDS[request.param](tmp_path / "store")

@@ -1,0 +1,258 @@
+"""A file system in memory, with what a loss of power and a full disk do to a real one.
+
+It has the semantics of POSIX; without `replaces_empty` a directory never takes the place of another one, as on CIFS.
+Every step is atomic, so threads may share it. Names lead to nodes, not to paths: a directory that was renamed or
+removed while someone had its path stays what it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replicator.store.attachments.files import MissingError, Outcome
+
+
+@dataclass(eq=False)
+class Node:
+    """A file (`names` is None) or a directory; and what of it would survive a loss of power."""
+
+    names: dict[str, Node] | None = None
+    data: bytes = b""
+    safe_names: dict[str, Node] = field(default_factory=dict)
+    safe_data: bytes = b""
+
+
+class Change(NamedTuple):
+    """What a step did to directories, and is not safe yet. All of it survives or nothing."""
+
+    entries: tuple[tuple[Node, str, Node | None], ...]  # directory, name, what it leads to now
+
+
+class MemoryWriter:
+    def __init__(self, files: MemoryFiles, node: Node) -> None:
+        self._files, self._node = files, node
+
+    def write(self, data: bytes) -> None:
+        self._files.write(self._node, data)
+
+    def sync(self) -> None:
+        self._files.sync_file(self._node)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryFiles:
+    def __init__(self, *, replaces_empty: bool = True) -> None:
+        self.replaces_empty = replaces_empty
+        self.is_full = False
+        self.is_broken = False
+        self._root = Node(names={})
+        self._changes: list[Change] = []
+        self._unsynced: list[Node] = []  # files
+        self._lock = threading.RLock()
+
+    # ---- Files
+
+    def make_directory(self, name: str) -> Outcome:
+        return self._create(name, Node(names={}))
+
+    def create_file(self, name: str) -> Outcome:
+        return self._create(name, Node())
+
+    def open_new(self, name: str) -> MemoryWriter:
+        node = Node()
+        match self._create(name, node):
+            case Outcome.MISSING:
+                raise MissingError(name)
+            case Outcome.EXISTS:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        return MemoryWriter(self, node)
+
+    def rename(self, old: str, new: str) -> Outcome:
+        with self._lock:
+            self._check(adds=False)
+            source, target = self._above(old), self._above(new)
+            if source is None or target is None or (node := source[0].get(source[2])) is None:
+                return Outcome.MISSING
+            there = target[0].get(target[2])
+            if there is not None and node.names is not None:
+                if there.names is None:
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), new)
+                if there.names or not self.replaces_empty:
+                    return Outcome.EXISTS
+            elif there is not None and there.names is not None:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), new)
+            self._change((source[1], source[2], None), (target[1], target[2], node))
+            return Outcome.DONE
+
+    def remove_file(self, name: str) -> Outcome:
+        return self._remove(name, is_directory=False)
+
+    def remove_directory(self, name: str) -> Outcome:
+        return self._remove(name, is_directory=True)
+
+    def sync_directory(self, name: str) -> Outcome:
+        with self._lock:
+            self._check(adds=False)
+            node = self._find(name)
+            if node is None:
+                return Outcome.MISSING
+            rest: list[Change] = []
+            for change in self._changes:
+                if any(directory is node for directory, _, _ in change.entries):
+                    _make_safe(change)
+                else:
+                    rest.append(change)
+            self._changes = rest
+            return Outcome.DONE
+
+    def names(self, name: str) -> Iterator[str]:
+        with self._lock:
+            node = self._find(name)
+            if node is None or node.names is None:
+                raise MissingError(name)
+            found = list(node.names)
+        yield from found
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        with self._lock:
+            return self._file(name).data[start : start + length]
+
+    def size(self, name: str) -> int:
+        with self._lock:
+            return len(self._file(name).data)
+
+    # ---- what else happens to disks
+
+    def crash(self, dice: random.Random) -> None:
+        """Lose power: of what was not synced any part survives. Of a file's bytes, a part, or other ones."""
+        with self._lock:
+            for change in self._changes:
+                if dice.random() < 0.5:
+                    _make_safe(change)
+            for node in self._unsynced:
+                kept = dice.randrange(len(node.safe_data), len(node.data) + 1)
+                lost = bytes(len(node.data) - kept) if dice.random() < 0.5 else b""  # blocks that were not written
+                node.safe_data = node.data[:kept] + lost
+            self._changes, self._unsynced = [], []
+            _restore(self._root)
+
+    def tree(self) -> dict[str, bytes | None]:
+        """All names, with the bytes of files."""
+        with self._lock:
+            return dict(_walk(self._root, ""))
+
+    def corrupt(self, name: str, data: bytes) -> None:
+        """Other bytes in a file, on disk."""
+        with self._lock:
+            node = self._file(name)
+            node.data = node.safe_data = data
+
+    def copy(self) -> MemoryFiles:
+        """As it is now, with all that is not safe."""
+        with self._lock:
+            other = MemoryFiles(replaces_empty=self.replaces_empty)
+            state = copy.deepcopy((self._root, self._changes, self._unsynced))
+            other._root, other._changes, other._unsynced = state
+            return other
+
+    # ---- inside
+
+    def write(self, node: Node, data: bytes) -> None:
+        with self._lock:
+            self._check(adds=True)
+            if not any(one is node for one in self._unsynced):
+                self._unsynced.append(node)
+            node.data += data
+
+    def sync_file(self, node: Node) -> None:
+        with self._lock:
+            self._check(adds=False)
+            node.safe_data = node.data
+            self._unsynced = [one for one in self._unsynced if one is not node]
+
+    def _create(self, name: str, node: Node) -> Outcome:
+        with self._lock:
+            self._check(adds=True)
+            above = self._above(name)
+            if above is None:
+                return Outcome.MISSING
+            if above[2] in above[0]:
+                return Outcome.EXISTS
+            self._change((above[1], above[2], node))
+            return Outcome.DONE
+
+    def _remove(self, name: str, *, is_directory: bool) -> Outcome:
+        with self._lock:
+            self._check(adds=False)
+            above = self._above(name)
+            if above is None or (node := above[0].get(above[2])) is None:
+                return Outcome.MISSING
+            if (node.names is not None) != is_directory:
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), name)
+            if node.names:
+                return Outcome.EXISTS
+            self._change((above[1], above[2], None))
+            return Outcome.DONE
+
+    def _change(self, *entries: tuple[Node, str, Node | None]) -> None:
+        for directory, leaf, node in entries:
+            assert directory.names is not None
+            directory.names.pop(leaf, None)
+            if node is not None:
+                directory.names[leaf] = node
+        self._changes.append(Change(entries))
+
+    def _check(self, *, adds: bool) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if adds and self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _find(self, name: str) -> Node | None:
+        node: Node | None = self._root
+        for level in name.split("/") if name else []:
+            node = node.names.get(level) if node is not None and node.names is not None else None
+        return node
+
+    def _above(self, name: str) -> tuple[dict[str, Node], Node, str] | None:
+        directory, _, leaf = name.rpartition("/")
+        node = self._find(directory)
+        return None if node is None or node.names is None else (node.names, node, leaf)
+
+    def _file(self, name: str) -> Node:
+        node = self._find(name)
+        if node is None:
+            raise MissingError(name)
+        if node.names is not None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        return node
+
+
+def _make_safe(change: Change) -> None:
+    for directory, leaf, node in change.entries:
+        directory.safe_names.pop(leaf, None)
+        if node is not None:
+            directory.safe_names[leaf] = node
+
+
+def _restore(node: Node) -> None:
+    node.data = node.safe_data
+    if node.names is not None:
+        node.names = dict(node.safe_names)
+        for child in node.names.values():
+            _restore(child)
+
+
+def _walk(node: Node, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+    for leaf, child in sorted((node.names or {}).items()):
+        yield prefix + leaf, None if child.names is not None else child.data
+        yield from _walk(child, f"{prefix}{leaf}/")

@@ -1,0 +1,110 @@
+"""A file system for the model checker: small, quick to copy and to compare. Every step is atomic.
+
+What lies where is known by names alone, which is enough where every access goes by a whole name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from replicator.store.attachments.files import MissingError, Outcome
+
+DIRECTORY = None
+
+
+class ModelWriter:
+    def __init__(self, tree: dict[str, bytes | None], name: str) -> None:
+        self._tree, self._name = tree, name
+
+    def write(self, data: bytes) -> None:
+        self._tree[self._name] = (self._tree[self._name] or b"") + data
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ModelFiles:
+    """`tree`: bytes of files, None for directories; "" is the uppermost one and is not in it."""
+
+    def __init__(self, tree: dict[str, bytes | None] | None = None, *, replaces_empty: bool = True) -> None:
+        self.tree = tree if tree is not None else {}
+        self.replaces_empty = replaces_empty
+
+    def copy(self) -> ModelFiles:
+        return ModelFiles(dict(self.tree), replaces_empty=self.replaces_empty)
+
+    def make_directory(self, name: str) -> Outcome:
+        return self._create(name, DIRECTORY)
+
+    def create_file(self, name: str) -> Outcome:
+        return self._create(name, b"")
+
+    def open_new(self, name: str) -> ModelWriter:
+        match self._create(name, b""):
+            case Outcome.MISSING:
+                raise MissingError(name)
+            case Outcome.EXISTS:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        return ModelWriter(self.tree, name)
+
+    def rename(self, old: str, new: str) -> Outcome:
+        if old not in self.tree or not self._is_directory(new.rpartition("/")[0]):
+            return Outcome.MISSING
+        is_directory = self.tree[old] is DIRECTORY
+        if new in self.tree and is_directory and (self._below(new) or not self.replaces_empty):
+            return Outcome.EXISTS
+        for name in [old, *self._below(old)]:
+            self.tree[new + name[len(old) :]] = self.tree.pop(name)
+        return Outcome.DONE
+
+    def remove_file(self, name: str) -> Outcome:
+        if name not in self.tree:
+            return Outcome.MISSING
+        assert self.tree[name] is not DIRECTORY
+        del self.tree[name]
+        return Outcome.DONE
+
+    def remove_directory(self, name: str) -> Outcome:
+        if not self._is_directory(name):
+            return Outcome.MISSING
+        if self._below(name):
+            return Outcome.EXISTS
+        del self.tree[name]
+        return Outcome.DONE
+
+    def sync_directory(self, name: str) -> Outcome:
+        return Outcome.DONE if self._is_directory(name) else Outcome.MISSING
+
+    def names(self, name: str) -> Iterator[str]:
+        if not self._is_directory(name):
+            raise MissingError(name)
+        start = len(name) + 1 if name else 0
+        yield from [below[start:] for below in self._below(name) if "/" not in below[start:]]
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        data = self.tree.get(name)
+        if data is None:
+            raise MissingError(name)
+        return data[start : start + length]
+
+    def size(self, name: str) -> int:
+        return len(self.read(name, 0, 1 << 62))
+
+    def _create(self, name: str, what: bytes | None) -> Outcome:
+        if not self._is_directory(name.rpartition("/")[0]):
+            return Outcome.MISSING
+        if name in self.tree:
+            return Outcome.EXISTS
+        self.tree[name] = what
+        return Outcome.DONE
+
+    def _is_directory(self, name: str) -> bool:
+        return not name or self.tree.get(name, b"") is DIRECTORY
+
+    def _below(self, name: str) -> list[str]:
+        return [other for other in self.tree if other.startswith(f"{name}/")] if name else list(self.tree)

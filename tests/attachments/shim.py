@@ -1,0 +1,34 @@
+"""A real directory that answers like the worst of the file systems that are to do.
+
+Cases are not told apart. A lost rename is refused in any of the ways that file systems know, and a directory never
+takes the place of another one, empty or not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from pathlib import Path
+
+from replicator.store.attachments.disk import DiskFiles
+
+REFUSALS = (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM)
+
+
+class ShimFiles(DiskFiles):
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        super().__init__(root)
+        self._dice = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def _path(self, name: str) -> Path:
+        return super()._path(name.lower())
+
+    def _rename(self, old: Path, new: Path) -> None:
+        if new.is_dir():
+            with self._lock:
+                code = self._dice.choice(REFUSALS)
+            raise OSError(code, os.strerror(code))
+        super()._rename(old, new)

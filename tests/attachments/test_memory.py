@@ -1,0 +1,67 @@
+"""What a loss of power leaves of the file system in memory."""
+
+from __future__ import annotations
+
+import random
+
+from tests.attachments.memory import MemoryFiles
+
+
+def crashed(files: MemoryFiles) -> list[dict[str, bytes | None]]:
+    found = []
+    for seed in range(200):
+        copy = files.copy()
+        copy.crash(random.Random(seed))
+        found.append(copy.tree())
+    return found
+
+
+def test_what_was_synced_survives() -> None:
+    files = MemoryFiles()
+    files.make_directory("a")
+    writer = files.open_new("a/b")
+    writer.write(b"text")
+    writer.sync()
+    files.sync_directory("a")
+    files.sync_directory("")
+    assert all(tree == {"a": None, "a/b": b"text"} for tree in crashed(files))
+
+
+def test_of_what_was_not_synced_any_part_survives() -> None:
+    files = MemoryFiles()
+    files.make_directory("a")
+    files.sync_directory("")
+    writer = files.open_new("a/b")
+    writer.write(b"text")
+    files.create_file("a/c")
+    trees = crashed(files)
+    assert {tuple(name for name in tree if name != "a") for tree in trees} == {(), ("a/b",), ("a/c",), ("a/b", "a/c")}
+    assert {tree["a/b"] for tree in trees if "a/b" in tree} >= {b"", b"text", b"te\0\0"}
+
+
+def test_a_directory_that_was_not_synced_takes_what_is_in_it_along() -> None:
+    files = MemoryFiles()
+    files.make_directory("a")
+    files.create_file("a/b")
+    files.sync_directory("a")
+    assert {tuple(tree) for tree in crashed(files)} == {(), ("a", "a/b")}
+
+
+def test_a_rename_survives_whole_or_not_at_all() -> None:
+    files = MemoryFiles()
+    for name in ("a", "b", "a/c"):
+        files.make_directory(name)
+    for name in ("a", ""):
+        files.sync_directory(name)
+    files.rename("a/c", "b/c")
+    assert {tuple(tree) for tree in crashed(files)} == {("a", "a/c", "b"), ("a", "b", "b/c")}
+    files.sync_directory("b")
+    assert {tuple(tree) for tree in crashed(files)} == {("a", "b", "b/c")}
+
+
+def test_a_removal_that_was_not_synced_may_be_undone() -> None:
+    files = MemoryFiles()
+    files.create_file("a")
+    files.sync_directory("")
+    files.remove_file("a")
+    assert {tuple(tree) for tree in crashed(files)} == {(), ("a",)}
