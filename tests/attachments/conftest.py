@@ -10,4 +10,6 @@ from tests.attachments.kinds import KINDS
 
 @pytest.fixture(params=KINDS)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return KINDS[request.param](tmp_path / "store")
+    files = KINDS[request.param](tmp_path / "new" / "store")
+    files.make_directory("")
+    return files

@@ -14,9 +14,11 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from replicator.store.attachments.files import MissingError, Outcome
+
+UNSYNCED_MAX = 200
+"""Changes that were not synced: older ones are written back, as by any kernel after a while."""
 
 
 @dataclass(eq=False)
@@ -29,7 +31,8 @@ class Node:
     safe_data: bytes = b""
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Change:
     """What a step did to directories, and is not safe yet. All of it survives or nothing."""
 
     entries: tuple[tuple[Node, str, Node | None], ...]  # directory, name, what it leads to now
@@ -62,7 +65,7 @@ class MemoryFiles:
     # ---- Files
 
     def make_directory(self, name: str) -> Outcome:
-        return self._create(name, Node(names={}))
+        return self._create(name, Node(names={})) if name else Outcome.EXISTS
 
     def create_file(self, name: str) -> Outcome:
         return self._create(name, Node())
@@ -105,13 +108,10 @@ class MemoryFiles:
             node = self._find(name)
             if node is None:
                 return Outcome.MISSING
-            rest: list[Change] = []
-            for change in self._changes:
-                if any(directory is node for directory, _, _ in change.entries):
-                    _make_safe(change)
-                else:
-                    rest.append(change)
-            self._changes = rest
+            safe = self._with_what_came_before(node)
+            for change in safe:
+                _make_safe(change)
+            self._changes = [change for change in self._changes if change not in safe]
             return Outcome.DONE
 
     def names(self, name: str) -> Iterator[str]:
@@ -210,6 +210,19 @@ class MemoryFiles:
             if node is not None:
                 directory.names[leaf] = node
         self._changes.append(Change(entries))
+        if len(self._changes) > UNSYNCED_MAX:
+            _make_safe(self._changes.pop(0))
+
+    def _with_what_came_before(self, node: Node) -> list[Change]:
+        """Changes of a directory, and of others what was done earlier to names that these changed, too."""
+        found: list[Change] = []
+        names: set[tuple[Node, str]] = set()
+        for change in reversed(self._changes):
+            changed = {(directory, leaf) for directory, leaf, _ in change.entries}
+            if changed & names or any(directory is node for directory, _ in changed):
+                found.insert(0, change)
+                names |= changed
+        return found
 
     def _check(self, *, adds: bool) -> None:
         if self.is_broken:

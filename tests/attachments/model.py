@@ -39,7 +39,7 @@ class ModelFiles:
         return ModelFiles(dict(self.tree), replaces_empty=self.replaces_empty)
 
     def make_directory(self, name: str) -> Outcome:
-        return self._create(name, DIRECTORY)
+        return self._create(name, DIRECTORY) if name else Outcome.EXISTS
 
     def create_file(self, name: str) -> Outcome:
         return self._create(name, b"")

@@ -65,3 +65,15 @@ def test_a_removal_that_was_not_synced_may_be_undone() -> None:
     files.sync_directory("")
     files.remove_file("a")
     assert {tuple(tree) for tree in crashed(files)} == {(), ("a",)}
+
+
+def test_what_came_before_a_rename_does_not_come_back_after_it() -> None:
+    files = MemoryFiles()
+    for name in ("a", "b"):
+        files.make_directory(name)
+    files.sync_directory("")
+    files.make_directory("a/c")
+    files.rename("a/c", "b/c")
+    files.sync_directory("b")
+    files.sync_directory("a")
+    assert {tuple(tree) for tree in crashed(files)} == {("a", "b", "b/c")}

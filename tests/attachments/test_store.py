@@ -117,9 +117,11 @@ def test_a_holder_is_in_flight_until_it_is_settled(files: Files) -> None:
 
 def test_an_owner_says_whose_it_is_before_it_does_anything(files: Files) -> None:
     store = opened(files, "dc7")
+    assert list(files.names("")) == []
+    store.link(HASH)
     assert list(files.names("owners")) == [f"dc7.{store.owner}"]
     with pytest.raises(OSError, match="new at every start"):
-        Attachments(files, "dc7", store.owner)
+        Attachments(files, "dc7", store.owner).link(HASH)
     for sid, owner in (("dc7", "12"), ("DC7", new_owner()), ("a/b", new_owner())):
         with pytest.raises(ValueError, match="hex digits"):
             Attachments(files, sid, owner)
@@ -368,6 +370,7 @@ def test_a_disk_that_fails_at_any_step(*, is_there: bool) -> None:
         """Whether it failed. What was held is there then, and nothing else."""
         files = Failing()
         store = opened(files)
+        store.link(HASH)
         held = [stored(store)] if is_there else []
         for holding in held:
             store.settle(holding.holder)

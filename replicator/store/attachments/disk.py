@@ -42,15 +42,14 @@ class DiskWriter:
 
 
 class DiskFiles:
-    """See `Files`. `root` is made, with all above it, if it is not there. Raises OSError."""
+    """See `Files`. `root` is made by `make_directory("")`, with all above it, if it is not there."""
 
     def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
         self._root = root.absolute()
 
     def make_directory(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(self._path(name).mkdir)
+        return _outcome(self._path(name).mkdir if name else self._make_root)
 
     def create_file(self, name: str) -> Outcome:
         """See `Files`."""
@@ -110,6 +109,13 @@ class DiskFiles:
             return self._path(name).stat().st_size
         except OSError as error:
             raise _translated(error, name) from error
+
+    def _make_root(self) -> None:
+        """So that a power cut does not take it back: what is in it is synced by whoever made that."""
+        new = [level for level in (self._root, *self._root.parents) if not level.exists()]
+        self._root.mkdir(parents=True)
+        for level in new:
+            _sync(level.parent)
 
     def _rename(self, old: Path, new: Path) -> None:
         old.rename(new)

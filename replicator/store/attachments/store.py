@@ -6,6 +6,7 @@ A holder is *in flight* from before its file exists until its owner says, by `se
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -26,7 +27,7 @@ class Attachments:
     """One process's access to the directory.
 
     `owner`: 32 hex digits, new at every start, so that a node whose data came back from a backup names nothing twice.
-    Only one process of a SID may be at work at a time. Raises OSError if the directory cannot be used.
+    Only one process of a SID may be at work at a time. The directory is made when something is to be in it.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Attachments:
         self._counter = itertools.count()
         self._in_flight: set[str] = set()
         self._durable: set[str] = set()  # of the 65,536 directories for names: those that were synced from here
-        self._introduce()
+        self._is_introduced = False
 
     # ---- references
 
@@ -139,14 +140,23 @@ class Attachments:
 
     def _new_holder(self) -> str:
         with self._lock:
+            if not self._is_introduced:
+                self._introduce()
+                self._is_introduced = True
             holder = names.new_holder(self.owner, next(self._counter))
             self._in_flight.add(holder)
         return holder
 
     def _introduce(self) -> None:
         """Before anything has this owner's name: whose it is then follows from the directory, without any database."""
+        own = names.owner_file(self.sid, self.owner)
+        self.files.make_directory("")
         self.files.make_directory(names.OWNERS)
-        if self.files.create_file(names.owner_file(self.sid, self.owner)) is not Outcome.DONE:
-            raise OSError(f"{names.owner_file(self.sid, self.owner)} exists: an owner is new at every start")
-        self.files.sync_directory(names.OWNERS)
-        self.files.sync_directory("")
+        if self.files.create_file(own) is not Outcome.DONE:
+            raise OSError(errno.EEXIST, "an owner is new at every start, and this one is not", own)
+        try:
+            self.files.sync_directory(names.OWNERS)
+            self.files.sync_directory("")
+        except OSError:
+            self.files.remove_file(own)
+            raise

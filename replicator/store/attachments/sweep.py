@@ -1,0 +1,239 @@
+"""What crashes leave in the directory, found and mended a little at a time.
+
+Only what belongs to this node is judged: names of owners that say so in `owners/`. What is dead, or held by nobody,
+belongs to nobody, and anyone may finish it (docs/attachments.md). Nothing that lives is touched, because of the order
+of the questions: what lies in the directory is listed first; then it is asked what is in flight; then what is recorded.
+A holder is in flight before its file exists, and stops to be so after it has been recorded. So one that was listed, is
+not in flight afterwards, and is not recorded after that, has been let go of, or never came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from replicator.store.attachments import linking, names
+from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.files import MissingError
+from replicator.store.attachments.steps import Algorithm
+from replicator.store.attachments.store import Attachments
+
+SLICE = 1000
+"""Holders, or recorded holdings, that are looked at between two pauses."""
+
+
+class Records(Protocol):
+    """What the database says of holdings, as of the moment of each call, durably."""
+
+    def holders(self, content_hash: bytes) -> AbstractSet[str]:
+        """Holders of this attachment; of those that are kept, none."""
+        ...
+
+    def is_kept(self, holder: str) -> bool:
+        """Whether it is of a holding that is kept under its S-name."""
+        ...
+
+    def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
+        """The next ones after this one, in any order that stays the same; none: that was the last."""
+        ...
+
+
+class Kind(StrEnum):
+    """What is found."""
+
+    DEAD = "a removal that was not finished"
+    UNHELD = "an attachment that nobody holds"
+    STRAY_HOLDER = "a holder that is not recorded"
+    STRAY_BUILD = "what was built and is not recorded"
+    STRAY_REPLACEMENT = "a replacement that was not finished"
+    OLD_OWNER = "an owner that has nothing any more"
+    NO_HOLDER = "a recorded holding whose holder was missing"
+    NO_ATTACHMENT = "a recorded holding of what is not there"
+    NO_CONTENT = "a recorded holding of what has no content"
+
+
+class Finding(NamedTuple):
+    """One of them. `mended`: a holding without attachment or content is the caller's to fetch from another node."""
+
+    kind: Kind
+    place: str
+    mended: bool
+    holding: Holding | None = None
+
+
+class Slice(NamedTuple):
+    """A part of a sweep: attachments, holders or holdings that were looked at, and what was found."""
+
+    size: int
+    found: list[Finding]
+
+
+def sweep(store: Attachments, records: Records, *, repair: bool) -> Iterator[Slice]:
+    """Look at everything; each step does a bounded amount of work. Without `repair` nothing is changed.
+
+    Raises OSError, after which it begins anew.
+    """
+    yield from _Sweep(store, records, repair=repair).run()
+
+
+class _Sweep:
+    def __init__(self, store: Attachments, records: Records, *, repair: bool) -> None:
+        self._store, self._records, self._repair = store, records, repair
+        self._own = self._own_owners()
+        self._used: set[str] = set()  # those of them that anything is named after
+
+    def run(self) -> Iterator[Slice]:
+        for place in self._places():
+            if place is None:
+                yield Slice(0, [])
+                continue
+            leaf = place.rpartition("/")[2]
+            content_hash = self._store.algorithms.hash_of(place)
+            if content_hash is not None:
+                yield from self._look_at_shared(place, content_hash)
+            elif self._is_own(leaf) and place == names.s_name(leaf):
+                yield Slice(1, list(self._look_at_built(place, leaf)))
+        yield from self._look_at_records()
+        yield Slice(0, list(self._look_at_owners()))
+
+    # ---- what is in the directory
+
+    def _places(self) -> Iterator[str | None]:
+        """All S-names and H-names; None between directories, of which most may be empty."""
+        for first in self._levels(""):
+            for second in self._levels(first):
+                yield None
+                yield from (f"{second}/{leaf}" for leaf in self._listed(second))
+
+    def _look_at_shared(self, place: str, content_hash: bytes) -> Iterator[Slice]:
+        leaves = self._listed(place)
+        found = list(self._look_at_replacements(place, leaves))
+        if names.HOLDERS not in leaves:
+            yield Slice(1, [*found, *self._look_at_unheld(place)])
+            return
+        yield Slice(1, found)
+        is_held = False
+        for some in _batches(self._iterated(names.holders(place))):
+            strays = self._stray_holders(some, content_hash)
+            is_held = is_held or len(strays) < len(some)
+            gone = [self._mended(Kind.STRAY_HOLDER, place, linking.unlink(place, stray)) for stray in strays]
+            yield Slice(len(some), gone)
+        if not is_held:
+            yield Slice(0, list(self._look_at_unheld(place)))
+
+    def _look_at_unheld(self, place: str) -> Iterator[Finding]:
+        """Again, for someone may have come, or gone on with the removal."""
+        try:
+            leaves = frozenset(self._store.files.names(place))
+        except MissingError:
+            return
+        if names.HOLDERS not in leaves:
+            yield self._mended(Kind.DEAD, place, linking.clear(place))
+        elif not self._listed(names.holders(place)):
+            yield self._mended(Kind.UNHELD, place, linking.remove_unheld(place))
+
+    def _stray_holders(self, listed: Iterable[str], content_hash: bytes) -> list[str]:
+        """In the order that the module's head gives reasons for."""
+        own = {holder for holder in listed if self._is_own(holder)}
+        strays = own - self._store.in_flight()
+        return sorted(strays - self._records.holders(content_hash)) if strays else []
+
+    def _look_at_built(self, place: str, holder: str) -> Iterator[Finding]:
+        leaves = self._listed(place)
+        yield from self._look_at_replacements(place, leaves)
+        if holder not in self._store.in_flight() and not self._records.is_kept(holder):
+            yield self._mended(Kind.STRAY_BUILD, place, linking.drop(place))
+
+    def _look_at_replacements(self, place: str, leaves: Iterable[str]) -> Iterator[Finding]:
+        """Their names are in flight until the files are gone."""
+        listed = {leaf: leaf.removeprefix(names.NEW_PREFIX) for leaf in leaves if leaf.startswith(names.NEW_PREFIX)}
+        in_flight = self._store.in_flight()
+        for leaf, name in sorted(listed.items()):
+            if self._is_own(name) and name not in in_flight:
+                if self._repair:
+                    self._store.files.remove_file(f"{place}/{leaf}")
+                yield Finding(Kind.STRAY_REPLACEMENT, place, self._repair)
+
+    # ---- what is recorded
+
+    def _look_at_records(self) -> Iterator[Slice]:
+        last: Holding | None = None
+        while some := self._records.holdings(last, SLICE):
+            last = some[-1]
+            self._used.update(filter(None, (names.owner_of(holding.holder) for holding in some)))
+            yield Slice(len(some), [found for holding in some if (found := self._look_at_holding(holding))])
+
+    def _look_at_holding(self, holding: Holding) -> Finding | None:
+        """What is missing counts if it is recorded still: its owner may have let go of it meanwhile."""
+        place = self._store.place(holding)
+        kind = self._what_lacks(holding, place)
+        if kind is None or not self._is_recorded(holding):
+            return None
+        if kind is Kind.NO_CONTENT:
+            return Finding(kind, place, mended=False, holding=holding)
+        if self._repair and self._store.relink(holding):
+            return Finding(kind, place, mended=True, holding=holding)
+        is_there = names.HOLDERS in self._listed(place)
+        if not self._is_recorded(holding):
+            return None
+        return Finding(kind if is_there else Kind.NO_ATTACHMENT, place, mended=False, holding=holding)
+
+    def _what_lacks(self, holding: Holding, place: str) -> Kind | None:
+        try:
+            self._store.files.size(f"{names.holders(place)}/{holding.holder}")
+        except MissingError:
+            return Kind.NO_HOLDER
+        return Kind.NO_CONTENT if linking.content_in(self._listed(place)) is None else None
+
+    def _is_recorded(self, holding: Holding) -> bool:
+        if holding.kept:
+            return self._records.is_kept(holding.holder)
+        return holding.holder in self._records.holders(holding.hash)
+
+    # ---- owners
+
+    def _own_owners(self) -> frozenset[str]:
+        known = map(names.parse_owner_file, self._listed(names.OWNERS))
+        return frozenset(pair[1] for pair in known if pair is not None and pair[0] == self._store.sid)
+
+    def _is_own(self, holder: str) -> bool:
+        owner = names.owner_of(holder)
+        if owner not in self._own:
+            return False
+        self._used.add(owner)
+        return True
+
+    def _look_at_owners(self) -> Iterator[Finding]:
+        """Past owners make nothing new. What was removed by this sweep counts as theirs still: the next one sees."""
+        for owner in sorted(self._own - self._used - {self._store.owner}):
+            name = names.owner_file(self._store.sid, owner)
+            if self._repair:
+                self._store.files.remove_file(name)
+            yield Finding(Kind.OLD_OWNER, name, self._repair)
+
+    # ---- access
+
+    def _mended(self, kind: Kind, place: str, mend: Algorithm[None]) -> Finding:
+        if self._repair:
+            self._store.perform(mend)
+        return Finding(kind, place, self._repair)
+
+    def _levels(self, above: str) -> list[str]:
+        leaves = sorted(filter(names.LEVEL.fullmatch, self._listed(above)))
+        return [f"{above}/{leaf}" if above else leaf for leaf in leaves]
+
+    def _listed(self, name: str) -> frozenset[str]:
+        return frozenset(self._iterated(name))
+
+    def _iterated(self, name: str) -> Iterator[str]:
+        try:
+            yield from self._store.files.names(name)
+        except MissingError:
+            return
+
+
+def _batches(items: Iterator[str]) -> Iterator[list[str]]:
+    yield from iter(lambda: list(islice(items, SLICE)), [])

@@ -1,0 +1,29 @@
+"""Holdings as a database would record them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.store import Attachments
+from replicator.store.attachments.sweep import Finding, sweep
+
+
+class Book:
+    def __init__(self, *recorded: Holding) -> None:
+        self.recorded = set(recorded)
+
+    def holders(self, content_hash: bytes) -> AbstractSet[str]:
+        return {one.holder for one in self.recorded if one.hash == content_hash and not one.kept}
+
+    def is_kept(self, holder: str) -> bool:
+        return any(one.holder == holder and one.kept for one in self.recorded)
+
+    def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
+        ordered = sorted(self.recorded, key=lambda one: one.holder)
+        return [one for one in ordered if after is None or one.holder > after.holder][:limit]
+
+
+def swept(store: Attachments, book: Book, *, repair: bool = True) -> list[Finding]:
+    return [finding for part in sweep(store, book, repair=repair) for finding in part.found]
