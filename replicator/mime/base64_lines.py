@@ -1,0 +1,200 @@
+"""Base64 that is told by its octets and few words: lines of one length (RFC 2045 section 6.8), or a single line.
+
+The first line says how long the lines are and what ends them. Many lines are decoded at once: line ends are looked for
+where they have to stand, the rest is decoded strictly, encoded again and compared. The first line that encoding would
+not give again, such as one with a blank or with bits set in its padding, and all after it, is not decoded.
+"""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LINE_MAX = 996
+"""Octets of a line: RFC 5321 section 4.5.3.1.6 allows 998, and they are fours."""
+
+_ROW = 1024  # what a single line is taken as lines of, to encode a part of it
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """How base64 was written. `width` 0: in a single line, however long. `is_closed`: its last line has a line end.
+
+    `line_end` is CRLF or LF, and empty where there is none. Raises ValueError if there cannot be such a coding.
+    """
+
+    width: int
+    line_end: bytes
+    is_closed: bool
+
+    def __post_init__(self) -> None:
+        if self.width % 4 or not 0 <= self.width <= LINE_MAX:
+            raise ValueError(f"{self.width}: lines of base64 have a multiple of 4 octets, up to {LINE_MAX}")
+        if self.line_end not in {b"\r\n", b"\n", b""}:
+            raise ValueError(f"{self.line_end!r} ends no lines")
+        if (self.line_end == b"") is (self.width > 0 or self.is_closed):
+            raise ValueError(f"{self.line_end!r} does not end {'lines' if self.width else 'this single line'}")
+
+    def lines(self, size_bytes: int) -> int:
+        """Line feeds in the text of so many octets (at least 1)."""
+        rows = -(-_quanta(size_bytes) // self.width) if self.width else 1
+        return rows - (not self.is_closed)
+
+    def length(self, size_bytes: int) -> int:
+        """Octets of the text of so many octets (at least 1)."""
+        return _quanta(size_bytes) + self.lines(size_bytes) * len(self.line_end)
+
+    def source(self, size_bytes: int, start: int, end: int) -> tuple[int, int]:
+        """Which of so many octets, from where up to where, the text from `start` up to `end` is made of."""
+        first, behind = self._rows(size_bytes, start, end)
+        return first * self._row * 3 // 4, min(behind * self._row * 3 // 4, size_bytes)
+
+    def encode(self, size_bytes: int, start: int, end: int, data: bytes) -> bytes:
+        """The text from `start` up to `end`, of the octets that `source` says."""
+        first, behind = self._rows(size_bytes, start, end)
+        text, row, between = binascii.b2a_base64(data, newline=False), self._row, self._between
+        lines = between.join([text[at : at + row] for at in range(0, len(text), row)])
+        is_last = behind * row >= _quanta(size_bytes)
+        lines += (self.line_end if self.is_closed else b"") if is_last else between
+        origin = first * (row + len(between))
+        return lines[start - origin : end - origin]
+
+    @property
+    def _row(self) -> int:
+        return self.width or _ROW
+
+    @property
+    def _between(self) -> bytes:
+        return self.line_end if self.width else b""
+
+    def _rows(self, size_bytes: int, start: int, end: int) -> tuple[int, int]:
+        stride = self._row + len(self._between)
+        count = -(-_quanta(size_bytes) // self._row)  # the line end of a single line is in its last row
+        return min(start // stride, count - 1), min(-(-end // stride), count)
+
+
+class Decoded(NamedTuple):
+    """What base64 stands for, and octets of the text that follow it and are no base64 that could be told so."""
+
+    data: bytes
+    rest: bytes
+
+
+class Decoder:
+    """One text that may be base64. `coding` is there when something was decoded and its end is known.
+
+    `has_ended`: something came that was not decoded, or the text is over. Holds less than a line between calls.
+    """
+
+    def __init__(self) -> None:
+        self.coding: Coding | None = None
+        self.has_ended = False
+        self._buffer = bytearray()
+        self._width: int | None = None  # not known yet; 0: a single line
+        self._line_end = b""
+        self._has_data = False
+
+    def write(self, data: bytes) -> Decoded:
+        """The next octets of the text."""
+        if self.has_ended:
+            return Decoded(b"", data)
+        self._buffer += data
+        return self._decode(is_over=False)
+
+    def finish(self) -> Decoded:
+        """That was all of the text."""
+        return Decoded(b"", b"") if self.has_ended else self._decode(is_over=True)
+
+    def _decode(self, *, is_over: bool) -> Decoded:
+        if self._width is None and not self._learn(is_over=is_over):
+            return Decoded(b"", b"") if not self.has_ended else self._end(b"", is_closed=False)
+        decoded = self._whole_lines()
+        self._has_data = self._has_data or decoded != b""
+        at = self._buffer.find(b"\n")
+        if at < 0 and not is_over and len(self._buffer) < self._stride + 2:
+            return Decoded(decoded, b"")
+        return self._last_line(decoded, self._buffer[: at + 1] if at >= 0 else self._buffer[:])
+
+    def _learn(self, *, is_over: bool) -> bool:
+        """Find out what lines there are, if there is enough to tell."""
+        at = self._buffer.find(b"\n", 0, LINE_MAX + 2)
+        if at < 0:
+            if len(self._buffer) < LINE_MAX + 2 and not is_over:
+                return False
+            self._width = 0
+            return True
+        self._line_end = b"\r\n" if self._buffer[:at].endswith(b"\r") else b"\n"
+        width = at + 1 - len(self._line_end)
+        self.has_ended = width % 4 != 0 or not 0 < width <= LINE_MAX
+        self._width = None if self.has_ended else width
+        return not self.has_ended
+
+    @property
+    def _stride(self) -> int:
+        return (self._width or 4) + len(self._line_end)
+
+    def _whole_lines(self) -> bytes:
+        """Decode as many lines as are right, and full; of a single line, as many fours."""
+        pieces: list[bytes] = []
+        good, bad = 0, len(self._buffer) // self._stride + 1  # halving: all before `good` are, one before `bad` is not
+        middle = bad - 1
+        while good < middle:
+            piece = self._lines(good, middle)
+            if piece is None:
+                bad = middle
+            else:
+                pieces.append(piece)
+                good = middle
+            middle = (good + bad) // 2
+        del self._buffer[: good * self._stride]
+        return b"".join(pieces)
+
+    def _lines(self, start: int, end: int) -> bytes | None:
+        """These lines decoded; None if any is not full or not as it would be encoded."""
+        width, count = self._width or 4, end - start
+        lines = self._buffer[start * self._stride : end * self._stride]
+        for at, octet in enumerate(self._line_end, width):
+            if lines[at :: self._stride].count(octet) != count:
+                return None
+        text = bytes(lines.translate(None, b"\r\n"))
+        decoded = _canonical(text) if len(text) == count * width else None
+        return decoded if decoded is not None and len(decoded) == count * width // 4 * 3 else None
+
+    def _last_line(self, decoded: bytes, line: bytearray) -> Decoded:
+        """What is not a full line may be the last one; what is not that either is the rest."""
+        text = bytes(line.removesuffix(b"\n"))
+        text = text.removesuffix(b"\r") if len(text) < len(line) else text
+        line_end = bytes(line[len(text) :])
+        if self._width:
+            is_right = 0 < len(text) <= self._width and line_end in {self._line_end, b""}
+        else:
+            is_right = text != b"" or (self._has_data and line_end != b"")
+        last = _canonical(text) if is_right else None
+        if last is None:
+            return self._end(decoded, is_closed=bool(self._width))
+        del self._buffer[: len(line)]
+        self._line_end = self._line_end if self._width else line_end
+        self._has_data = True
+        return self._end(decoded + last, is_closed=line_end != b"")
+
+    def _end(self, decoded: bytes, *, is_closed: bool) -> Decoded:
+        self.has_ended = True
+        if self._has_data:
+            self.coding = Coding(self._width or 0, self._line_end, is_closed)
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return Decoded(decoded, rest)
+
+
+def _quanta(size_bytes: int) -> int:
+    """Octets of base64 without line ends."""
+    return -(-size_bytes // 3) * 4
+
+
+def _canonical(text: bytes) -> bytes | None:
+    """The text decoded, if it is what encoding gives."""
+    try:
+        decoded = binascii.a2b_base64(text, strict_mode=True)
+    except binascii.Error:
+        return None
+    return decoded if binascii.b2a_base64(decoded, newline=False) == text else None

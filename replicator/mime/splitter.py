@@ -1,0 +1,231 @@
+"""Cuts the bodies of large parts out of a message text while it comes, so that what is left has the same structure.
+
+The text goes through as through `structure.parse`, line ends and delimiters found in C: headers are gathered, bodies
+pass. The boundaries of all multiparts around are looked for at once, and outer ones end all that is within, as there. A
+body is cut out only where it follows an empty line and up to the line end before a delimiter, so that no line in it is
+a delimiter or of a header, and no line begins anew where it was. What `parse` would show as one part because the
+text has too many may be cut in several places: its delimiters stay, and with them what it is taken for. Where a rule
+would need more memory than there is (`HEADER_MAX`, `BLANKS_MAX`, `MAX_PARTS`), nothing more is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from replicator.mime.header import MESSAGE_RFC822, TEXT_PLAIN, ContentType, Header, without_comment
+from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS
+
+HEADER_MAX = 64 * 1024
+"""Octets of a header, which is held in memory. The part of a longer one stays as it is."""
+
+BLANKS_MAX = 1000
+"""Blanks after a delimiter (RFC 2046 section 5.1.1, transport-padding), which may be any number."""
+
+_LINE_MAX = MAX_BOUNDARY + BLANKS_MAX + 16  # what an unfinished line can have and still become a delimiter
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+
+
+class Inline(NamedTuple):
+    """Octets of headers, delimiters, small bodies, and whatever else is not cut out."""
+
+    data: bytes
+
+
+class BodyBegins(NamedTuple):
+    """A body of at least `part_min` octets. `base64`: that is its Content-Transfer-Encoding."""
+
+    base64: bool
+
+
+class BodyData(NamedTuple):
+    """Octets of that body."""
+
+    data: bytes
+
+
+class BodyEnds(NamedTuple):
+    """The body had no more."""
+
+
+Event: TypeAlias = Inline | BodyBegins | BodyData | BodyEnds
+
+
+class _Level(NamedTuple):
+    """A multipart around what comes: what its parts are, and what divides them."""
+
+    delimiter: re.Pattern[bytes]
+    default: ContentType
+    depth: int  # of its parts
+
+
+class _Body:
+    """A body that is cut out if it becomes large enough."""
+
+    def __init__(self, *, is_base64: bool) -> None:
+        self.is_base64 = is_base64
+        self.is_large = False
+        self.held = bytearray()
+
+
+class Splitter:
+    """One message text. The data of all events is the text, byte for byte, and they do not depend on how it is cut.
+
+    Between calls it holds less than `part_min` octets (at least 1), a header and a line.
+    """
+
+    def __init__(self, part_min: int) -> None:
+        self._part_min = max(1, part_min)
+        self._events: list[Event] = []
+        self._buffer = bytearray(b"\n")  # one octet that was given out (or precedes the text), then what was not
+        self._searched = 0  # up to here there is no end of the header
+        self._levels: list[_Level] = []  # the innermost one last
+        self._parts_left = MAX_PARTS
+        self._body: _Body | None = None
+        self._default, self._depth = TEXT_PLAIN, 0  # of the part whose header comes
+        self._step: Callable[[], bool] = self._header
+
+    def write(self, data: bytes) -> list[Event]:
+        """The next octets of the text, and what can be told of it now."""
+        self._buffer += data
+        while self._step():
+            pass
+        return self._told()
+
+    def finish(self) -> list[Event]:
+        """That was all."""
+        end = self._held_from()
+        may_be_delimiter = self._levels and self._buffer[end:].lstrip(b"\r\n").startswith(b"--")
+        if not may_be_delimiter:
+            end = len(self._buffer)
+        self._pass_on(end)
+        self._end_body()
+        self._pass_on(len(self._buffer))
+        return self._told()
+
+    def _told(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    # ---- steps: each returns whether there may be more to do with what is there
+
+    def _header(self) -> bool:
+        found = _EMPTY_LINE.search(self._buffer, self._searched)
+        end = found.end() if found else len(self._buffer)
+        if self._delimited(self._searched, end):
+            return True
+        if end - 1 > HEADER_MAX:
+            return self._content(None)
+        if found is None:
+            self._searched = max(0, end - _LINE_MAX)
+            return False
+        raw = bytes(self._buffer[1:end])
+        header = Header.at(raw, 0, end - 1)
+        self._pass_on(end)
+        # Something that is no field may end a header before the empty line; then its body began there.
+        return self._after(header) if header.end == len(raw) else self._content(None)
+
+    def _after(self, header: Header) -> bool:
+        content_type = ContentType.parse_or(header.value(b"content-type"), self._default)
+        may_descend = self._depth < MAX_DEPTH
+        if content_type.value == b"MULTIPART":
+            boundary = (content_type.decoded_parameter(b"boundary") or b"").rstrip()
+            if 0 < len(boundary) <= MAX_BOUNDARY:
+                if may_descend:
+                    default = MESSAGE_RFC822 if content_type.subtype == b"DIGEST" else TEXT_PLAIN
+                    self._levels.append(_Level(_delimiter(boundary), default, self._depth + 1))
+                return self._content(None)
+        elif may_descend and (content_type.value, content_type.subtype) == (b"MESSAGE", b"RFC822"):
+            return self._part(TEXT_PLAIN, self._depth + 1)
+        encoding = without_comment(header.value(b"content-transfer-encoding") or b"").lower()
+        return self._content(_Body(is_base64=encoding == b"base64"))
+
+    def _pass(self) -> bool:
+        if self._delimited(0, len(self._buffer)):
+            return True
+        self._pass_on(self._held_from() if self._levels else len(self._buffer))
+        return False
+
+    def _part(self, default: ContentType, depth: int) -> bool:
+        self._default, self._depth, self._searched = default, depth, 0
+        self._step = self._header
+        return True
+
+    def _content(self, body: _Body | None) -> bool:
+        self._body = body
+        self._step = self._pass
+        return True
+
+    # ---- delimiters
+
+    def _delimited(self, start: int, end: int) -> bool:
+        """Whether there is a delimiter in this range; it is given out then, and all that is before it."""
+        found, which = None, 0
+        for index in range(len(self._levels) - 1, -1, -1):
+            match = self._levels[index].delimiter.search(self._buffer, start, end)
+            if match is not None and (found is None or match.start() <= found.start()):
+                found, which, end = match, index, match.end()  # the outermost one, if it is of several
+        if found is None:
+            return False
+        before = self._line_end_from(found.start())
+        self._pass_on(before)
+        self._end_body()
+        self._pass_on(found.end() - before + 1)
+        return self._delimit(which, is_last=found["last"] is not None, is_endless=found["endless"] is not None)
+
+    def _delimit(self, which: int, *, is_last: bool, is_endless: bool) -> bool:
+        level = self._levels[which]
+        self._parts_left -= not is_last
+        if is_endless or self._parts_left < 0:
+            self._levels.clear()
+            return self._content(None)
+        del self._levels[which + (not is_last) :]
+        return self._content(None) if is_last else self._part(level.default, level.depth)
+
+    def _held_from(self) -> int:
+        """Where a line end begins whose line might become a delimiter."""
+        end = len(self._buffer)
+        at = self._buffer.rfind(b"\n", max(0, end - _LINE_MAX))
+        if at >= 0 and b"--".startswith(self._buffer[at + 1 : at + 3]):
+            return self._line_end_from(at)
+        return max(1, end - self._buffer.endswith(b"\r"))
+
+    def _line_end_from(self, at: int) -> int:
+        """Where a line end begins, as far as it was not given out."""
+        return max(1, at - (at > 0 and self._buffer[at - 1] == ord("\r")))
+
+    # ---- giving out
+
+    def _pass_on(self, end: int) -> None:
+        """Give out all up to here; what is behind it moves to the beginning."""
+        assert end <= len(self._buffer)
+        with memoryview(self._buffer) as view:
+            data = bytes(view[1:end])
+        if not data:
+            return
+        del self._buffer[: end - 1]
+        body = self._body
+        if body is None:
+            self._events.append(Inline(data))
+        elif body.is_large:
+            self._events.append(BodyData(data))
+        else:
+            body.held += data
+            if len(body.held) >= self._part_min:
+                body.is_large = True
+                self._events += (BodyBegins(body.is_base64), BodyData(bytes(body.held)))
+                body.held.clear()
+
+    def _end_body(self) -> None:
+        if self._body is not None and self._body.is_large:
+            self._events.append(BodyEnds())
+        elif self._body is not None and self._body.held:
+            self._events.append(Inline(bytes(self._body.held)))
+        self._body = None
+
+
+def _delimiter(boundary: bytes) -> re.Pattern[bytes]:
+    """A line end and a whole delimiter line, or one with too many blanks to wait for its end."""
+    blanks = rb"[ \t]{0,%d}+(?:\r?\n|(?P<endless>[ \t]))" % BLANKS_MAX
+    return re.compile(rb"\n--" + re.escape(boundary) + rb"(?P<last>--)?+" + blanks)
