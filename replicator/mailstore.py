@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.units import KIB
+from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mime.skeleton import Skeleton
@@ -27,6 +27,7 @@ INBOX = "INBOX"
 SEPARATOR = "/"
 MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
 MAX_LEVELS = 32
+MESSAGE_BYTES_MAX = 50 * MIB  # of one that a client brings: what large mail providers accept
 CHUNK_BYTES = 128 * KIB  # of a large text on its way: what each of those who handle it holds in memory
 
 

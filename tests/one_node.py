@@ -14,7 +14,16 @@ from protocol.values import UidSet
 from replicator.config import default_config
 from replicator.environment import Environment
 from replicator.errors import MailError
-from replicator.mailstore import CopiedMessages, Folder, NewMessage, SavedMessage, StoreResult, read_all
+from replicator.mailstore import (
+    CopiedMessages,
+    Folder,
+    NewMessage,
+    ReceivedText,
+    SavedMessage,
+    StoreResult,
+    TextSink,
+    read_all,
+)
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.service import ClusterMail
 from replicator.store.store import Store
@@ -72,10 +81,58 @@ class Gate:
             self.waiting -= 1
 
 
+@dataclass
+class SinkLog:
+    """What sinks were given. They fail at one of their pieces (from 0 on), or at their end."""
+
+    fails_at: int | None = None
+    fails_at_end: bool = False
+    error: MailError = field(default_factory=MailError)
+    written: list[bytes] = field(default_factory=list)
+    failures: int = 0
+    opened: int = 0
+    open: int = 0
+
+
+class LoggedSink:
+    """Gives everything on to a sink of the mail store."""
+
+    def __init__(self, sink: TextSink, log: SinkLog) -> None:
+        self._sink = sink
+        self._log = log
+
+    async def write(self, data: bytes) -> None:
+        if len(self._log.written) == self._log.fails_at:
+            self._log.failures += 1
+            raise self._log.error
+        self._log.written.append(data)
+        await self._sink.write(data)
+
+    async def finish(self) -> ReceivedText:
+        if self._log.fails_at_end:
+            self._log.failures += 1
+            raise self._log.error
+        return await self._sink.finish()
+
+
 class HookedMail(ClusterMail):
-    """The node's mail store. `before_change` is called ahead of every change of messages."""
+    """The node's mail store. `before_change` is called ahead of every change of messages, `sinks` hears of texts."""
 
     before_change: Hook = staticmethod(nothing)
+    sinks: SinkLog | None = None
+
+    @asynccontextmanager
+    async def receive(self) -> AsyncIterator[TextSink]:
+        async with super().receive() as sink:
+            if self.sinks is None:
+                yield sink
+                return
+            self.sinks.opened += 1
+            self.sinks.open += 1
+            try:
+                yield LoggedSink(sink, self.sinks)
+            finally:
+                self.sinks.open -= 1
 
     async def texts(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))

@@ -6,11 +6,10 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.units import MIB
 from replicator.imap.limits import Connections, LargeCommands
 from replicator.imap.parser import CommandParser
 from replicator.imap.parsing import Parsing
-from replicator.mailstore import MailStore
+from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.metrics import ImapMetrics
 from replicator.users import Login
 
@@ -38,7 +37,7 @@ class ImapServices:
     users: Users
     sid: str
     tls: ssl.SSLContext | None = None  # for STARTTLS
-    max_message_bytes: int = 50 * MIB  # an APPEND is held in memory while it comes in
+    max_message_bytes: int = MESSAGE_BYTES_MAX
     name: str = "mail-replicator"
     version: str | None = None
     parser: CommandParser = field(default_factory=CommandParser)

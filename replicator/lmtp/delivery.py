@@ -1,4 +1,8 @@
-"""From a received message to the mail store, and back to replies and the log."""
+"""From a message that comes in to the mail store, and back to replies and the log.
+
+It goes into the store's sink piece by piece, whatever its size. A piece that the store does not take decides the
+message's fate: what follows is read over, and in the end each recipient gets that error for a reply.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ import trio
 
 from replicator.errors import MailError
 from replicator.lmtp import replies
-from replicator.lmtp.machine import ReceivedMessage
+from replicator.lmtp.machine import Envelope
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
-from replicator.lmtp.trace import message_id, traced
+from replicator.lmtp.trace import Top, trace_headers
 from replicator.log_fields import LogFields
-from replicator.mailstore import INBOX, NewMessage, SavedMessage
+from replicator.mailstore import INBOX, NewMessage, ReceivedText, SavedMessage, TextSink
 
 log = logging.getLogger(__name__)
 
@@ -23,37 +27,101 @@ SAVES_AT_ONCE = 16
 Outcome = SavedMessage | MailError
 
 
-async def deliver(services: LmtpServices, message: ReceivedMessage, client_ip: str | None) -> list[Reply]:
-    """Store the message in the INBOX of each of its users, once each. A reply for each recipient, in order.
+class Delivery:
+    """One message, within the block of its sink: `write` what comes, then `finish`."""
 
-    Cancelled, it may have stored some: none has been reported then, and the sender tries again.
-    """
-    now_ms, trace_id = services.clock_ms(), services.new_id()
-    # Nothing in it depends on the recipient: the text is the same for all, and is stored as one.
-    text = traced(message, host=services.node_name, client_ip=client_ip, trace_id=trace_id, now_ms=now_ms)
-    new = NewMessage(text, received_ms=now_ms)
-    users = tuple(dict.fromkeys(message.envelope.users))
-    outcomes = await _save_all(services, users, new)
-    outcomes = {user: outcomes[user] for user in users}  # the log has the order of the recipients, too
-    if log.isEnabledFor(logging.INFO):
-        _log(message, outcomes, {"size": len(text), "client": client_ip, "id": trace_id})
-    return [_reply(user, outcomes[user]) for user in message.envelope.users]
+    def __init__(self, services: LmtpServices, envelope: Envelope, sink: TextSink, client_ip: str | None) -> None:
+        self._services = services
+        self._envelope = envelope
+        self._sink = sink
+        self._client_ip = client_ip
+        self._trace_id = services.new_id()
+        self._top: Top | None = Top()  # until it is written
+        self._message_id: str | None = None
+        self._received_ms = 0
+        self._size_bytes = 0
+        self._error: MailError | None = None
 
+    async def write(self, data: bytes) -> None:
+        """Take the next octets of the message, and wait while the store does."""
+        if self._top is None:
+            await self._store(data)
+        elif self._top.add(data):
+            await self._store_top(self._top)
 
-async def _save_all(services: LmtpServices, users: tuple[str, ...], new: NewMessage) -> dict[str, Outcome]:
-    if len(users) == 1:  # nearly always, and then a nursery is what costs most
-        return {users[0]: await _save(services, users[0], new)}
-    outcomes: dict[str, Outcome] = {}
-    limiter = trio.CapacityLimiter(SAVES_AT_ONCE)
+    async def finish(self) -> list[Reply]:
+        """Store the message in the INBOX of each of its users, once each. A reply for each recipient, in order.
 
-    async def save(user: str) -> None:
-        async with limiter:
-            outcomes[user] = await _save(services, user, new)
+        Cancelled, it may have stored some: none has been reported then, and the sender tries again.
+        """
+        if self._top is not None:
+            await self._store_top(self._top)
+        users = tuple(dict.fromkeys(self._envelope.users))
+        outcomes = await self._save_all(users)
+        if log.isEnabledFor(logging.INFO):
+            self._log({user: outcomes[user] for user in users})  # in the order of the recipients
+        return [_reply(user, outcomes[user]) for user in self._envelope.users]
 
-    async with trio.open_nursery() as nursery:
-        for user in users:
-            nursery.start_soon(save, user)
-    return outcomes
+    async def _store_top(self, top: Top) -> None:
+        """What stands at the top of a message: nothing in it depends on the recipient, so its text is stored as one."""
+        services = self._services
+        self._top = None
+        self._message_id = top.message_id()
+        self._received_ms = services.clock_ms()
+        headers = trace_headers(
+            self._envelope,
+            host=services.node_name,
+            client_ip=self._client_ip,
+            trace_id=self._trace_id,
+            now_ms=self._received_ms,
+        )
+        await self._store(top.traced(headers))
+
+    async def _store(self, data: bytes) -> None:
+        self._size_bytes += len(data)
+        if self._error is None:
+            try:
+                await self._sink.write(data)
+            except MailError as error:
+                self._error = error
+
+    async def _received(self) -> ReceivedText | MailError:
+        """The whole text, or why there is none."""
+        try:
+            return self._error or await self._sink.finish()
+        except MailError as error:
+            return error
+
+    async def _save_all(self, users: tuple[str, ...]) -> dict[str, Outcome]:
+        text = await self._received()
+        if isinstance(text, MailError):
+            return dict.fromkeys(users, text)
+        new = NewMessage(text, received_ms=self._received_ms)
+        if len(users) == 1:  # nearly always, and then a nursery is what costs most
+            return {users[0]: await _save(self._services, users[0], new)}
+        outcomes: dict[str, Outcome] = {}
+        limiter = trio.CapacityLimiter(SAVES_AT_ONCE)
+
+        async def save(user: str) -> None:
+            async with limiter:
+                outcomes[user] = await _save(self._services, user, new)
+
+        async with trio.open_nursery() as nursery:
+            for user in users:
+                nursery.start_soon(save, user)
+        return outcomes
+
+    def _log(self, outcomes: dict[str, Outcome]) -> None:
+        """One line for each user. The size is that of what came, also if not all of it could be stored."""
+        heard = {"mid": self._message_id, "from": f"<{self._envelope.sender or ''}>"}
+        common = {"size": self._size_bytes, "client": self._client_ip, "id": self._trace_id}
+        for user, outcome in outcomes.items():
+            if isinstance(outcome, MailError):
+                reply = reply_for(outcome)
+                told = {"code": reply.code, "reason": reply.text}
+                log.info("refused %s", LogFields({**heard, "to": user, **told, **common}))
+            else:
+                log.info("delivered %s", LogFields({**heard, "to": user, "uid": outcome.uid, **common}))
 
 
 async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:
@@ -66,15 +134,3 @@ async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:
 
 def _reply(user: str, outcome: Outcome) -> Reply:
     return reply_for(outcome) if isinstance(outcome, MailError) else replies.delivered(user, outcome.uid)
-
-
-def _log(message: ReceivedMessage, outcomes: dict[str, Outcome], common: dict[str, object]) -> None:
-    """One line for each user."""
-    heard = {"mid": message_id(message.text), "from": f"<{message.envelope.sender or ''}>"}
-    for user, outcome in outcomes.items():
-        if isinstance(outcome, MailError):
-            reply = reply_for(outcome)
-            told = {"code": reply.code, "reason": reply.text}
-            log.info("refused %s", LogFields({**heard, "to": user, **told, **common}))
-        else:
-            log.info("delivered %s", LogFields({**heard, "to": user, "uid": outcome.uid, **common}))

@@ -1,8 +1,9 @@
 r"""The LMTP server's side of a connection, without I/O: bytes in, replies and messages out.
 
-Feed it with `receive`, then call `advance` until it returns None; whenever it returns a message, deliver it and tell
-`delivered` the outcome. `take_output` gives what is to be sent. Commands are legal in the states that `LEGAL` lists,
-and nowhere else.
+Feed it with `receive`, then call `advance` until it returns None. A message is given out in pieces as it comes, so that
+memory does not grow with it: `MessageBegun`, any number of `MessageData`, then `MessageEnded`, for which `delivered`
+must be told the outcome, or `MessageDropped`, which the machine answers itself. `take_output` gives what is to be sent.
+Commands are legal in the states that `LEGAL` lists, and nowhere else.
 
 Only CRLF "." CRLF ends a message. A lone LF or CR is an ordinary byte of it, so that no other end that some server
 might see can smuggle a second message in (RFC 5321 section 4.1.1.4).
@@ -10,6 +11,7 @@ might see can smuggle a second message in (RFC 5321 section 4.1.1.4).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -43,7 +45,7 @@ class State(Enum):
     RECIPIENTS = auto()  # and one RCPT at least
     RECEIVING = auto()  # DATA was accepted
     DISCARDING = auto()  # the message has become too large: its rest is read over
-    DELIVERING = auto()  # the message is out; `delivered` is expected
+    DELIVERING = auto()  # all of the message is out; `delivered` is expected
     CLOSED = auto()
 
 
@@ -95,11 +97,30 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A whole message, dots unstuffed; it ends with CRLF or is empty."""
+class MessageBegun:
+    """DATA was accepted: a message comes in."""
 
     envelope: Envelope
-    text: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageData:
+    """The next octets of the message, dots unstuffed. All together end with CRLF, or there are none."""
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnded:
+    """That was all of the message: deliver it, and tell `LmtpMachine.delivered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDropped:
+    """The message has become too large: its rest is read over, and it is refused at its end."""
+
+
+Event = MessageBegun | MessageData | MessageEnded | MessageDropped
 
 
 class LmtpMachine:
@@ -108,16 +129,14 @@ class LmtpMachine:
     def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None]) -> None:
         self._host = host
         self._max_message_bytes = max_message_bytes
-        # Stuffing makes a message longer by a third at most: CRLF, dot, and the dot before it.
-        self._max_data_bytes = max_message_bytes + max_message_bytes // 3 + len(END_OF_DATA)
         self._find_user = find_user
         self._state = State.GREETED
         self._envelope = Envelope("")
         self._errors = 0
         self._buffer = bytearray()
-        self._searched = 0  # no end of data begins before this
-        self._discarded = 0
-        self._message: ReceivedMessage | None = None
+        self._message_bytes = 0  # of the message that comes in, dots unstuffed, so far
+        self._to_skip = 0  # at the front of the buffer: the line end of DATA is not of the message
+        self._events: deque[Event] = deque()
         self._rejections: list[Rejection] = []
         self._output: list[bytes] = []
         self._answer(Reply(220, None, f"{host} LMTP ready"))
@@ -147,15 +166,14 @@ class LmtpMachine:
         rejections, self._rejections = self._rejections, []
         return rejections
 
-    def advance(self) -> ReceivedMessage | None:
+    def advance(self) -> Event | None:
         """Do what the bytes so far say. None: there is no more to do until more of them come."""
-        while self._step():
+        while not self._events and self._step():
             pass
-        message, self._message = self._message, None
-        return message
+        return self._events.popleft() if self._events else None
 
     def delivered(self, outcomes: Sequence[Reply]) -> None:
-        """Answer the message that `advance` returned: a reply for each recipient, in order (RFC 2033 section 4.2)."""
+        """Answer the message that has ended: a reply for each recipient, in order (RFC 2033 section 4.2)."""
         assert self._state is State.DELIVERING
         assert len(outcomes) == len(self._envelope.recipients)
         for outcome in outcomes:
@@ -165,18 +183,20 @@ class LmtpMachine:
     def close(self, reply: Reply) -> None:
         """Say why, and end the connection."""
         self._answer(reply)
+        self.disconnected()
+
+    def disconnected(self) -> None:
+        """No more will come from the client, nor is anything more heard by it."""
         self._buffer.clear()
         self._state = State.CLOSED
 
     # ---- lines and data ----------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Take one line or message out of the buffer. False: that is all for now."""
+        """Take one line, or what there is of a message, out of the buffer. False: that is all for now."""
         if self._state in BETWEEN:
             return self._take_line()
-        if self._state is State.RECEIVING:
-            return self._take_message()
-        return self._state is State.DISCARDING and self._discard()
+        return self._state in {State.RECEIVING, State.DISCARDING} and self._take_data()
 
     def _take_line(self) -> bool:
         end = self._buffer.find(b"\n", 0, LINE_BYTES_MAX)
@@ -189,40 +209,44 @@ class LmtpMachine:
         self._command(line)
         return True
 
-    def _take_message(self) -> bool:
-        end = self._buffer.find(END_OF_DATA, self._searched)
-        if end < 0:
-            self._searched = max(0, len(self._buffer) - len(END_OF_DATA) + 1)
-            if len(self._buffer) <= self._max_data_bytes:
-                return False
-            self._state = State.DISCARDING
-            return True
-        # The buffer begins with the line end of DATA itself (`_data`); a message of 50 MiB is copied once.
-        with memoryview(self._buffer) as view:
-            text = bytes(view[2 : end + 2])
-        text = text.removeprefix(b".").replace(b"\r\n.", b"\r\n")  # RFC 5321 section 4.5.2
-        del self._buffer[: end + len(END_OF_DATA)]
-        if len(text) > self._max_message_bytes:
+    def _take_data(self) -> bool:
+        """Give out what is certain to be of the message. False: its end is not here yet."""
+        end = self._buffer.find(END_OF_DATA)
+        self._give(self._unstuffed(len(self._buffer) - self._end_begun() if end < 0 else end + 2))
+        if end < 0 or self.closed:
+            return False
+        del self._buffer[: len(END_OF_DATA) - 2]
+        if self._state is State.DISCARDING:
             self._refuse_size()
-            return True
-        self._state = State.DELIVERING
-        self._message = ReceivedMessage(self._envelope, text)
-        return False
+        else:
+            self._state = State.DELIVERING
+            self._events.append(MessageEnded())
+        return True
 
-    def _discard(self) -> bool:
-        end = self._buffer.find(END_OF_DATA, self._searched)
-        if end >= 0:
-            del self._buffer[: end + len(END_OF_DATA)]
-            self._refuse_size()
-            return True
-        excess = len(self._buffer) - len(END_OF_DATA) + 1
-        del self._buffer[:excess]
-        self._searched = 0
-        self._discarded += excess
-        # A relay that has not read SIZE may finish its message; nobody sends one that long.
-        if self._discarded > DISCARD_FACTOR * self._max_data_bytes:
+    def _end_begun(self) -> int:
+        """How many octets at the end of the buffer may be the first ones of the end of data."""
+        return next((size for size in (4, 3, 2, 1) if self._buffer.endswith(END_OF_DATA[:size])), 0)
+
+    def _unstuffed(self, size: int) -> bytes:
+        """Take so many octets, dots unstuffed (RFC 5321 section 4.5.2). None is cut off behind a CRLF or its dot."""
+        with memoryview(self._buffer) as view, view[:size] as part:
+            data = bytes(part)
+        del self._buffer[:size]
+        return data.replace(b"\r\n.", b"\r\n")
+
+    def _give(self, data: bytes) -> None:
+        """Pass on the next octets of the message as long as it is not too large."""
+        if data:
+            data, self._to_skip = data[self._to_skip :], 0
+        self._message_bytes += len(data)
+        if self._message_bytes > DISCARD_FACTOR * self._max_message_bytes:
+            # A relay that has not read SIZE may finish its message; nobody sends one that long.
             self.close(replies.TOO_MUCH_DATA)
-        return False
+        elif self._state is State.RECEIVING and self._message_bytes > self._max_message_bytes:
+            self._state = State.DISCARDING
+            self._events.append(MessageDropped())
+        elif self._state is State.RECEIVING and data:
+            self._events.append(MessageData(data))
 
     def _refuse_size(self) -> None:
         self._state = State.DELIVERING
@@ -343,9 +367,10 @@ class LmtpMachine:
             return replies.NO_ARGUMENTS
         # The line end of this command goes back in front of the message: a dot may stand right behind it.
         self._buffer[:0] = b"\r\n"
-        self._searched = 0
-        self._discarded = 0
+        self._to_skip = 2
+        self._message_bytes = 0
         self._state = State.RECEIVING
+        self._events.append(MessageBegun(self._envelope))
         return replies.SEND_MESSAGE
 
     def _rset(self, argument: str) -> Reply:
@@ -358,8 +383,7 @@ class LmtpMachine:
     def _quit(self, argument: str) -> Reply:
         if argument.strip(" "):
             return replies.NO_ARGUMENTS
-        self._buffer.clear()
-        self._state = State.CLOSED
+        self.disconnected()
         return replies.BYE
 
     def _reset(self) -> None:

@@ -6,10 +6,10 @@ import logging
 
 import trio
 
-from protocol.units import KIB, MIB
+from protocol.units import KIB
 from replicator.lmtp import replies
-from replicator.lmtp.delivery import deliver
-from replicator.lmtp.machine import LmtpMachine
+from replicator.lmtp.delivery import Delivery
+from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded
 from replicator.lmtp.services import LmtpServices
 from replicator.log_fields import LogFields
 
@@ -24,13 +24,8 @@ SEND_S = 60.0
 RECEIVE_BYTES = 64 * KIB
 
 CONNECTIONS_MAX = 200
-"""Twice what mail servers open by default, so that two of them can deliver. With the two below, memory stays within
-CONNECTIONS_MAX * LARGE_BYTES + LARGE_AT_ONCE * (the largest message and its copies)."""
-
-LARGE_BYTES = MIB
-"""Of a message that is still arriving. Nearly all mail is smaller; larger ones take turns."""
-
-LARGE_AT_ONCE = 8
+"""Twice what mail servers open by default, so that two of them can deliver. However large the messages are, each
+connection holds a few pieces of RECEIVE_BYTES in memory, and what the mail store's sink does."""
 
 
 class LmtpServer:
@@ -39,7 +34,6 @@ class LmtpServer:
     def __init__(self, services: LmtpServices) -> None:
         self._services = services
         self._connections = 0
-        self._large = trio.Semaphore(LARGE_AT_ONCE, max_value=LARGE_AT_ONCE)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until either side ends it, and close it.
@@ -49,7 +43,7 @@ class LmtpServer:
         self._connections += 1
         try:
             async with stream:
-                connection = _Connection(stream, self._services, self._large)
+                connection = _Connection(stream, self._services)
                 if self._connections > CONNECTIONS_MAX:
                     await connection.refuse()
                 else:
@@ -61,11 +55,9 @@ class LmtpServer:
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: LmtpServices, large: trio.Semaphore) -> None:
+    def __init__(self, stream: trio.abc.Stream, services: LmtpServices) -> None:
         self._stream = stream
         self._services = services
-        self._large = large
-        self._holds_large = False
         self._client_ip = _client_ip(stream)
         self._machine = LmtpMachine(services.node_name, services.max_message_bytes, services.users.find)
 
@@ -75,32 +67,41 @@ class _Connection:
 
     async def serve(self) -> None:
         """The dialogue, to its end."""
-        try:
-            while await self._exchange():
-                pass
-        finally:
-            self._release_large()
+        while (event := await self._next_event()) is not None:
+            if isinstance(event, MessageBegun):
+                await self._take_message(event.envelope)
 
-    async def _exchange(self) -> bool:
-        """Answer all that can be answered, then read once. False: the connection is at its end."""
-        while (message := self._machine.advance()) is not None:
-            began = trio.current_time()
-            answers = await deliver(self._services, message, self._client_ip)
-            self._machine.delivered(answers)
-            self._services.metrics.delivered((reply.code for reply in answers), trio.current_time() - began)
-            del message  # it may be large, and the next one may take long to come
-        self._note_rejections()
-        await self._flush()
-        if self._machine.closed:
-            return False
-        with trio.move_on_after(IDLE_S):
-            await self._take_turn()
-            data = await self._stream.receive_some(RECEIVE_BYTES)
+    async def _take_message(self, envelope: Envelope) -> None:
+        """Take in one message and answer it. What is too large, or breaks off, leaves nothing behind."""
+        async with self._services.mail.receive() as sink:
+            delivery = Delivery(self._services, envelope, sink, self._client_ip)
+            while isinstance(event := await self._next_event(), MessageData):
+                await delivery.write(event.data)
+            if isinstance(event, MessageEnded):
+                began = trio.current_time()
+                answers = await delivery.finish()
+                self._machine.delivered(answers)
+                self._services.metrics.delivered((reply.code for reply in answers), trio.current_time() - began)
+
+    async def _next_event(self) -> Event | None:
+        """Answer all that can be answered, and read on. None: the connection is at its end."""
+        while (event := self._machine.advance()) is None:
+            self._note_rejections()
+            await self._flush()
+            if self._machine.closed:
+                return None
+            with trio.move_on_after(IDLE_S) as scope:
+                await self._receive()
+            if scope.cancelled_caught:
+                self._machine.close(replies.IDLE_TOO_LONG)
+        return event
+
+    async def _receive(self) -> None:
+        data = await self._stream.receive_some(RECEIVE_BYTES)
+        if data:
             self._machine.receive(data)
-            return bool(data)
-        self._machine.close(replies.IDLE_TOO_LONG)
-        await self._flush()
-        return False
+        else:
+            self._machine.disconnected()
 
     def _note_rejections(self) -> None:
         for rejection in self._machine.take_rejections():
@@ -119,19 +120,6 @@ class _Connection:
         if output:
             with trio.fail_after(SEND_S):
                 await self._stream.send_all(output)
-
-    async def _take_turn(self) -> None:
-        """Large messages wait until one of few places is free; a small one gives its place back."""
-        if self._machine.buffered_bytes <= LARGE_BYTES:
-            self._release_large()
-        elif not self._holds_large:
-            await self._large.acquire()
-            self._holds_large = True
-
-    def _release_large(self) -> None:
-        if self._holds_large:
-            self._holds_large = False
-            self._large.release()
 
 
 def _client_ip(stream: trio.abc.Stream) -> str | None:

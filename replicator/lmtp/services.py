@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.units import MIB
 from replicator.environment import wall_clock_ms
-from replicator.mailstore import Folder, NewMessage, SavedMessage
+from replicator.mailstore import MESSAGE_BYTES_MAX, Folder, NewMessage, SavedMessage, TextSink
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserNames
-
-MESSAGE_BYTES_MAX = 50 * MIB
-"""What large mail providers accept; a message is held in memory while it arrives."""
-
 
 TRACE_ID_BYTES = 8
 """As many as let nobody meet the same id twice in a log."""
@@ -31,6 +27,10 @@ class Inboxes(Protocol):
 
     async def folder(self, user: str, name: str) -> Folder:
         """One folder."""
+        ...
+
+    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+        """Take in one text. What was not saved within the block is forgotten on leaving it."""
         ...
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:

@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
 from protocol.units import KIB
-from replicator.lmtp.machine import Envelope, ReceivedMessage
+from replicator.lmtp.machine import Envelope
+
+HEADER_END = b"\r\n\r\n"
 
 # At the top only: nobody reads a whole header for what the relay before us would have written there.
 RETURN_PATHS = re.compile(rb"(?:Return-Path[ \t]*:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*)+", re.IGNORECASE)
 
 MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:(?:[ \t]|\r\n[ \t])*([^\s]+)", re.IGNORECASE | re.MULTILINE)
 HEADER_BYTES_MAX = 64 * KIB
-"""In which a Message-ID is looked for, for the log alone."""
+"""In which a Message-ID is looked for, and what is to be replaced: so much of a message waits for its header's end."""
 
 
-def traced(message: ReceivedMessage, *, host: str, client_ip: str | None, trace_id: str, now_ms: int) -> bytes:
-    """The message with `Return-Path:` and `Received:`; a Return-Path that it began with is replaced."""
-    headers = _headers(message.envelope, host=host, client_ip=client_ip, trace_id=trace_id, now_ms=now_ms)
-    former = RETURN_PATHS.match(message.text)
-    # A message of 50 MiB is copied once.
-    return b"".join((headers, memoryview(message.text)[former.end() if former else 0 :]))
+@dataclass(slots=True)
+class Top:
+    """The top of a message as it comes in, until its header has ended or is longer than `HEADER_BYTES_MAX`.
 
+    However the message is cut, the same is taken off it.
+    """
 
-def message_id(text: bytes) -> str | None:
-    """The Message-ID, None if there is none."""
-    end = text.find(b"\r\n\r\n", 0, HEADER_BYTES_MAX)
-    found = MESSAGE_ID.search(text, 0, end if end >= 0 else HEADER_BYTES_MAX)
-    return found[1].decode("utf-8", "replace") if found else None
+    _text: bytearray = field(default_factory=bytearray)
+
+    def add(self, data: bytes) -> bool:
+        """Take the next octets. Whether there are enough of them."""
+        searched = max(0, len(self._text) - len(HEADER_END) + 1)
+        self._text += data
+        return len(self._text) >= HEADER_BYTES_MAX or self._text.find(HEADER_END, searched) >= 0
+
+    def message_id(self) -> str | None:
+        """The Message-ID, None if there is none."""
+        end = self._text.find(HEADER_END, 0, HEADER_BYTES_MAX)
+        found = MESSAGE_ID.search(self._text, 0, end if end >= 0 else HEADER_BYTES_MAX)
+        return found[1].decode("utf-8", "replace") if found else None
+
+    def traced(self, headers: bytes) -> bytes:
+        """All that came so far under these headers; a Return-Path that it began with is gone."""
+        former = RETURN_PATHS.match(self._text, 0, HEADER_BYTES_MAX)
+        return b"".join((headers, memoryview(self._text)[former.end() if former else 0 :]))
 
 
 def host_name(sid: str, cluster: str) -> str:
@@ -41,8 +56,8 @@ def host_name(sid: str, cluster: str) -> str:
     return ".".join(label for label in labels if label)
 
 
-def _headers(envelope: Envelope, *, host: str, client_ip: str | None, trace_id: str, now_ms: int) -> bytes:
-    """Stamp of RFC 5321 section 4.4; the protocol's name: RFC 3848, RFC 6531 section 4.3."""
+def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace_id: str, now_ms: int) -> bytes:
+    """`Return-Path:` and `Received:` (RFC 5321 section 4.4); the protocol's name: RFC 3848, RFC 6531 section 4.3."""
     client = f"{envelope.client} ({_literal(client_ip)})" if client_ip else envelope.client
     protocol = "UTF8LMTP" if envelope.utf8 else "LMTP"
     date = format_datetime(datetime.fromtimestamp(now_ms / 1000, UTC))

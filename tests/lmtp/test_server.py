@@ -15,12 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
-from replicator.lmtp.server import CONNECTIONS_MAX, LARGE_AT_ONCE, LARGE_BYTES
+from replicator.lmtp.server import CONNECTIONS_MAX, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
-from tests.one_node import Gate, HookedMail, Names, one_node
+from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
+TRACE_BYTES = 102  # of our headers, for two recipients
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
 USERS = Names("alice", "bob", "carol@example.org", *(f"user{n}" for n in range(60)))
@@ -304,59 +305,84 @@ async def test_connections_are_limited_and_come_free(services: LmtpServices) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_large_messages_take_turns_and_small_ones_pass(
+DATA = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n"
+LARGE = b"Subject: large\r\nMessage-ID: <1@x>\r\n\r\n" + b"0123456789.\r\n" * 30_000
+
+
+async def test_a_large_message_goes_to_the_store_piece_by_piece(
     services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
 ) -> None:
-    server = LmtpServer(services)
-    start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
-    large = [await connect(server, nursery) for _ in range(LARGE_AT_ONCE + 1)]
-    for client in large:
-        await client.ask(start)
-        await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
-    await trio.testing.wait_all_tasks_blocked()
-    for client in large:
-        await client.stream.send_all(b"\r\n.\r\n")
-    small = await connect(server, nursery)
-    await small.ask(start)
-    assert (await small.ask(b"small\r\n.\r\n")).startswith(b"250 ")
-    for client in large:
-        assert (await client.answer()).startswith(b"250 ")
-    assert len(await mail.texts("alice")) == LARGE_AT_ONCE + 2
+    mail.sinks = sinks = SinkLog()
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(DATA)
+    assert await client.ask(LARGE + b".\r\n") == stored("alice") + stored("bob")
+    assert await bodies(mail, "alice") == await bodies(mail, "bob") == [LARGE]
+    assert len(sinks.written) >= len(LARGE) // RECEIVE_BYTES
+    assert max(map(len, sinks.written)) <= RECEIVE_BYTES + 1000
+    assert (sinks.opened, sinks.open) == (1, 0)
 
 
-async def test_whoever_leaves_gives_the_place_of_a_large_message_back(
-    services: LmtpServices, nursery: trio.Nursery
+@pytest.mark.parametrize("at", [0, 1, 5, None])
+async def test_a_store_that_stops_taking_a_message_is_what_each_recipient_hears(
+    services: LmtpServices,
+    mail: HookedMail,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+    at: int | None,
 ) -> None:
-    server = LmtpServer(services)
-    start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
-    for _ in range(LARGE_AT_ONCE):
-        client = await connect(server, nursery)
-        await client.ask(start)
-        await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
+    caplog.set_level(logging.INFO)
+    mail.sinks = sinks = SinkLog(fails_at=at, fails_at_end=at is None, error=DiskFullError("the disk is full"))
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(DATA)
+    answer = await client.ask(LARGE + b".\r\nNOOP\r\n")
+    assert answer == b"452 4.3.1 the disk is full\r\n" * 2 + b"250 2.0.0 OK\r\n"
+    assert len(sinks.written) == at if at is not None else sinks.written
+    assert (sinks.failures, sinks.open) == (1, 0)
+    refusal = f'refused mid=<1@x> from=<> to=bob code=452 reason="the disk is full" size={len(LARGE) + TRACE_BYTES}'
+    assert caplog.records[-1].getMessage().startswith(refusal)
+    mail.sinks = None
+    await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+    assert await client.ask(b"x\r\n.\r\n") == stored("alice")
+    assert len(await mail.texts("bob")) == 0
+
+
+async def test_what_is_too_large_leaves_the_store_at_once(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
+) -> None:
+    mail.sinks = sinks = SinkLog()
+    client = await connect(LmtpServer(replace(services, max_message_bytes=100_000)), nursery)
+    await client.ask(DATA)
+    await client.stream.send_all(LARGE)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (sinks.opened, sinks.open) == (1, 0)
+    assert sum(map(len, sinks.written)) <= 100_000 + TRACE_BYTES
+    too_large = b"552 5.3.4 the message is larger than 100000 bytes\r\n"
+    assert await client.ask(b".\r\nNOOP\r\n") == too_large * 2 + b"250 2.0.0 OK\r\n"
+    assert await mail.texts("alice") == []
+
+
+async def test_whoever_leaves_within_a_large_message_leaves_nothing(services: LmtpServices, mail: HookedMail) -> None:
+    mail.sinks = sinks = SinkLog()
+    async with trio.open_nursery() as nursery:
+        client = await connect(LmtpServer(services), nursery)
+        await client.ask(DATA)
+        await client.stream.send_all(LARGE)
         await trio.testing.wait_all_tasks_blocked()
+        assert (sinks.opened, sinks.open) == (1, 1)
         await client.stream.aclose()
-    client = await connect(server, nursery)
-    await client.ask(start)
-    await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
-    await trio.testing.wait_all_tasks_blocked()
-    assert await client.ask(b"\r\n.\r\n") == stored("alice")
+    assert (sinks.opened, sinks.open) == (1, 0)
+    assert await mail.texts("alice") == []
 
 
-async def test_the_ninth_large_message_waits(services: LmtpServices, mail: HookedMail, nursery: trio.Nursery) -> None:
-    server = LmtpServer(services)
-    mail.before_change = gate = Gate(open=(opening := trio.Event()))
-    start = b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n"
-    clients = [await connect(server, nursery) for _ in range(LARGE_AT_ONCE + 1)]
-    for client in clients:
-        await client.ask(start)
-        await client.stream.send_all(b"x" * (LARGE_BYTES + 1))
-        await trio.testing.wait_all_tasks_blocked()
-        await client.stream.send_all(b"\r\n.\r\n")
-    await trio.testing.wait_all_tasks_blocked()
-    assert gate.waiting == LARGE_AT_ONCE
-    opening.set()
-    for client in clients:
-        assert (await client.answer()).startswith(b"250 ")
+async def test_a_sender_that_falls_silent_within_a_message_is_told_so(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    mail.sinks = sinks = SinkLog()
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(DATA)
+    assert await client.ask(b"half a message") == b"421 4.4.2 nothing heard for too long; closing\r\n"
+    assert await client.answer() == b""
+    assert (sinks.opened, sinks.open) == (1, 0)
 
 
 async def test_a_smaller_limit_is_announced_and_kept(services: LmtpServices, nursery: trio.Nursery) -> None:

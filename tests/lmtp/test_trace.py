@@ -1,0 +1,49 @@
+from itertools import cycle
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from replicator.lmtp.trace import HEADER_BYTES_MAX, Top
+
+LINES = st.sampled_from(
+    [
+        b"Return-Path: <old@x>\r\n",
+        b"return-PATH :\r\n\t<older@x>\r\n",
+        b"Message-ID: <1@x>\r\n",
+        b"Message-Id:\r\n <2@x>\r\n",
+        b"X: " + b"x" * 40_000 + b"\r\n",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b" folded\r\n",
+    ]
+)
+
+
+def taken(message: bytes, sizes: list[int]) -> tuple[bytes, str | None, int]:
+    """What is stored of a message that comes in such pieces, its Message-ID, and how much of it had to wait."""
+    top, size, at = Top(), cycle(sizes), 0
+    while at < len(message):
+        end = min(at + next(size), len(message))
+        enough = top.add(message[at:end])
+        at = end
+        if enough:
+            break
+    return top.traced(b"ours\r\n") + message[at:], top.message_id(), at
+
+
+@given(st.lists(LINES, max_size=6).map(b"".join), st.lists(st.integers(1, 30), min_size=1))
+@example(b"Return-Path: <x>\r\nReturn-Path: <y>\r\n\r\nReturn-Path: <z>\r\n", [1])
+@example(b"Message-ID: <1@x>\r\n" + b"x" * HEADER_BYTES_MAX, [1000])
+@example(b"x" * (HEADER_BYTES_MAX - 10) + b"\r\nMessage-ID: <1@x>\r\n", [1000])
+@example(b"Return-Path: <x>\r\n" * 8000, [30_000])
+def test_however_a_message_is_cut_the_same_is_found_at_its_top(message: bytes, sizes: list[int]) -> None:
+    text, found, waited = taken(message, sizes)
+    assert (text, found) == taken(message, [max(1, len(message))])[:2]
+    header, end, _ = message.partition(b"\r\n\r\n")
+    assert waited < min(HEADER_BYTES_MAX, len(header + end)) + max(sizes)
+
+
+def test_a_message_id_of_the_body_is_none() -> None:
+    assert taken(b"Subject: x\r\n\r\nMessage-ID: <1@x>\r\n", [1])[1] is None
+    assert taken(b"Subject: x\r\nMESSAGE-ID: <1@x>\r\n\r\n", [1])[1] == "<1@x>"
