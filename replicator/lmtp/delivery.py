@@ -66,7 +66,8 @@ class Delivery:
         """What stands at the top of a message: nothing in it depends on the recipient, so its text is stored as one."""
         services = self._services
         self._top = None
-        self._message_id = top.message_id()
+        if log.isEnabledFor(logging.INFO):
+            self._message_id = top.message_id()
         self._received_ms = services.clock_ms()
         headers = trace_headers(
             self._envelope,

@@ -31,7 +31,9 @@ class Reply:
     def encode(self) -> bytes:
         """The line as it is sent."""
         prefix = f"{self.code} {self.enhanced} " if self.enhanced else f"{self.code} "
-        text = "".join(character if character.isprintable() else "?" for character in self.text[:TEXT_MAX])
+        text = self.text[:TEXT_MAX]
+        if not text.isprintable():
+            text = "".join(character if character.isprintable() else "?" for character in text)
         return prefix.encode() + text.encode("ascii", "replace") + b"\r\n"
 
 
