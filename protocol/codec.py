@@ -84,6 +84,7 @@ class Decoder:
                 if isinstance(event, Frame):
                     yield parse(event)
                 elif event is not None:
+                    assert isinstance(event, ContinuationNeeded), "all literals of the wire are held"
                     yield event
                 elif not self._decompress_step():
                     return

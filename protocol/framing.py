@@ -2,7 +2,8 @@
 
 A frame is one command with all its literals. The framer looks at line ends and literal markers only, does no I/O,
 holds at most one frame within its limits plus what the last `receive` brought, and looks at every byte once however
-the bytes are cut. The grammars read a frame's text; both text protocols are framed here.
+the bytes are cut. Literals of more than `FrameLimits.whole` bytes it does not hold: it gives them out as they come. The
+grammars read a frame's text; both text protocols are framed here.
 
     framer.receive(data)
     while (event := framer.next_event()) is not None: ...
@@ -27,14 +28,16 @@ class FrameLimits:
 
     text: int = 64 * KIB  # all lines of the frame, without the last CRLF and the literals
     literal: int = 64 * MIB  # one literal
-    literals_total: int = 65 * MIB  # all literals of the frame: a large one and some names
+    literals_total: int = 65 * MIB  # all literals of the frame that are held: a large one and some names
     literals: int = 64  # how many: each costs an object and a place in the parser's stack
+    whole: int | None = None  # one literal that is held; larger ones are `LargeLiteral`s. None: all are held
 
 
 class Frame(NamedTuple):
     r"""One command: its text, where each literal is only its marker `{n}\r\n` or `{n+}\r\n`, and the literals in order.
 
-    There are as many literals as there are CRLF in the text, and each has the length that its marker says.
+    There are as many literals as there are CRLF in the text, and each has the length that its marker says, but for
+    large ones, which have been given out and are empty here.
     """
 
     text: bytes
@@ -51,7 +54,25 @@ class ContinuationNeeded(NamedTuple):
     size: int
 
 
-Event = Frame | ContinuationNeeded
+class LargeLiteral(NamedTuple):
+    """A literal of `size` bytes begins, and is not held: so many bytes of `LiteralChunk`s come next.
+
+    `frame` is the command so far, with this literal's marker. If `synchronising`, the sender waits for leave to send
+    it, as after `ContinuationNeeded`.
+    """
+
+    frame: Frame
+    size: int
+    synchronising: bool
+
+
+class LiteralChunk(NamedTuple):
+    """The next bytes of the large literal that has begun."""
+
+    data: bytes
+
+
+Event = Frame | ContinuationNeeded | LargeLiteral | LiteralChunk
 
 
 class FramingError(Exception):
@@ -83,12 +104,8 @@ class Framer:
     _literals: list[bytes] = field(default_factory=list, init=False)
     _literals_total: int = field(default=0, init=False)
     _awaited: int | None = field(default=None, init=False)  # bytes of the literal that we are in
+    _large_left: int = field(default=0, init=False)  # bytes of the large literal that we are in, still to come
     _error: FramingError | None = field(default=None, init=False)
-
-    @property
-    def literal_bytes(self) -> int:
-        """How large the literals of the frame that is coming in are, with the one that was announced last."""
-        return self._literals_total
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the stream. Drain `next_event` before the next call, so that memory stays bounded."""
@@ -99,6 +116,8 @@ class Framer:
         """The next frame or question; None: more bytes are needed. Raises FramingError."""
         if self._error is not None:
             raise self._error
+        if self._large_left:
+            return self._read_chunk()
         while True:
             if self._awaited is not None and not self._read_literal(self._awaited):
                 return None
@@ -109,11 +128,11 @@ class Framer:
             marker = _MARKER.search(line, max(0, len(line) - _MARKER_BYTES))
             if marker is None:
                 return self._finish()
-            if self._begin_literal(marker):
-                return ContinuationNeeded(bytes(self._text), self._awaited or 0)
+            if (question := self._begin_literal(int(marker[1]), synchronising=not marker[2])) is not None:
+                return question
 
     def refuse(self) -> None:
-        """Drop the frame whose `ContinuationNeeded` was the last event: its sender goes on with another command."""
+        """Drop the frame whose sender waits, as the last event has said; it goes on with another command."""
         self._finish()
 
     def detach(self) -> bytes:
@@ -129,6 +148,13 @@ class Framer:
         self._literals.append(self._consume(size, size))
         self._awaited = None
         return True
+
+    def _read_chunk(self) -> LiteralChunk | None:
+        size = min(self._large_left, len(self._buffer))
+        if not size:
+            return None
+        self._large_left -= size
+        return LiteralChunk(self._consume(size, size))
 
     def _read_line(self) -> bytes | None:
         """The next line without its end; None if it is not all here."""
@@ -146,28 +172,37 @@ class Framer:
             raise self._fail(f"the command's text is longer than {self.limits.text} bytes", with_buffer=True)
         return self._consume(stop, end + 1)
 
-    def _begin_literal(self, marker: re.Match[bytes]) -> bool:
-        """Await the literal; True if its sender waits for a continuation."""
-        size, synchronising = int(marker[1]), not marker[2]
+    def _begin_literal(self, size: int, *, synchronising: bool) -> ContinuationNeeded | LargeLiteral | None:
+        """Await the literal; what is to be said of that, if anything."""
         limits = self.limits
-        if size > min(limits.literal, limits.literals_total - self._literals_total):
-            raise self._fail(
-                f"a literal of {size} bytes: at most {limits.literal} are taken, {limits.literals_total} a command",
-                recoverable=synchronising,
-            )
+        is_large = limits.whole is not None and size > limits.whole
+        if size > limits.literal:
+            what = f"a literal of {size} bytes: at most {limits.literal} are taken"
+            raise self._fail(what, recoverable=synchronising)
+        if not is_large and size > limits.literals_total - self._literals_total:
+            what = f"a literal of {size} bytes: all of a command may have {limits.literals_total}"
+            raise self._fail(what, recoverable=synchronising)
         if len(self._literals) >= limits.literals:
             raise self._fail(f"more than {limits.literals} literals in one command", recoverable=synchronising)
         self._text += b"\r\n"
+        if is_large:
+            self._literals.append(b"")
+            self._large_left = size
+            return LargeLiteral(self._frame(), size, synchronising)
         self._literals_total += size
         self._awaited = size
-        return synchronising
+        return ContinuationNeeded(bytes(self._text), size) if synchronising else None
+
+    def _frame(self) -> Frame:
+        return Frame(bytes(self._text), tuple(self._literals))
 
     def _finish(self) -> Frame:
-        frame = Frame(bytes(self._text), tuple(self._literals))
+        frame = self._frame()
         self._text.clear()
         self._literals.clear()
         self._literals_total = 0
         self._awaited = None
+        self._large_left = 0
         return frame
 
     def _consume(self, size: int, end: int) -> bytes:

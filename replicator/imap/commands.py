@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from replicator.imap.fetch_items import FetchItem
+from replicator.imap.large_literal import IncomingLiteral
 from replicator.imap.search_keys import SearchProgram
 from replicator.imap.sequence_set import SequenceSet
 
@@ -129,12 +130,12 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """RFC 3501 section 6.3.11."""
+    """RFC 3501 section 6.3.11. A large message comes in while the command is served."""
 
     mailbox: str
     flags: tuple[str, ...]
     received_ms: int | None
-    text: bytes = field(repr=False)
+    text: bytes | IncomingLiteral = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ Output is gathered and sent in blocks; a client that does not read holds up its 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Iterable
 from math import inf
 
 import trio
 
-from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer
-from protocol.units import KIB
+from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, LargeLiteral
+from protocol.units import KIB, MIB
 from replicator.addresses import is_loopback
-from replicator.imap.limits import LARGE_BYTES, LARGE_TIMEOUT_S
 from replicator.imap.responses import continuation
 
 LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
@@ -27,9 +25,8 @@ BLOCK_BYTES = 64 * KIB
 _STRANGERS = FrameLimits(text=8 * KIB, literal=4 * KIB, literals_total=8 * KIB, literals=4)
 """Before login there is nothing long to say: two names, a password, an ID."""
 
-
-Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Makes a turn for one large command: to be entered while it comes in and is served."""
+WHOLE_LITERAL_BYTES = 64 * KIB
+"""Of a literal that is held in memory: nearly all mail is smaller, and so is all but messages."""
 
 
 class ConnectionEndedError(Exception):
@@ -50,9 +47,6 @@ class Connection:
         self._output_bytes = 0
         self._sending = False  # if that was broken off, nothing more can be understood
         self._login_by = trio.current_time() + LOGIN_TIMEOUT_S
-        self._large_by = inf
-        self._new_turn: Turn | None = None
-        self._turn = AsyncExitStack()
         self.address = address
         self.secure = secure
 
@@ -61,30 +55,30 @@ class Connection:
         """Whether a password may be said here: TLS, or nobody between us."""
         return self.secure or is_loopback(self.address)
 
-    def welcome(self, max_message_bytes: int, new_turn: Turn) -> None:
-        """The client has logged in: time and room to work, and turns for commands that need much of it."""
-        self._new_turn = new_turn
+    def welcome(self, max_message_bytes: int) -> None:
+        """The client has logged in: time and room to work. What a command holds in memory stays bounded."""
         self._login_by = inf
-        total = max_message_bytes + 64 * KIB  # and some names beside the message
-        self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=total)
+        self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=MIB, whole=WHOLE_LITERAL_BYTES)
 
     async def next_event(self) -> Event:
-        """The next frame or question. Raises FramingError, ConnectionEndedError, InactivityError. Safe to cancel."""
+        """What the client sends next. Raises FramingError, ConnectionEndedError, InactivityError. Safe to cancel."""
         while (event := self._framer.next_event()) is None:
-            deadline = min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)
-            with trio.CancelScope(deadline=deadline) as scope:
-                await self._take_turn()
-                scope.deadline = min(deadline, self._large_by)
+            with trio.CancelScope(deadline=min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)) as scope:
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:
                 raise InactivityError
         return event
 
+    def refuse(self) -> None:
+        """Drop the command whose client waits for leave to send a literal, as the last event has said."""
+        self._framer.refuse()
+
     async def next_frame(self) -> Frame:
-        """The next frame, whose literals are all agreed to. Raises as `next_event`."""
-        while isinstance(event := await self.next_event(), ContinuationNeeded):
-            await self.write([continuation("go on")])
-            await self.flush()
+        """The next frame, whose literals are all agreed to; large ones are read over. Raises as `next_event`."""
+        while not isinstance(event := await self.next_event(), Frame):
+            if isinstance(event, ContinuationNeeded) or (isinstance(event, LargeLiteral) and event.synchronising):
+                await self.write([continuation("go on")])
+                await self.flush()
         return event
 
     async def write(self, chunks: Iterable[bytes]) -> None:
@@ -127,18 +121,8 @@ class Connection:
 
     async def close(self) -> None:
         """Let go of the socket, without waiting for the client."""
-        await self._turn.aclose()
         with trio.CancelScope(deadline=trio.current_time() + 1):  # TLS says goodbye, if the client takes it
             await self._stream.aclose()
-
-    async def _take_turn(self) -> None:
-        """A large command waits until one of few places is free; the place is given back once it has been served."""
-        if self._framer.literal_bytes <= LARGE_BYTES:
-            await self._turn.aclose()
-            self._large_by = inf
-        elif self._large_by == inf and self._new_turn is not None:
-            await self._turn.enter_async_context(self._new_turn())
-            self._large_by = trio.current_time() + LARGE_TIMEOUT_S
 
     async def _receive(self) -> bytes:
         try:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from protocol.framing import ContinuationNeeded, FramingError
+from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
 from replicator.imap import auth, folders, messages
 from replicator.imap import commands as c
+from replicator.imap.appending import append, appended
 from replicator.imap.fetch import fetch
+from replicator.imap.large_literal import IncomingLiteral
 from replicator.imap.parser import CommandSyntaxError, tag_of, verb_of
 from replicator.imap.refusals import CommandFailedError, code_of
 from replicator.imap.responses import continuation, status_line, tagged
@@ -71,7 +73,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.Subscribe, _USER, folders.subscribe),
             _rule(c.ListMailboxes, _USER, folders.list_mailboxes),
             _rule(c.Status, _USER, folders.status),
-            _rule(c.Append, _USER, folders.append),
+            _rule(c.Append, _USER, append),
             _rule(c.Idle, _USER, messages.idle),
             _rule(c.Check, _SELECTED, messages.check),
             _rule(c.Close, _SELECTED, messages.close),
@@ -105,12 +107,15 @@ async def _serve_next(session: Session) -> bool:
     """Serve what the client says next; False if that was no command."""
     try:
         event = await session.connection.next_event()
+        if isinstance(event, LargeLiteral):
+            return await _serve_large(session, event)
     except FramingError as error:
         await _refuse_frame(session, error)
         return error.recoverable
     if isinstance(event, ContinuationNeeded):
         await session.write([continuation("go on")])
         return True
+    assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
     try:
         command = session.services.parser.parse(event)
     except CommandSyntaxError as error:
@@ -118,6 +123,19 @@ async def _serve_next(session: Session) -> bool:
         return False
     session.check_login()
     return await _run(session, command, verb_of(event.text).decode("ascii"))
+
+
+async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
+    """Serve the command whose large literal begins, while that comes in. Answer it when all of it has come."""
+    literal = IncomingLiteral(session.connection, begun)
+    try:
+        command = appended(session, begun, literal)
+    except CommandSyntaxError as error:
+        await literal.skip()
+        await session.write([tagged(error.tag or "*", "BAD", str(error))])
+        return False
+    session.check_login()
+    return await _run(session, command, "APPEND", literal)
 
 
 async def _refuse_frame(session: Session, error: FramingError) -> None:
@@ -132,8 +150,8 @@ async def _refuse_frame(session: Session, error: FramingError) -> None:
         await session.write([status_line("BYE", str(error))])
 
 
-async def _run(session: Session, command: c.Tagged, verb: str) -> bool:
-    """Run one command and answer it; False if it was illegal."""
+async def _run(session: Session, command: c.Tagged, verb: str, literal: IncomingLiteral | None = None) -> bool:
+    """Run one command and answer it; False if it was illegal. Of `literal`, what it has not used is read over."""
     condition, text, code, after = "OK", "", None, None
     try:
         completion = await _run_if_legal(session, command.command, verb)
@@ -142,6 +160,8 @@ async def _run(session: Session, command: c.Tagged, verb: str) -> bool:
         condition, text, code = error.condition, str(error), error.code
     except MailError as error:
         condition, text, code = "NO", str(error), code_of(error)
+    if literal is not None:
+        await literal.skip()
     if session.state is State.SELECTED:
         await session.write(session.selection.announce(expunges=_may_renumber(command.command)))
         await session.write(await session.selection.claim_recent())

@@ -1,18 +1,17 @@
-"""Commands on the tree of folders, and APPEND (RFC 3501 section 6.3)."""
+"""Commands on the tree of folders (RFC 3501 section 6.3)."""
 
 from __future__ import annotations
 
 import trio
 
 from replicator.errors import InvalidNameError
-from replicator.flags import settable_in
 from replicator.imap import commands as c
 from replicator.imap.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
-from replicator.imap.refusals import CommandFailedError, offering_to_create
+from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import list_line, status_line, status_response, untagged
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
-from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus, NewMessage
+from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
 _LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the node
 
@@ -96,16 +95,6 @@ def _status_value(item: c.StatusItem, status: FolderStatus) -> str:
         c.StatusItem.MAILBOXID: f"({mailbox_id(status.folder)})",
     }
     return str(values[item])
-
-
-async def append(session: Session, command: c.Append) -> Completion:
-    """APPEND, with APPENDUID (RFC 4315 section 3)."""
-    with offering_to_create():
-        folder = await session.folder(command.mailbox)
-        flags = await settable_in(session.mail, folder, command.flags)
-        message = NewMessage(command.text, flags, command.received_ms)
-        saved = await session.mail.save(folder, message)
-    return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}" if saved.shown else None)
 
 
 async def select(session: Session, command: c.Select) -> Completion:

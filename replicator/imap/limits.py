@@ -1,33 +1,17 @@
-"""What clients may take of the node together: connections, and memory for large literals.
+"""What clients may take of the node together: connections.
 
-A connection costs a task, a socket and a buffer. It is a stranger's until it logs in; strangers have only a part of
-all places, so that they cannot keep users out.
+A connection costs a task, a socket and a buffer; a command adds at most the limits of its frame. It is a stranger's
+until it logs in; strangers have only a part of all places, so that they cannot keep users out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import trio
-
-from protocol.units import MIB
 from replicator.addresses import is_loopback, network_of
-from replicator.users.turns import Turns
-
-LARGE_BYTES = MIB
-"""Of the literals of a command. Nearly all mail is smaller; larger commands take turns."""
-
-LARGE_AT_ONCE = 8
-"""With the largest message and its copies, the memory that all users can occupy beside LARGE_BYTES a connection."""
-
-LARGE_PER_USER = 2
-"""So that one client which sends an archive does not hold up everybody."""
-
-LARGE_TIMEOUT_S = 600.0
-"""For a command to arrive whole once it has its turn: the largest at 700 kbit/s."""
 
 
 @dataclass(slots=True)
@@ -87,17 +71,3 @@ class Place:
         self._counter[self._key] -= 1
         if not self._counter[self._key]:
             del self._counter[self._key]
-
-
-class LargeCommands:
-    """Turns of commands with more than LARGE_BYTES of literals."""
-
-    def __init__(self) -> None:
-        self._all = trio.Semaphore(LARGE_AT_ONCE, max_value=LARGE_AT_ONCE)
-        self._of_user = Turns(LARGE_PER_USER)
-
-    @asynccontextmanager
-    async def turn(self, user: str) -> AsyncIterator[None]:
-        """Wait for a turn, in the order of arrival, and hold it for as long as the block runs."""
-        async with self._of_user.of(user), self._all:
-            yield

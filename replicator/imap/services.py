@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from replicator.imap.limits import Connections, LargeCommands
+from replicator.imap.limits import Connections
 from replicator.imap.parser import CommandParser
 from replicator.imap.parsing import Parsing
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
@@ -42,6 +42,5 @@ class ImapServices:
     version: str | None = None
     parser: CommandParser = field(default_factory=CommandParser)
     connections: Connections = field(default_factory=Connections)
-    large: LargeCommands = field(default_factory=LargeCommands)
     parsing: Parsing = field(default_factory=Parsing)
     metrics: ImapMetrics = field(default_factory=ImapMetrics)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 
 from replicator.imap.connection import Connection
 from replicator.imap.limits import Place
@@ -111,7 +110,7 @@ class Session:
             limit = self.services.connections.limit_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
         self._login = login
-        self.connection.welcome(self.services.max_message_bytes, partial(self.services.large.turn, login.user))
+        self.connection.welcome(self.services.max_message_bytes)
         return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
 
     def check_login(self) -> None:

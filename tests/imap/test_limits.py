@@ -8,11 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.imap.limits import LARGE_AT_ONCE, LARGE_BYTES, LARGE_PER_USER, LARGE_TIMEOUT_S, Connections
+from replicator.imap.limits import Connections
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from tests.imap.client import LOOPBACK, Client, connected
-from tests.one_node import Gate, HookedMail
 
 
 async def test_an_append_too_large_is_refused_before_it_is_sent(served: ImapServices) -> None:
@@ -80,6 +79,14 @@ async def test_guessing_ends_the_connection(served: ImapServices) -> None:
         assert await client.line() == ""
 
 
+async def test_small_literals_cannot_fill_the_memory_together(served: ImapServices) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(b"a SEARCH" + (b" TEXT {65536+}\r\n" + b"x" * 65536) * 16 + b" TEXT {1}\r\n")
+        assert await client.line() == "a BAD a literal of 1 bytes: all of a command may have 1048576"
+        assert (await client.run("NOOP"))[-1].startswith("t OK")
+
+
 async def test_a_user_has_so_many_connections_and_no_more(served: ImapServices) -> None:
     served = dataclasses.replace(served, connections=Connections(limit=3, limit_per_user=1))
     async with connected(served) as first, connected(served) as second, connected(served):
@@ -126,70 +133,3 @@ async def test_strangers_have_a_part_of_all_places_and_of_that_a_part_each(serve
         assert not await refused(served, "192.0.2.1")
         assert (few.open, few.strangers.total(), few.users) == (6, 5, {"alice": 1})
     assert (few.open, few.strangers, few.users) == (0, {}, {})
-
-
-def literal(size: int) -> bytes:
-    return b"a APPEND INBOX {%d+}\r\n" % size + b"x" * size
-
-
-async def test_large_appends_take_turns_and_small_ones_pass(mail: HookedMail, served: ImapServices) -> None:
-    opening = trio.Event()
-    mail.before_change = gate = Gate(open=opening)
-    async with AsyncExitStack() as open_ones:
-        clients = [await open_ones.enter_async_context(connected(served)) for _ in range(4 * LARGE_AT_ONCE)]
-        for number, client in enumerate(clients):
-            await client.log_in(f"user{number % LARGE_AT_ONCE}")
-        for client in clients[::LARGE_AT_ONCE]:  # those of one user
-            await client.send(literal(LARGE_BYTES + 1))
-            await trio.testing.wait_all_tasks_blocked()
-            await client.send(b"\r\n")
-        await trio.testing.wait_all_tasks_blocked()
-        assert gate.waiting == LARGE_PER_USER
-        others = [client for number, client in enumerate(clients) if number % LARGE_AT_ONCE]
-        for client in others:
-            await client.send(literal(LARGE_BYTES + 1) + b"\r\n")
-        await trio.testing.wait_all_tasks_blocked()
-        assert gate.waiting == LARGE_AT_ONCE
-        await others[0].stream.aclose()
-        opening.set()
-        small = await open_ones.enter_async_context(connected(served))
-        await small.log_in("user0")
-        await small.send(literal(LARGE_BYTES) + b"\r\n")
-        assert (await small.line()).startswith("a OK")
-        for client in [*clients[::LARGE_AT_ONCE], *others[1:]]:
-            assert (await client.line()).startswith("a OK")
-    assert gate.most_waiting <= LARGE_AT_ONCE + 1
-
-
-async def test_whoever_is_slow_with_a_large_append_gives_the_turn_back(
-    served: ImapServices, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with connected(served) as slow, connected(served) as slow_too, connected(served) as other:
-        for client in (slow, slow_too, other):
-            await client.log_in("alice")
-        began = autojump_clock.current_time()
-        for client in (slow, slow_too):
-            await client.send(literal(LARGE_BYTES + 1)[:-1])
-        await trio.testing.wait_all_tasks_blocked()
-        await other.send(literal(LARGE_BYTES + 1) + b"\r\n")
-        await trio.sleep(LARGE_TIMEOUT_S - 1)
-        assert not other.received
-        assert (await other.line()).startswith("a OK")
-        assert (await slow.line()).startswith("* BYE You said nothing for too long")
-        assert autojump_clock.current_time() - began < LARGE_TIMEOUT_S + 1
-
-
-async def test_a_turn_comes_back_however_a_large_append_ends(mail: HookedMail, served: ImapServices) -> None:
-    for ending in range(2 * LARGE_AT_ONCE):
-        async with connected(served) as client:
-            await client.log_in("alice")
-            await client.send(literal(LARGE_BYTES + 1))
-            await trio.testing.wait_all_tasks_blocked()
-            if ending % 2:
-                await client.send(b" and more\r\n")
-                assert (await client.line()).startswith("a BAD")
-    async with connected(served) as client:
-        await client.log_in("alice")
-        await client.send(literal(LARGE_BYTES + 1) + b"\r\n")
-        assert (await client.line()).startswith("a OK")
-    assert len(await mail.texts("alice")) == 1

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, FramingError
+from protocol.framing import (
+    ContinuationNeeded,
+    Event,
+    Frame,
+    FrameLimits,
+    Framer,
+    FramingError,
+    LargeLiteral,
+    LiteralChunk,
+)
 
 SMALL = FrameLimits(text=40, literal=20, literals_total=30, literals=3)
 
@@ -190,6 +199,10 @@ def test_however_cut_the_frames_are_the_same(
     assert sum(isinstance(event, ContinuationNeeded) for event in events) == (
         0 if plus else sum(len(parts) for parts, _ in commands)
     )
+    giving_out = FrameLimits(whole=5)
+    assert joined(events_of(Framer(giving_out), pieces)) == joined(events_of(Framer(giving_out), [stream]))
+    given = [event.data for event in joined(events_of(Framer(giving_out), pieces)) if isinstance(event, LiteralChunk)]
+    assert given == [literal for parts, _ in commands for _, literal in parts if len(literal) > 5]
 
 
 @given(st.lists(st.binary(max_size=50), max_size=40))
@@ -204,3 +217,95 @@ def test_memory_stays_within_one_frame(pieces: list[bytes]) -> None:
             if not error.recoverable:
                 return
         assert len(framer._buffer) <= max(SMALL.text + 2, SMALL.literal)
+
+
+GIVING_OUT = FrameLimits(text=60, literal=1000, literals_total=10, literals=4, whole=5)
+
+
+def joined(events: list[Event]) -> list[Event]:
+    """With the chunks of each large literal made one: however the bytes were cut, the same is left."""
+    result: list[Event] = []
+    for event in events:
+        if isinstance(event, LiteralChunk) and result and isinstance(result[-1], LiteralChunk):
+            result[-1] = LiteralChunk(result[-1].data + event.data)
+        else:
+            result.append(event)
+    return result
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("data", "events"),
+    [
+        (b"a {5+}\r\nabcde\r\n", [Frame(b"a {5+}\r\n", (b"abcde",))]),
+        (
+            b"a {6+}\r\nab\r\ncd\r\n",
+            [
+                LargeLiteral(Frame(b"a {6+}\r\n", (b"",)), 6, synchronising=False),
+                LiteralChunk(b"ab\r\ncd"),
+                Frame(b"a {6+}\r\n", (b"",)),
+            ],
+        ),
+        (
+            b"a {2}\r\n{} {6}\r\nabcdef B\r\n",
+            [
+                ContinuationNeeded(b"a {2}\r\n", 2),
+                LargeLiteral(Frame(b"a {2}\r\n {6}\r\n", (b"{}", b"")), 6, synchronising=True),
+                LiteralChunk(b"abcdef"),
+                Frame(b"a {2}\r\n {6}\r\n B", (b"{}", b"")),
+            ],
+        ),
+        (
+            b"a {6+}\r\nabcdef{2+}\r\nxy{7+}\r\n1234567\r\nb\r\n",
+            [
+                LargeLiteral(Frame(b"a {6+}\r\n", (b"",)), 6, synchronising=False),
+                LiteralChunk(b"abcdef"),
+                LargeLiteral(Frame(b"a {6+}\r\n{2+}\r\n{7+}\r\n", (b"", b"xy", b"")), 7, synchronising=False),
+                LiteralChunk(b"1234567"),
+                Frame(b"a {6+}\r\n{2+}\r\n{7+}\r\n", (b"", b"xy", b"")),
+                Frame(b"b", ()),
+            ],
+        ),
+    ],
+)
+def test_large_literals_are_given_out_as_they_come(
+    cut: Callable[[bytes], list[bytes]], data: bytes, events: list[Event]
+) -> None:
+    assert joined(events_of(Framer(GIVING_OUT), cut(data))) == events
+
+
+def test_a_large_literal_is_not_held() -> None:
+    framer, given = Framer(GIVING_OUT), b""
+    framer.receive(b"a {1000+}\r\n")
+    assert isinstance(framer.next_event(), LargeLiteral)
+    for number in range(100):
+        framer.receive(b"%010d" % number)
+        for event in drain(framer):
+            assert isinstance(event, LiteralChunk)
+            given += event.data
+        assert not framer._buffer
+    assert given == b"".join(b"%010d" % number for number in range(100))
+    framer.receive(b"\r\n")
+    assert list(drain(framer)) == [Frame(b"a {1000+}\r\n", (b"",))]
+
+
+def test_a_large_literal_that_waits_may_be_refused() -> None:
+    framer = Framer(GIVING_OUT)
+    framer.receive(b"a {2+}\r\nxy {6}\r\n")
+    assert isinstance(framer.next_event(), LargeLiteral)
+    framer.refuse()
+    framer.receive(b"a2 {1+}\r\nq\r\n")
+    assert list(drain(framer)) == [Frame(b"a2 {1+}\r\n", (b"q",))]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a {1001+}\r\n", "a literal of 1001 bytes: at most 1000 are taken"),
+        (b"a {5+}\r\n12345 {5+}\r\n12345 {1+}\r\n", "a literal of 1 bytes: all of a command may have 10"),
+        (b"a" + b" {6+}\r\nabcdef" * 4 + b" {6+}\r\n", "more than 4 literals in one command"),
+    ],
+)
+def test_large_literals_have_limits_too(data: bytes, message: str) -> None:
+    with pytest.raises(FramingError, match=message):
+        events_of(Framer(GIVING_OUT), [data])

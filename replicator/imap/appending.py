@@ -1,0 +1,44 @@
+"""APPEND (RFC 3501 section 6.3.11). A small message comes with its command, a large one after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.framing import LargeLiteral
+from replicator.flags import settable_in
+from replicator.imap import commands as c
+from replicator.imap.large_literal import IncomingLiteral
+from replicator.imap.parser import CommandSyntaxError
+from replicator.imap.refusals import offering_to_create
+from replicator.imap.session import Completion, Session
+from replicator.mailstore import Folder, NewMessage, SavedMessage
+
+
+async def append(session: Session, command: c.Append) -> Completion:
+    """APPEND, with APPENDUID (RFC 4315 section 3). What is wrong with it is said before a large message is taken."""
+    with offering_to_create():
+        folder = await session.folder(command.mailbox)
+        flags = await settable_in(session.mail, folder, command.flags)
+        if isinstance(command.text, bytes):
+            saved = await session.mail.save(folder, NewMessage(command.text, flags, command.received_ms))
+        else:
+            saved = await _take_in(session, folder, command.text, flags, command.received_ms)
+    return Completion("Appended", f"APPENDUID {saved.uidvalidity} {saved.uid}" if saved.shown else None)
+
+
+async def _take_in(
+    session: Session, folder: Folder, literal: IncomingLiteral, flags: frozenset[str], received_ms: int | None
+) -> SavedMessage:
+    async with session.mail.receive() as sink:
+        while (chunk := await literal.next_chunk()) is not None:
+            await sink.write(chunk)
+        session.check_login()  # that may have taken long
+        return await session.mail.save(folder, NewMessage(await sink.finish(), flags, received_ms))
+
+
+def appended(session: Session, begun: LargeLiteral, literal: IncomingLiteral) -> c.Tagged:
+    """The APPEND whose message is this literal. Raises CommandSyntaxError if it is of another command, or of none."""
+    tagged = session.services.parser.parse(begun.frame)
+    if not isinstance(tagged.command, c.Append):
+        raise CommandSyntaxError(f"A literal of {begun.size} bytes is good for the message of APPEND only", tagged.tag)
+    return replace(tagged, command=replace(tagged.command, text=literal))

@@ -1,0 +1,57 @@
+"""A large literal while it comes in: the command that it ends is served meanwhile (RFC 3501 section 4.3, RFC 7888).
+
+Only the message of APPEND may be large, and it ends its command. So all of the command is known when the literal
+begins, and what is wrong with it can be said before a sender that waits has sent the message.
+"""
+
+from __future__ import annotations
+
+from protocol.framing import ContinuationNeeded, Event, Frame, LargeLiteral, LiteralChunk
+from replicator.imap.connection import Connection
+from replicator.imap.refusals import CommandFailedError
+from replicator.imap.responses import continuation
+
+
+class IncomingLiteral:
+    """Its octets, as the client sends them. Before the next command is read, `skip` what is left."""
+
+    def __init__(self, connection: Connection, begun: LargeLiteral) -> None:
+        self._connection = connection
+        self._begun = begun
+        self._client_waits = begun.synchronising
+        self._over = False  # the framer stands at the next command
+
+    async def next_chunk(self) -> bytes | None:
+        """The next octets; None: that was all, and the command has ended. Raises as `Connection.next_event`.
+
+        Raises CommandFailedError if something follows that is no part of the command.
+        """
+        if self._client_waits:
+            self._client_waits = False
+            await self._connection.write([continuation("go on")])
+            await self._connection.flush()
+        event = await self._connection.next_event()
+        if isinstance(event, LiteralChunk):
+            return event.data
+        self._note(event)
+        if isinstance(event, Frame) and event.text == self._begun.frame.text:
+            return None
+        raise CommandFailedError("Expected the end of the command after the message", condition="BAD")
+
+    async def skip(self) -> None:
+        """Read over the rest of the command, so that it can be answered; a client that waits is not waited for."""
+        if self._client_waits:
+            self._client_waits = False
+            self._refuse()
+        while not self._over:
+            self._note(await self._connection.next_event())
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Frame):
+            self._over = True
+        elif isinstance(event, ContinuationNeeded) or (isinstance(event, LargeLiteral) and event.synchronising):
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self._connection.refuse()
+        self._over = True

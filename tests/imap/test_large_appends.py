@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.framing import LiteralChunk
+from replicator.errors import DiskFullError, MailError, MessageTooLargeError, UnavailableError
+from replicator.imap.connection import BLOCK_BYTES, WHOLE_LITERAL_BYTES, Connection
+from replicator.imap.services import ImapServices
+from replicator.mailstore import INBOX
+from replicator.users import Login
+from tests.imap.client import LOOPBACK, Client, OneUser, connected
+from tests.one_node import HookedMail, SinkLog
+
+LARGE = b"Subject: large\r\n\r\n\0" + bytes(range(256)) * (20 * WHOLE_LITERAL_BYTES // 256)
+
+
+def appending(text: bytes, to: str = "INBOX", tag: str = "a") -> bytes:
+    return f"{tag} APPEND {to} {{{len(text)}+}}\r\n".encode() + text + b"\r\n"
+
+
+async def say(client: Client, data: bytes, size: int | None) -> None:
+    for start in range(0, len(data), size or len(data)):
+        await client.send(data[start : start + (size or len(data))])
+
+
+@pytest.fixture
+def sinks(mail: HookedMail) -> SinkLog:
+    mail.sinks = SinkLog()
+    return mail.sinks
+
+
+@pytest.mark.parametrize("size", [None, 1009, BLOCK_BYTES])
+async def test_a_large_message_goes_to_the_store_as_it_comes(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog, size: int | None
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await say(client, appending(LARGE) + b"b NOOP\r\n", size)
+        assert (await client.until("a"))[-1].endswith(" 1] Appended")
+        assert (await client.line()).startswith("b OK")
+    assert await mail.texts("alice") == [LARGE]
+    assert b"".join(sinks.written) == LARGE
+    assert max(map(len, sinks.written)) <= BLOCK_BYTES
+    assert (sinks.opened, sinks.open) == (1, 0)
+
+
+async def test_a_client_that_waits_is_told_to_go_on(mail: HookedMail, served: ImapServices, sinks: SinkLog) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send("a APPEND {5}\r\n")
+        assert await client.line() == "+ go on"
+        await client.send(f'INBOX (\\Seen $Fine) "31-Dec-2019 23:00:00 -0100" {{{len(LARGE)}}}\r\n')
+        assert await client.line() == "+ go on"
+        assert not sinks.written
+        await client.send(LARGE + b"\r\n")
+        assert (await client.line()).startswith("a OK [APPENDUID ")
+    [message] = (await mail.open_mailbox(await mail.folder("alice", INBOX))).messages.values()
+    assert message.flags == {"\\Seen", "$Fine"}
+    assert message.received_ms == 1_577_836_800_000
+
+
+async def test_the_largest_literal_that_is_held_needs_no_sink(served: ImapServices, sinks: SinkLog) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        for size, opened in ((WHOLE_LITERAL_BYTES, 0), (WHOLE_LITERAL_BYTES + 1, 1)):
+            await client.send(appending(b"x" * size))
+            assert (await client.line()).startswith("a OK")
+            assert sinks.opened == opened
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("APPEND nowhere", "a NO [TRYCREATE] "),
+        ("APPEND INBOX (\\Odd)", "a NO [CANNOT] "),
+        ("APPEND", "a BAD Expected "),
+        ("APPEND INBOX INBOX", "a BAD Expected "),
+        ("LOGIN alice", "a BAD A literal of 65537 bytes is good for the message of APPEND only"),
+        ("SEARCH TEXT", "a BAD A literal of 65537 bytes is good for the message of APPEND only"),
+        ("SELECT", "a BAD A literal of 65537 bytes is good for the message of APPEND only"),
+        ('LIST ""', "a BAD A literal of 65537 bytes is good for the message of APPEND only"),
+        ("FROB", "a BAD Expected the name of a command"),
+    ],
+)
+async def test_what_is_wrong_is_said_before_a_client_that_waits_sends(
+    served: ImapServices, sinks: SinkLog, command: str, answer: str
+) -> None:
+    size = WHOLE_LITERAL_BYTES + 1
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(f"a {command} {{{size}}}\r\n")
+        assert (await client.line()).startswith(answer)
+        await client.send(f"a {command} {{{size}+}}\r\n".encode() + b"b LOGOUT\r\n".ljust(size) + b"\r\n")
+        assert (await client.line()).startswith(answer)
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+    assert sinks.opened == 0
+
+
+@pytest.mark.parametrize(
+    ("rest", "answer"),
+    [
+        (b" foo\r\n", "a BAD Expected the end of the command after the message"),
+        (b" {3+}\r\nfoo\r\n", "a BAD Expected the end of the command after the message"),
+        (b" {3}\r\n", "a BAD Expected the end of the command after the message"),
+        (b" {70000}\r\n", "a BAD Expected the end of the command after the message"),
+        (b" {70000+}\r\n" + b"x" * 70_000 + b" {3}\r\n", "a BAD Expected the end of the command after the message"),
+        (b" {999999999}\r\n", "a NO [TOOBIG] a literal of 999999999 bytes"),
+    ],
+)
+async def test_nothing_may_follow_the_message(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog, rest: bytes, answer: str
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(appending(LARGE)[:-2] + rest)
+        assert (await client.line()).startswith(answer)
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+    assert await mail.texts("alice") == []
+    assert (sinks.opened, sinks.open) == (1, 0)
+
+
+async def test_endless_text_behind_the_message_ends_the_connection(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(appending(LARGE)[:-2] + b"x" * 70_000)
+        assert (await client.line()).startswith("a NO [TOOBIG] the command's text is longer than")
+        assert (await client.line()).startswith("* BYE ")
+        assert await client.line() == ""
+    assert await mail.texts("alice") == []
+    assert (sinks.opened, sinks.open) == (1, 0)
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, None])
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (DiskFullError("the disk is full"), "a NO [OVERQUOTA] the disk is full"),
+        (UnavailableError("later"), "a NO [UNAVAILABLE] later"),
+        (MessageTooLargeError("too large"), "a NO [TOOBIG] too large"),
+    ],
+)
+async def test_a_store_that_stops_taking_a_message_is_what_the_client_hears_in_the_end(
+    mail: HookedMail, served: ImapServices, at: int | None, error: MailError, answer: str
+) -> None:
+    mail.sinks = sinks = SinkLog(fails_at=at, fails_at_end=at is None, error=error)
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(appending(LARGE)[:-4])
+        await trio.testing.wait_all_tasks_blocked()
+        assert not client.received
+        assert sinks.open == (0 if at is not None else 1)
+        await client.send(LARGE[-2:] + b"\r\nb NOOP\r\n")
+        assert await client.line() == answer
+        assert (await client.line()).startswith("b OK")
+    assert (sinks.opened, sinks.open, sinks.failures) == (1, 0, 1)
+    assert await mail.texts("alice") == []
+
+
+async def test_whoever_leaves_within_a_message_leaves_nothing(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog
+) -> None:
+    for end in (len(LARGE) // 2, -3, -2, -1):
+        async with connected(served) as client:
+            await client.log_in("alice")
+            await client.send(appending(LARGE)[:end])
+            await trio.testing.wait_all_tasks_blocked()
+            assert sinks.open == 1
+        assert sinks.open == 0
+    assert await mail.texts("alice") == []
+
+
+async def test_a_client_that_falls_silent_within_a_message_is_sent_away(
+    served: ImapServices, sinks: SinkLog, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        await client.send(appending(LARGE)[:-100])
+        await trio.sleep(29 * 60)
+        assert sinks.open == 1
+        assert not client.received
+        await trio.sleep(2 * 60)
+        assert (await client.line()).startswith("* BYE You said nothing for too long")
+    assert sinks.open == 0
+    assert autojump_clock.current_time() >= 31 * 60
+
+
+async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog
+) -> None:
+    users = Revoking()
+    async with connected(dataclasses.replace(served, users=users)) as client:
+        await client.log_in("alice")
+        await client.send(appending(LARGE)[:-2])
+        await trio.testing.wait_all_tasks_blocked()
+        users.revoked = True
+        await client.send(b"\r\n")
+        assert (await client.line()).startswith("* BYE Your password has changed")
+    assert await mail.texts("alice") == []
+    assert sinks.open == 0
+
+
+@dataclasses.dataclass
+class Revoking(OneUser):
+    revoked: bool = False
+
+    def holds(self, login: Login) -> bool:
+        return not self.revoked and super().holds(login)
+
+
+async def test_a_large_literal_is_no_way_to_end_idle(served: ImapServices) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.send(b"a IDLE\r\n")
+        assert (await client.line()).startswith("+")
+        await client.send(b"DONE {70000}\r\n")
+        assert await client.line() == "+ go on"
+        await client.send(b"x" * 70_000 + b"\r\n")
+        assert await client.line() == "a BAD Expected DONE"
+        assert await client.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_a_connection_holds_little_of_a_large_message(served: ImapServices, sinks: SinkLog) -> None:
+    """Counted in what it reads ahead and what it gives out at once."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = Connection(theirs, LOOPBACK, secure=False)
+    connection.welcome(served.max_message_bytes)
+    limits = connection._framer.limits
+    assert (limits.whole, limits.literals_total) == (WHOLE_LITERAL_BYTES, 16 * WHOLE_LITERAL_BYTES)
+    await ours.send_all(appending(LARGE))
+    given = 0
+    while given < len(LARGE):
+        event = await connection.next_event()
+        given += len(event.data) if isinstance(event, LiteralChunk) else 0
+        assert len(connection._framer._buffer) <= BLOCK_BYTES
+    assert not sinks.opened
