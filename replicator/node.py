@@ -32,6 +32,8 @@ from replicator.replication.service import ClusterMail
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
 from replicator.store.archive import Archive
+from replicator.store.attachments.disk import DiskFiles
+from replicator.store.attachments.files import Files
 from replicator.store.checkpoint import Home
 from replicator.store.replacement import check_none
 from replicator.store.store import Store
@@ -53,7 +55,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     make_directory(config.node.data)
     origin = environment.new_origin(config.node.id)
     check_none(config.node.data / DATABASE)
-    async with Store.open(config.node.data / DATABASE, origin, environment) as store:
+    async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
         tls, archive = Tls(config.tls), archive_of(config, environment)
         coordinator = Coordinator(config, store, environment, tls.dial, certified_names, archive=archive)
@@ -79,6 +81,15 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             shared = " (shared with other nodes)" if config.checkpoint.shared else ""
             log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
             ready()
+
+
+def attachments_of(config: Config) -> Files | None:
+    """The directory of the attachment store, if that is not in the node's own data. Raises DataError."""
+    directory = config.content.attachments
+    if directory is None:
+        return None
+    make_directory(directory, "content.attachments")
+    return DiskFiles(directory)
 
 
 def archive_of(config: Config, environment: Environment) -> Archive:
@@ -127,9 +138,9 @@ def _doors(
         yield doors.http, http.serve
 
 
-def make_directory(path: Path) -> None:
-    """Raises DataError."""
+def make_directory(path: Path, key: str = "node.data") -> None:
+    """Raises DataError, which names the key of the configuration."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; check `node.data`") from error
+        raise DataError(f"{path}: {error.strerror}; check `{key}`") from error

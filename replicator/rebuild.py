@@ -18,7 +18,7 @@ import trio
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DataError, MailError
-from replicator.node import DATABASE, make_directory
+from replicator.node import DATABASE, attachments_of, make_directory
 from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.rebuilding import Progress, Rebuild, RebuildError, Rebuilt
@@ -65,7 +65,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
     with ExitStack() as ended:
         ended.callback(wreck.discard, path)
         damaged = ended.enter_context(wreck.opened(await environment.run_in_thread(partial(wreck.legible, path))))
-        async with Store.open(new, origin, environment) as store:
+        async with Store.open(new, origin, environment, attachments_of(config)) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             tls = Tls(config.tls)
             coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))

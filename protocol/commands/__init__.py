@@ -14,6 +14,7 @@ from protocol.commands.catching_up import (
     Ack,
     FetchGuid,
     FetchHash,
+    FetchPart,
     FetchUid,
     Log,
     Ranges,
@@ -32,6 +33,7 @@ from protocol.commands.mailboxes import (
     Expunge,
     Mbox,
     Merge,
+    Parts,
     Remote,
     Rename,
     Save,
@@ -67,6 +69,7 @@ __all__ = [
     "Expunge",
     "FetchGuid",
     "FetchHash",
+    "FetchPart",
     "FetchUid",
     "Hello",
     "LinkAdvert",
@@ -78,6 +81,7 @@ __all__ = [
     "Merge",
     "Mismatch",
     "Moved",
+    "Parts",
     "Ping",
     "Ranges",
     "RefusalCode",
@@ -107,8 +111,8 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand | Remote
-    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | Log | Ack
+    | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log | Ack
     | Settled
 )  # fmt: skip
 
-Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Refused
+Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Parts | Refused

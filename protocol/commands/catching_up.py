@@ -75,6 +75,17 @@ class FetchHash:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchPart:
+    """A chunk of a part of messages, by the part's hash, from this octet on. Answered by `Content`.
+
+    How large chunks are is said by whoever made the recipe (`Parts`): all are but the last, which may be smaller.
+    """
+
+    content_hash: bytes
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Send what `context` lacks from here on. Answered by `Done`, then entries; or by `Refused` TOO-OLD.
 

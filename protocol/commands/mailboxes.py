@@ -46,6 +46,18 @@ class Mbox:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A message that is put together as its recipe says, of octets in it and of parts, each to be had by `FetchPart`.
+
+    `content_hash` and `size` are of the whole message. The recipe is MessagePack (design section 6, "content").
+    """
+
+    content_hash: bytes
+    size: int
+    recipe: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Save:
     """A message for one or more mailboxes. From a master, `uid` and `entry` are given and there is one mailbox.
 
@@ -56,7 +68,7 @@ class Save:
     received_ms: int
     guid: bytes
     flags: tuple[str, ...]
-    message: bytes = field(repr=False)
+    message: bytes | Parts = field(repr=False)
     uid: int | None = None
     entry: EntryHeader | None = None
 

@@ -80,7 +80,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Message text, or what `Ranges` and `Rows` ask for."""
+    """Message text, a chunk of a part, or what `Ranges` and `Rows` ask for."""
 
     message: bytes = field(repr=False)
 

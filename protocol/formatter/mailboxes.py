@@ -36,6 +36,11 @@ def _(mbox: c.Mbox) -> list[v.Field]:
 
 
 @v.form.register
+def _(parts: c.Parts) -> list[v.Field]:
+    return ["PARTS", v.content_hash(parts.content_hash), v.number(parts.size), parts.recipe]
+
+
+@v.form.register
 def _(save: c.Save) -> list[v.Field]:
     return [
         "SAVE",
@@ -45,7 +50,7 @@ def _(save: c.Save) -> list[v.Field]:
         v.list_of(v.flag, save.flags),
         *v.option("UID", v.uid, save.uid),
         *_entry(save.entry),
-        save.message,
+        *([save.message] if isinstance(save.message, bytes) else v.form(save.message)),
     ]
 
 

@@ -63,7 +63,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
             source.section("conflict").take("uid", values.choice(UidConflict), ConflictConfig().uid)
         ),
         log=_log(source.section("log")),
-        content=_content(source.section("content")),
+        content=_content(source.section("content"), directory),
         checkpoint=_checkpoint(source.section("checkpoint"), directory, defaults.checkpoint),
         tls=_tls(source.section("tls"), directory),
     )
@@ -133,13 +133,14 @@ def _log(section: Section) -> LogConfig:
     )
 
 
-def _content(section: Section) -> ContentConfig:
+def _content(section: Section, directory: Path) -> ContentConfig:
     defaults = ContentConfig()
     # Inline content lies in database rows, which SQLite holds in memory whole.
     inline = values.size(lowest_bytes=0, highest_bytes=64 * MIB)
     return ContentConfig(
         inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
         keep_expunged_s=section.take("keep_expunged", values.duration(lowest_s=0.0), defaults.keep_expunged_s),
+        attachments=section.take("attachments", values.path(directory), None),
     )
 
 

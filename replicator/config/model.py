@@ -125,10 +125,14 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class ContentConfig:
-    """Where message parts lie, and for how long after they were expunged."""
+    """Where large message parts lie, which nodes may share, and for how long after they were expunged.
+
+    `attachments`: the directory; None: in the node's own data.
+    """
 
     inline_max_bytes: int = 64 * KIB
     keep_expunged_s: float = 14 * DAY_S
+    attachments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,11 @@ def _storage(config: Config, directory: Path) -> str:
         f"keep = {_duration(config.log.keep_s)}    # for so long; durations: ms, s, m, h, d\n"
         f"max_size = {_size(config.log.max_size_bytes)}    # up to this size; sizes: B, KiB, MiB, GiB\n"
         "\n"
-        "[content]    # no effect yet: all content is in the database, and is kept\n"
-        f"inline_max = {_size(config.content.inline_max_bytes)}    # larger parts are to go to the attachment store\n"
-        f"keep_expunged = {_duration(config.content.keep_expunged_s)}\n"
-        "\n"
+        "[content]\n"
+        f"inline_max = {_size(config.content.inline_max_bytes)}    # larger MIME parts go to the attachment store\n"
+        f"keep_expunged = {_duration(config.content.keep_expunged_s)}    # before `undelete` has nothing left\n"
+        + (f"attachments = {_path(config.content.attachments, directory)}\n" if config.content.attachments else "")
+        + "\n"
         "[checkpoint]    # of all mail but the texts, as the node shows it\n"
         f"url = {_url(config.checkpoint.url, directory)}    # or s3://bucket/prefix\n"
         + (f"endpoint = {_quoted(config.checkpoint.endpoint)}\n" if config.checkpoint.endpoint else "")

@@ -21,7 +21,7 @@ from replicator.replication.durability import Durability
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
-from replicator.replication.operations import NotHereYetError, Operation, dots_of
+from replicator.replication.operations import NotHereYetError, Operation, dots_of, extra_s
 from replicator.replication.wire import error_of
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError
@@ -29,7 +29,7 @@ from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 
-REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability
+REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; of a large message more
 ASK_TIMEOUT_S = 5.0  # for all nodes to say so
 ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
@@ -63,7 +63,7 @@ class Changes:
         A node that is so far behind that it cannot show it soon returns without that.
         """
         reply: Reply | None = None
-        with trio.move_on_after(REQUEST_TIMEOUT_S):
+        with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s(operation)):
             await self.may_begin.wait()
             reply = await self.perform(operation)
         if reply is not None:

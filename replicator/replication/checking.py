@@ -9,7 +9,7 @@ import trio
 
 from replicator.environment import Environment
 from replicator.replication.bases import BaseSource
-from replicator.replication.inspection import FROM_LOG, SUSPECTS_MAX, FetchContent, Inspection, advising
+from replicator.replication.inspection import FROM_LOG, SUSPECTS_MAX, HealText, Inspection, advising
 from replicator.replication.tasks import TaskError
 from replicator.store import sweeps
 from replicator.store.check import Comparison, Damage, chain_ids, readable_chain
@@ -27,19 +27,19 @@ class Check:
     """See `Job`."""
 
     def __init__(
-        self, options: CheckOptions, store: Store, environment: Environment, fetch: FetchContent, bases: BaseSource
+        self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: BaseSource
     ) -> None:
         self.status = CheckStatus(task="check", rate=options.rate, repair=options.repair)
         self._store = store
         self._environment = environment
-        self._fetch = fetch
+        self._heal_text = heal_text
         self._bases = bases
 
     async def run(self) -> None:
         """See `_Check`."""
         with advising():
             async with self._store.reader() as reader:
-                work = Inspection(self.status, self._store, self._environment, self._fetch, reader)
+                work = Inspection(self.status, self._store, self._heal_text, reader)
                 await _Check(work, self._bases).run()
 
 

@@ -1,66 +1,113 @@
-"""Message texts between nodes, beside the log: for what is missing or damaged at one of them."""
+"""Message texts between nodes, beside the log: for what is missing or damaged at one of them, and for parts.
+
+A text that travels in parts is no more than its recipe; whoever lacks parts asks for their chunks (`parts`).
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import assert_never
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar, assert_never
 
 import trio
 
 from protocol.codec import ProtocolError
-from protocol.commands import Content, FetchGuid, FetchHash, FetchUid, RefusalCode, Refused, Reply
+from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store import reading
 from replicator.store.content import read_text
 from replicator.store.store import Store
 
+T = TypeVar("T")
+
 NEXT_AFTER_S = 8.0  # without an answer from one neighbour, the next is asked as well; a slow line has had its time
 
+AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
-async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> bytes | None:
-    """A text from the first neighbour that gives it whole. Waits as long as a link on which it was asked for lasts."""
-    found: list[bytes] = []
+ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
+"""A chunk of a part, by its hash, from an octet on; None: it is not here."""
 
-    async def ask(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
-        text = await _fetch(link, content_hash)
-        if text is not None:
-            found.append(text)
+
+class Fetched(NamedTuple):
+    """A text, and who has it and so its parts."""
+
+    message: bytes | Parts
+    link: PeerLink
+
+
+async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | None:
+    """A text from the first neighbour that has it. Waits as long as a link on which it was asked for lasts."""
+    return await _first(links, partial(_fetch, content_hash=content_hash))
+
+
+async def fetch_chunk(links: Iterable[PeerLink], part: bytes, start: int) -> bytes | None:
+    """A chunk of a part from the first neighbour that has the part; nobody has looked at its hash."""
+    return await _first(links, partial(chunk_from, part=part, start=start))
+
+
+async def chunk_from(link: PeerLink, part: bytes, start: int) -> bytes | None:
+    """A chunk of a part from this neighbour, if it has it. Raises LinkDownError."""
+    match await link.request(FetchPart(part, start)):
+        case Content(chunk):
+            return chunk
+    return None
+
+
+async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[T | None]]) -> T | None:
+    found: list[T] = []
+
+    async def attempt(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
+        try:
+            answer = await ask(link)
+        except LinkDownError:
+            answer = None
+        if answer is not None:
+            found.append(answer)
             scope.cancel()
         answered.set()
 
     async with trio.open_nursery() as nursery:
         for link in links:
             answered = trio.Event()
-            nursery.start_soon(ask, link, answered, nursery.cancel_scope)
+            nursery.start_soon(attempt, link, answered, nursery.cancel_scope)
             with trio.move_on_after(NEXT_AFTER_S):
                 await answered.wait()
     return found[0] if found else None
 
 
-async def _fetch(link: PeerLink, content_hash: bytes) -> bytes | None:
-    try:
-        match await link.request(FetchHash(content_hash)):
-            case Content(message) if hashlib.sha256(message).digest() == content_hash:
-                return message
-    except LinkDownError:
-        pass
+async def _fetch(link: PeerLink, content_hash: bytes) -> Fetched | None:
+    match await link.request(FetchHash(content_hash)):
+        case Content(message) if hashlib.sha256(message).digest() == content_hash:
+            return Fetched(message, link)
+        case Parts() as parts if parts.content_hash == content_hash:
+            return Fetched(parts, link)
     return None
 
 
-async def answer_fetch(store: Store, link: PeerLink, command: FetchHash | FetchGuid | FetchUid) -> Reply:
+async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
     """What this node has. Raises ProtocolError for a mailbox number that is not known."""
+    found: bytes | Parts | None = None
     match command:
+        case FetchPart(part, start):
+            found = await read_part(part, start)
         case FetchHash(content_hash):
-            wanted: bytes | None = content_hash
+            found = await store.read(partial(read_text, content_hash=content_hash))
         case FetchGuid(guid):
-            wanted = await store.read(lambda reader: reading.content_hash_of_guid(reader, guid))
+            found = await _read(store, lambda reader: reading.content_hash_of_guid(reader, guid))
         case FetchUid(number, uid):
             key = link.key_of(number)
             if key is None:
                 raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-            wanted = await store.read(lambda reader: reading.content_hash_of_uid(reader, key.mailbox_id, uid))
+            found = await _read(store, lambda reader: reading.content_hash_of_uid(reader, key.mailbox_id, uid))
         case _:
             assert_never(command)
-    text = await store.read(lambda reader: read_text(reader, wanted)) if wanted else None
-    return Content(text) if text is not None else Refused(RefusalCode.NO_CONTENT, "not at this node")
+    if found is None:
+        return Refused(RefusalCode.NO_CONTENT, "not at this node")
+    return Content(found) if isinstance(found, bytes) else found
+
+
+async def _read(store: Store, find: Callable[[sqlite3.Connection], bytes | None]) -> bytes | Parts | None:
+    wanted = await store.read(find)
+    return None if wanted is None else await store.read(partial(read_text, content_hash=wanted))

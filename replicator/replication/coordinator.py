@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import trio
 
@@ -20,6 +20,7 @@ from protocol.commands import (
     EntryCommand,
     FetchGuid,
     FetchHash,
+    FetchPart,
     FetchUid,
     Links,
     Log,
@@ -32,6 +33,7 @@ from protocol.commands import (
     Reply,
     Root,
     Rows,
+    Save,
     Saved,
     Settled,
     SyncEnd,
@@ -56,13 +58,14 @@ from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
-from replicator.replication.operations import Operation, from_command
+from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.state_transfer import StateTransfer
+from replicator.replication.texts import Texts
 from replicator.replication.wire import refusal
 from replicator.store.archive import Archive
 from replicator.store.reading import MailboxKey
@@ -118,7 +121,8 @@ class Coordinator:
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
-        self.filler = Filler(store, environment, self.fetch_content)
+        self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
+        self.filler = Filler(store, self.texts.fetch)
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.collector = (
             Collector(store, archive, self.settling, config.log, environment, forget=self.remotes.forget)
@@ -131,6 +135,7 @@ class Coordinator:
             self.connections.link,
             too_old=self.transfer.begin,
             remotes=self.remotes,
+            texts=self.texts,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )
         self._snapshots = snapshots.Snapshots(store)
@@ -150,6 +155,7 @@ class Coordinator:
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
+            nursery.start_soon(self.texts.parts.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
             self._note_component()
@@ -174,10 +180,6 @@ class Coordinator:
     async def carry_out(self, operation: Operation) -> Reply:
         """See `Changes.carry_out`."""
         return await self.changes.carry_out(operation)
-
-    async def fetch_content(self, content_hash: bytes) -> bytes | None:
-        """A message text from a neighbour that has it whole."""
-        return await content.fetch(self.connections.links, content_hash)
 
     # ---- as the owner of links
 
@@ -215,7 +217,8 @@ class Coordinator:
     async def answer(self, link: PeerLink, command: Command) -> Reply:
         """See `LinkHandler`."""
         try:
-            with trio.move_on_after(REQUEST_TIMEOUT_S):
+            extra_s = transfer_s(command.message) if isinstance(command, Save) else 0.0
+            with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s):
                 return await self._answer(link, command)
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
         except NotMasterError:
@@ -242,15 +245,21 @@ class Coordinator:
                 return await comparison.compare(self.store, self.mastership, link, command, self.healer.lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await snapshots.answer(self._snapshots, self.mastership, link, command)
-            case FetchHash() | FetchGuid() | FetchUid():
-                return await content.answer_fetch(self.store, link, command)
+            case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
+                return await content.answer_fetch(self.store, link, command, self.texts.read_part)
+            case Save(message=message):
+                async with self.texts.taking([message], link) as taken:
+                    if not taken:
+                        return Refused(RefusalCode.NO_CONTENT, "the message has parts that are not to be had")
+                    return await self._perform(link, saves_from(link, command, taken[0]))
             case _:
-                operations = from_command(link, command, self._new_id)
-                if not operations:
-                    text = f"{type(command).__name__.upper()} is not available in this version"
-                    return Refused(RefusalCode.UNSUPPORTED, text)
-                replies = [await self.changes.perform(operation, link) for operation in operations]
-                return replies[0] if len(replies) == 1 else _joined(replies)
+                return await self._perform(link, from_command(link, command, self._new_id))
+
+    async def _perform(self, link: PeerLink, operations: Sequence[Operation]) -> Reply:
+        if not operations:
+            return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
+        replies = [await self.changes.perform(operation, link) for operation in operations]
+        return replies[0] if len(replies) == 1 else _joined(replies)
 
     async def _catch_up(self, key: MailboxKey) -> None:
         await self.reconciler.catch_up(key)

@@ -15,8 +15,8 @@ from functools import partial
 
 import trio
 
-from replicator.environment import Environment
 from replicator.errors import MailError
+from replicator.replication.texts import WriteText
 from replicator.replication.turns import in_turns
 from replicator.store.content import (
     DOUBTED_MS,
@@ -43,13 +43,10 @@ FETCH_TIMEOUT_S = 300.0  # large ones over a slow line; and of several neighbour
 
 
 class Filler:
-    """Belongs to the event loop. `fetch` asks the neighbours for a text by its hash."""
+    """Belongs to the event loop. `fetch`: see `Texts.fetch`."""
 
-    def __init__(
-        self, store: Store, environment: Environment, fetch: Callable[[bytes], Awaitable[bytes | None]]
-    ) -> None:
+    def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store
-        self._environment = environment
         self._fetch = fetch
         self._wanted = trio.Event()
         self._noted = set[tuple[int, bytes]]()  # what came without a text since the last look
@@ -122,16 +119,11 @@ class Filler:
         try:
             if await self._store.read(partial(is_here, content_hash=content_hash)):
                 return True
-            text: bytes | None = None
             with trio.move_on_after(FETCH_TIMEOUT_S):
-                text = await self._fetch(content_hash)
-            if text is None:
-                return False
-            stored = await self._environment.run_in_thread(partial(StoredText.of, text))
-            await self._store.write(partial(_keep, item=item, stored=stored))
+                return await self._fetch(content_hash, partial(_keep, item=item))
         except (MailError, sqlite3.Error):
-            return False
-        return True
+            pass
+        return False
 
     def _note_commit(self, commit: Commit) -> None:
         for entry in commit.applied:
@@ -141,7 +133,7 @@ class Filler:
             self._wanted.set()
 
 
-def _keep(tx: Transaction, item: tuple[int, bytes], stored: StoredText) -> None:
+def _keep(tx: Transaction, stored: StoredText, item: tuple[int, bytes]) -> None:
     """It is counted at once: how many are left says whether any come, and others of one look may take long."""
     write_text(tx.connection, stored)
     forget_lacking(tx.connection, [item])

@@ -15,12 +15,11 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.tasks import TaskError
 from replicator.store import reading, sweeps
 from replicator.store.check import Damage
-from replicator.store.content import StoredText, read_text, replace_text
+from replicator.store.content import read_text
 from replicator.store.damage import REMEDY
 from replicator.store.history import HASH_BYTES
 from replicator.store.mending import mend_strays
@@ -30,7 +29,8 @@ from replicator.tasks import CheckStatus, Finding
 
 T = TypeVar("T")
 
-FetchContent: TypeAlias = Callable[[bytes], Awaitable[bytes | None]]
+HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
+"""Puts a text, by its hash, in the place of a damaged or missing one, if it can be had."""
 
 FINDINGS_MAX = 10_000  # that are listed: 3 MiB of JSON
 SUSPECTS_MAX = 100_000  # texts that are damaged, or were looked for in vain: 10 MiB
@@ -50,14 +50,11 @@ def advising() -> Iterator[None]:
 class Inspection:
     """One check or scrub at work: `reader` is its own, `status` tells of it."""
 
-    def __init__(
-        self, status: CheckStatus, store: Store, environment: Environment, fetch: FetchContent, reader: Reader
-    ) -> None:
+    def __init__(self, status: CheckStatus, store: Store, heal_text: HealText, reader: Reader) -> None:
         self.status = status
         self.store = store
         self.reader = reader
-        self._environment = environment
-        self._fetch = fetch
+        self._heal_text = heal_text
         self._left: set[tuple[bytes | None, bytes | int]] = set()  # messages that are known to be wrong and stay so
         self._left_chains: set[bytes | str] = set()  # the same of mailboxes, and of users by their trees
         self._healed: dict[bytes, bool] = {}  # texts that were looked for -> found?
@@ -128,17 +125,15 @@ class Inspection:
             raise TaskError(f"more than {SUSPECTS_MAX} texts are missing or damaged")
         if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
             return
-        text: bytes | None = None
+        is_healed = False
         if self.status.repair and _is_hash(content_hash):
             with trio.move_on_after(FETCH_TIMEOUT_S):
-                text = await self._fetch(content_hash)
-        self._healed[content_hash] = text is not None
-        if text is None:
+                is_healed = await self._heal_text(content_hash)
+        self._healed[content_hash] = is_healed
+        if not is_healed:
             what = f"{damage.what}, and no node that can be reached has it" if self.status.repair else damage.what
             await self.note(damage, None, what)
             return
-        stored = await self._environment.run_in_thread(partial(StoredText.of, text))
-        await self.store.write(lambda tx: replace_text(tx.connection, stored))
         await self.note(damage, FROM_PEER)
 
     def _is_known(self, damage: Damage) -> bool:

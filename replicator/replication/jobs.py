@@ -23,9 +23,9 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
     def job_for(options: TaskOptions) -> Job:
         match options:
             case CheckOptions():
-                return Check(options, store, environment, coordinator.fetch_content, coordinator.bases)
+                return Check(options, store, environment, coordinator.texts.heal, coordinator.bases)
             case ScrubOptions():
-                return Scrub(options, store, environment, coordinator.fetch_content)
+                return Scrub(options, store, coordinator.texts)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
                 return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)

@@ -52,9 +52,7 @@ class LogSize:
         return total
 
     def _note_commit(self, commit: Commit) -> None:
-        grown = sum(
-            item.size_bytes - sum(map(len, item.texts.values())) + collecting.ROW_BYTES for item in commit.logged
-        )
+        grown = sum(item.entry_bytes + collecting.ROW_BYTES for item in commit.logged)
         self.size_bytes += grown
         self.grown_bytes += grown
         if commit.collected:

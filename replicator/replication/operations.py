@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from protocol.codec import ProtocolError
@@ -18,6 +19,7 @@ from protocol.commands import (
     Delete,
     Done,
     Expunge,
+    Parts,
     Rename,
     Reply,
     Save,
@@ -26,6 +28,7 @@ from protocol.commands import (
     Stored,
     Subscribe,
 )
+from protocol.units import KIB
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
 from replicator.replication.link import PeerLink
@@ -36,6 +39,9 @@ from replicator.store.numbering import CopySource
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import tree_id
+
+SLOWEST_BYTES_S = 256 * KIB  # a second, of a line that large messages cross
+TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the end of DATA to be answered
 
 NewId = Callable[[], bytes]
 """16 random bytes."""
@@ -65,6 +71,16 @@ class Operation(Protocol):
     def run(self, tx: Transaction) -> Reply:
         """Number it. Raises MailError, NotHereYetError."""
         ...
+
+
+def transfer_s(message: bytes | Parts) -> float:
+    """How much longer a change may take because the parts of its message have to travel, on slow lines too."""
+    return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
+
+
+def extra_s(operation: Operation) -> float:
+    """See `transfer_s`."""
+    return transfer_s(operation.stored.message) if isinstance(operation, SaveOperation) else 0.0
 
 
 def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
@@ -101,7 +117,7 @@ class SaveOperation:
 
     def command(self, link: PeerLink) -> Command:
         """SAVE without UID."""
-        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, self.stored.text)
+        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, self.stored.message)
 
     def run(self, tx: Transaction) -> Reply:
         """Saved."""
@@ -304,26 +320,29 @@ class SubscribeOperation:
         return Done(numbering.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
 
 
+def _mailbox(link: PeerLink, number: int) -> MailboxKey:
+    found = link.key_of(number)
+    if found is None:
+        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+    if found.uidvalidity == 0:
+        raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
+    return found
+
+
+def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[Operation]:
+    """What a peer's SAVE asks for, whose message is at this node. Raises ProtocolError."""
+    if abs(save.received_ms) >= NUMBER_MAX:
+        raise ProtocolError(f"a SAVE was received {save.received_ms} ms from the epoch")
+    return [
+        SaveOperation(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
+        for number in save.mailboxes
+    ]
+
+
 def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operation]:
-    """The operations that a peer's request asks for. Raises ProtocolError for a mailbox number that is not known."""
-
-    def key(number: int) -> MailboxKey:
-        found = link.key_of(number)
-        if found is None:
-            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
-        if found.uidvalidity == 0:
-            raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
-        return found
-
+    """The operations that any other request of a peer asks for. Raises ProtocolError for a wrong mailbox number."""
+    key = partial(_mailbox, link)
     match command:
-        case Save():
-            if abs(command.received_ms) >= NUMBER_MAX:
-                raise ProtocolError(f"a SAVE was received {command.received_ms} ms from the epoch")
-            stored = StoredText.of(command.message)
-            return [
-                SaveOperation(key(number), command.guid, command.received_ms, command.flags, stored)
-                for number in command.mailboxes
-            ]
         case Copy():
             if len(command.guids) != len(command.source_uids):
                 raise ProtocolError("a COPY must give one GUID for each UID")

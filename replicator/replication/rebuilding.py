@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
-from protocol.commands import Done, Mismatch
+from protocol.commands import Done, Mismatch, Parts
 from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
@@ -247,7 +247,9 @@ class Rebuild:
                 read += part.rows
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
-                    taken, left = await self._store.write(partial(_take_in, part=part, came=came))
+                    messages = [message for _, brought in part.entries for message in brought]
+                    async with self._coordinator.texts.taking(messages) as texts:
+                        taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
                     count += taken
                     untaken |= left
         for dot in [dot for dot in untaken if dot.seq <= self._store.context.get(dot.origin, 0)]:
@@ -275,8 +277,9 @@ class Rebuild:
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
-            texts = await self._environment.run_in_thread(partial(_texts, wreck, some))
-            await self._store.write(partial(_write, texts=texts))
+            messages = await self._environment.run_in_thread(partial(_messages, wreck, some))
+            async with self._coordinator.texts.taking(messages) as taken:
+                await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
             total = max(total, left)
@@ -287,13 +290,14 @@ class Rebuild:
     async def _missing(self, wreck: Wreck) -> list[Finding]:
         """Look for the text of each message once more; those that are nowhere."""
 
-        async def fetch(content_hash: bytes) -> bytes | None:
-            text = await self._environment.run_in_thread(partial(wreck.text, content_hash))
-            return text if text is not None else await self._coordinator.fetch_content(content_hash)
+        async def heal(content_hash: bytes) -> bool:
+            messages = await self._environment.run_in_thread(partial(_messages, wreck, [(0, content_hash)]))
+            return await texts.take_over(messages) or await texts.heal(content_hash)
 
+        texts = self._coordinator.texts
         status = CheckStatus(task="scrub", rate=None, repair=True)
         async with self._store.reader() as reader:
-            await Inspection(status, self._store, self._environment, fetch, reader).sweep_rows()
+            await Inspection(status, self._store, heal, reader).sweep_rows()
         return [finding for finding in status.findings if finding.done is None]
 
 
@@ -317,10 +321,12 @@ def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dic
     return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
 
 
-def _take_in(tx: Transaction, part: Salvaged, came: Mapping[str, int]) -> tuple[int, dict[Dot, Entry]]:
+def _take_in(
+    tx: Transaction, part: Salvaged, texts: Sequence[StoredText], came: Mapping[str, int]
+) -> tuple[int, dict[Dot, Entry]]:
     """How many entries were new, and followed what is here; and those that did not."""
     count, untaken = 0, dict[Dot, Entry]()
-    for entry, texts in part.entries:
+    for entry, _ in part.entries:
         before = tx.seen(entry.dot.origin)
         stands = not any(tx.seen(origin) < seq <= came.get(origin, 0) for origin, seq in entry.predecessors)
         try:
@@ -335,9 +341,9 @@ def _take_in(tx: Transaction, part: Salvaged, came: Mapping[str, int]) -> tuple[
     return count, untaken
 
 
-def _texts(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[StoredText]:
-    texts = (wreck.text(content_hash) for _, content_hash in some)
-    return [StoredText.of(text) for text in texts if text is not None]
+def _messages(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[bytes | Parts]:
+    found = (wreck.text(content_hash) for _, content_hash in some)
+    return [message for message in found if message is not None]
 
 
 def _write(tx: Transaction, texts: list[StoredText]) -> None:

@@ -18,6 +18,7 @@ from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication.link import PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
+from replicator.replication.texts import Texts
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
 from replicator.store.damage import DatabaseDamagedError
@@ -50,6 +51,7 @@ class Receiver:
         too_old: TooOld,
         may_ask: trio.Event,
         remotes: RemoteEntries,
+        texts: Texts,
     ) -> None:
         self._store = store
         self._link = link
@@ -59,6 +61,9 @@ class Receiver:
         self._remotes = remotes
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
+        self._texts = texts
+        self._is_completing = False  # parts are asked for on this link: it must be read on
+        self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
         self._arrived = trio.Event()
@@ -67,7 +72,11 @@ class Receiver:
         self._to_ask = trio.Event()
 
     async def take(self, command: EntryCommand | Remote) -> None:
-        """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError."""
+        """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError.
+
+        Not while parts of large messages are on their way, which come on this link too: what is too much then is
+        dropped, and asked for again.
+        """
         arrived: Arrived | Announced | None
         if isinstance(command, Remote):
             self._remotes.check(self._link, command)
@@ -76,10 +85,13 @@ class Receiver:
             arrived = self._assembler.add(command)
         if arrived is None:
             return
+        if self._is_completing and self._waiting_bytes > WAITING_BYTES:
+            self._has_dropped = True
+            return
         self._waiting.append(arrived)
-        self._waiting_bytes += arrived.size_bytes + ENTRY_OVERHEAD_BYTES
+        self._waiting_bytes += arrived.memory_bytes + ENTRY_OVERHEAD_BYTES
         self._arrived.set()
-        while self._waiting_bytes > WAITING_BYTES:
+        while self._waiting_bytes > WAITING_BYTES and not self._is_completing:
             await self._taken.wait()
 
     async def run(self) -> None:
@@ -92,9 +104,10 @@ class Receiver:
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._taken.set()
                 self._taken = trio.Event()
-                await self._write(batch)
+                await self._complete_and_write(batch)
                 self._acknowledge(batch)
-                if any(self._is_missing(item.dot) for item in batch):
+                if self._has_dropped or any(self._is_missing(item.dot) for item in batch):
+                    self._has_dropped = False
                     self.ask_again()
 
     def ask_again(self) -> None:
@@ -109,6 +122,26 @@ class Receiver:
         """Acknowledge to the peer all that came by other ways since it was last told."""
         for origin, seq in self._store.context.items():
             self._tell(self._link, origin, seq)
+
+    async def _complete_and_write(self, batch: Sequence[Arrived | Announced]) -> None:
+        """Raises ProtocolError for a message that is not of the parts that are named."""
+        parted = {
+            parts.content_hash: parts
+            for item in batch
+            if isinstance(item, Arrived) and self._is_missing(item.dot)
+            for parts in item.parted
+        }
+        if not parted:
+            return await self._write(batch)
+        self._is_completing = True
+        try:
+            async with self._texts.taking(parted.values(), self._link) as taken:
+                self._is_completing = False
+                whole = {text.content_hash: text for text in taken}
+                await self._write([item.completed(whole) if isinstance(item, Arrived) else item for item in batch])
+        finally:
+            self._is_completing = False
+        return None
 
     async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
         """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
+from protocol.commands import Parts
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
 from replicator.mailstore import INBOX, check_folder_name
@@ -66,10 +67,12 @@ class Redelivery:
         add = stray.add
         if await self._shows(add.guid, stray.mailbox_id):
             return None
-        text = await self._text(add.content_hash)
-        if text is None:
-            return False
-        stored = StoredText.of(text)
+        message = await self._message(add.content_hash)
+        async with self._coordinator.texts.taking([message] if message is not None else []) as taken:
+            return await self._save(stray, taken[0]) if taken else False
+
+    async def _save(self, stray: Stray, stored: StoredText) -> bool | None:
+        add = stray.add
         try:
             key = await self._destination(stray)
             if await self._shows(add.guid, key.mailbox_id):
@@ -87,11 +90,11 @@ class Redelivery:
     async def _shows(self, guid: bytes, mailbox_id: bytes) -> bool:
         return await self._store.read(partial(reading.placement, guid=guid, mailbox_id=mailbox_id)) is not None
 
-    async def _text(self, content_hash: bytes) -> bytes | None:
-        text = await self._environment.run_in_thread(partial(self._wreck.text, content_hash))
-        if text is None:
-            text = await self._store.read(partial(read_text, content_hash=content_hash))
-        return text
+    async def _message(self, content_hash: bytes) -> bytes | Parts | None:
+        message = await self._environment.run_in_thread(partial(self._wreck.text, content_hash))
+        if message is None:
+            message = await self._store.read(partial(read_text, content_hash=content_hash))
+        return message
 
     async def _destination(self, stray: Stray) -> MailboxKey:
         """Its mailbox, or the folder that has its name, or INBOX if nobody knows that. Raises MailError."""

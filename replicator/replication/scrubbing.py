@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from replicator.environment import Environment
-from replicator.replication.inspection import SUSPECTS_MAX, FetchContent, Inspection, advising
+from replicator.replication.inspection import SUSPECTS_MAX, Inspection, advising
 from replicator.replication.tasks import TaskError
+from replicator.replication.texts import Texts
 from replicator.store import sweeps
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
@@ -16,17 +16,16 @@ from replicator.tasks import CheckStatus, ScrubOptions
 class Scrub:
     """See `Job`."""
 
-    def __init__(self, options: ScrubOptions, store: Store, environment: Environment, fetch: FetchContent) -> None:
+    def __init__(self, options: ScrubOptions, store: Store, texts: Texts) -> None:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
-        self._environment = environment
-        self._fetch = fetch
+        self._texts = texts
 
     async def run(self) -> None:
         """Read every text; then see whose messages those are that are damaged, or missing."""
         with advising():
             async with self._store.reader() as reader:
-                work = Inspection(self.status, self._store, self._environment, self._fetch, reader)
+                work = Inspection(self.status, self._store, self._texts.heal, reader)
                 _, messages, contents = await reader.read(sweeps.sizes)
                 self.status.total = contents + messages
                 suspects = await self._damaged_texts(work)

@@ -6,8 +6,8 @@ Reads what this node has; turns each change into an operation and hands it to th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,6 @@ from protocol.values import Dot, UidSet
 from replicator.environment import Environment
 from replicator.errors import (
     ContentUnavailableError,
-    DiskFullError,
     FolderExistsError,
     FolderNotFoundError,
     InvalidNameError,
@@ -49,11 +48,8 @@ from replicator.replication.operations import (
     SubscribeOperation,
 )
 from replicator.replication.resolving import Added, Resolver
-from replicator.replication.texts import Gathering, PlainText, WholeText
 from replicator.store import chain as chains
 from replicator.store import reading, recent
-from replicator.store.content import StoredText, read_text, replace_text
-from replicator.store.damage import DatabaseDamagedError
 from replicator.store.reading import FolderRecord, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
@@ -63,7 +59,6 @@ FOLDERS_IN_MEMORY = 10_000
 FETCH_TIMEOUT_S = 20.0  # for the text of one message from other nodes
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
 CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
-COMPRESS_INLINE_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
 
 
 class ClusterMail:
@@ -73,6 +68,7 @@ class ClusterMail:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
+        self._texts = coordinator.texts
         self._resolver = Resolver(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._trees_changed = 0  # how often: what was read before a change is not remembered after it
@@ -174,18 +170,17 @@ class ClusterMail:
 
         return await self._store.write(claim)
 
-    @asynccontextmanager
-    async def receive(self) -> AsyncIterator[TextSink]:
+    def receive(self) -> AbstractAsyncContextManager[TextSink]:
         """See `MailStore`."""
-        yield Gathering()
+        return self._texts.receive()
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
-        text = message.text
-        if not isinstance(text, bytes):
-            assert isinstance(text, WholeText), "what `receive` has given"
-            text = text.raw
-        stored = await self._prepare(text)
+        if isinstance(message.text, bytes):
+            async with self.receive() as sink:
+                await sink.write(message.text)
+                return await self.save(folder, replace(message, text=await sink.finish()))
+        stored = self._texts.received(message.text)
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         operation = SaveOperation(
             _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
@@ -293,30 +288,15 @@ class ClusterMail:
 
     async def read_text(self, message: Message) -> Text:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
-        return PlainText(await self._content(message))
-
-    async def _content(self, message: Message) -> bytes:
-        content_hash = message.content_hash
-        text = await self._store.read(lambda reader: read_text(reader, content_hash))
-        if text is not None:
-            return text
-        with trio.move_on_after(FETCH_TIMEOUT_S):
-            text = await self._coordinator.fetch_content(content_hash)
+        text = await self._texts.open(message.content_hash)
+        if text is None:
+            with trio.move_on_after(FETCH_TIMEOUT_S):
+                text = await self._texts.fetch_to_read(message.content_hash)
         if text is None:
             raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")
-        stored = await self._prepare(text)
-        if stored.content_hash != content_hash:
-            raise ContentUnavailableError("the text of this message is damaged at every node that can be reached")
-        with suppress(DiskFullError, DatabaseDamagedError):  # it can be read all the same
-            await self._store.write(lambda tx: replace_text(tx.connection, stored))
         return text
 
     # ---- helpers
-
-    async def _prepare(self, text: bytes) -> StoredText:
-        if len(text) <= COMPRESS_INLINE_BYTES:
-            return StoredText.of(text)
-        return await self._environment.run_in_thread(lambda: StoredText.of(text))
 
     def _remember(self, folder: Folder) -> None:
         self._folders[folder.user, folder.name] = folder

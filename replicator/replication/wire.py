@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import assert_never
 
@@ -16,6 +16,7 @@ from protocol.commands import (
     EntryHeader,
     Expunge,
     Merge,
+    Parts,
     RefusalCode,
     Refused,
     Remote,
@@ -36,7 +37,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
-from replicator.store.content import StoredText
+from replicator.store.content import StoredText, memory_of, size_of
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Logged
 from resync import entry as entries
@@ -118,7 +119,7 @@ def _header(entry: Entry, change: int) -> EntryHeader:
     return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, change, len(entry.changes))
 
 
-def _add_command(add: MailAdd, text: bytes | None, mailbox: int, header: EntryHeader) -> Save | Copy:
+def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
     if text is not None and not add.copied:
         return Save((mailbox,), add.received_ms, add.guid, add.flags, text, add.uid, header)
     return Copy(
@@ -129,20 +130,31 @@ def _add_command(add: MailAdd, text: bytes | None, mailbox: int, header: EntryHe
 
 @dataclass(slots=True)
 class Arrived:
-    """An entry that is whole, with the texts that came with it."""
+    """An entry that is whole, with the texts that came with it: those that are ready, and those in parts."""
 
     entry: Entry
     texts: list[StoredText] = field(repr=False)
+    parted: list[Parts] = field(default_factory=list, repr=False)
 
     @property
     def dot(self) -> Dot:
         """Its name."""
         return self.entry.dot
 
+    def completed(self, taken: Mapping[bytes, StoredText]) -> Arrived:
+        """With those of the texts that came in parts which could be had; of the others there is what a COPY tells."""
+        texts = [*self.texts, *(taken[parts.content_hash] for parts in self.parted if parts.content_hash in taken)]
+        lost = {parts.content_hash for parts in self.parted} - taken.keys()
+        changes = (
+            change._replace(copied=True) if isinstance(change, MailAdd) and change.content_hash in lost else change
+            for change in self.entry.changes
+        )
+        return Arrived(replace(self.entry, changes=tuple(changes)) if lost else self.entry, texts)
+
     @property
-    def size_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Of the texts."""
-        return sum(len(text.text) for text in self.texts)
+        return sum(memory_of(text.message) for text in self.texts) + sum(map(memory_of, self.parted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +171,7 @@ class Announced:
         return self.header.dot
 
     @property
-    def size_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Of what came."""
         return 0
 
@@ -184,7 +196,8 @@ class EntryAssembler:
         self._key: MailboxKey | None = None
         self._changes: list[Change] = []
         self._texts: list[StoredText] = []
-        self._size_bytes = 0
+        self._parted: list[Parts] = []
+        self._memory_bytes = 0
 
     def add(self, command: EntryCommand) -> Arrived | None:
         """The next command. The entry, if this was its last. Raises ProtocolError."""
@@ -202,7 +215,7 @@ class EntryAssembler:
         if len(self._changes) < header.changes:
             return None
         self._header = None
-        return Arrived(_entry(header, key, tuple(self._changes)), self._texts)
+        return Arrived(_entry(header, key, tuple(self._changes)), self._texts, self._parted)
 
     def announce(self, remote: Remote) -> Announced:
         """An entry that does not come command by command. Raises ProtocolError."""
@@ -219,7 +232,7 @@ class EntryAssembler:
         if not 0 < header.changes <= MAX_CHANGES:
             raise ProtocolError(f"entry {header.dot}: {header.changes} changes; from 1 to {MAX_CHANGES} it may have")
         self._header, self._key = header, key
-        self._changes, self._texts, self._size_bytes = [], [], 0
+        self._changes, self._texts, self._parted, self._memory_bytes = [], [], [], 0
 
     def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
         match command:
@@ -240,17 +253,24 @@ class EntryAssembler:
             raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
         return key
 
+    def _take(self, message: bytes | Parts) -> bytes:
+        """The text's hash."""
+        if isinstance(message, Parts):
+            self._parted.append(message)
+            return message.content_hash
+        stored = StoredText.of(message)
+        self._texts.append(stored)
+        return stored.content_hash
+
     def _change(self, command: EntryCommand) -> Change:
         match command:
             case Save(uid=int(uid)):
-                self._size_bytes += len(command.message)
-                if self._size_bytes > MAX_ENTRY_BYTES:
+                self._memory_bytes += memory_of(command.message)
+                if self._memory_bytes > MAX_ENTRY_BYTES:
                     raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
-                stored = StoredText.of(command.message)
-                self._texts.append(stored)
                 return MailAdd(
-                    uid, command.guid, command.received_ms, command.flags, len(stored.text), stored.content_hash,
-                    copied=False,
+                    uid, command.guid, command.received_ms, command.flags, size_of(command.message),
+                    self._take(command.message), copied=False,
                 )  # fmt: skip
             case Copy(guids=(guid,), uid=int(uid), content_hash=bytes(digest), size=int(size)):
                 return MailAdd(uid, guid, command.received_ms, command.flags, size, digest, copied=True)

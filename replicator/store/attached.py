@@ -37,6 +37,11 @@ class Attached:
         """Octets of the text."""
         return self.size_bytes if self.coding is None else self.coding.length(self.size_bytes)
 
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks it has."""
+        return len(self.chunk_hashes) // CHUNK_HASH_BYTES
+
     def verify(self, number: int, chunk: bytes) -> bool:
         """Whether this is chunk `number` of the attachment, counted from 0."""
         at = number * CHUNK_HASH_BYTES

@@ -1,4 +1,7 @@
-"""Message texts on their way to and from the database: compressed, and named by their SHA-256."""
+"""Message texts on their way to and from the database: compressed, and named by their SHA-256.
+
+Of a large text the database has the recipe, and what holds its parts in the attachment store.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import dataclass, field
 
 import zstandard
 
+from protocol.commands import Parts
+from replicator.store.attachments.construction import Holding
 from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
@@ -19,11 +24,16 @@ DOUBTED_MS = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A message text, ready to be written. Making one is the costly part; it needs no lock and no thread."""
+    """A message text, ready to be written. Making one is the costly part; it needs no lock and no thread.
+
+    `message` is what travels: the text itself, or of a large one the `Parts` of which it is put together, each of which
+    is held in the attachment store by one of the `holdings`.
+    """
 
     content_hash: bytes
-    text: bytes = field(repr=False)
+    message: bytes | Parts = field(repr=False)
     body: bytes = field(repr=False)
+    holdings: tuple[Holding, ...] = ()
 
     @classmethod
     def of(cls, text: bytes) -> StoredText:
@@ -31,27 +41,87 @@ class StoredText:
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         return cls(hashlib.sha256(text).digest(), text, compressor.compress(text))
 
+    @classmethod
+    def of_parts(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredText:
+        """Of a text whose parts are all held."""
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
+        return cls(parts.content_hash, parts, compressor.compress(parts.recipe), tuple(holdings))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the text."""
+        return size_of(self.message)
+
+
+def size_of(message: bytes | Parts) -> int:
+    """Octets of a message text."""
+    return len(message) if isinstance(message, bytes) else message.size
+
+
+def memory_of(message: bytes | Parts) -> int:
+    """Bytes that it takes in memory."""
+    return len(message) if isinstance(message, bytes) else len(message.recipe)
+
 
 def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
     """Keep a text; one that is there already is left as it is."""
-    connection.execute("INSERT OR IGNORE INTO content (hash, body) VALUES (?, ?)", (stored.content_hash, stored.body))
+    if _insert(connection, "IGNORE", stored):
+        _record(connection, stored)
 
 
 def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Keep a text in the place of a damaged one."""
-    connection.execute("INSERT OR REPLACE INTO content (hash, body) VALUES (?, ?)", (stored.content_hash, stored.body))
+    """Keep a text in the place of a damaged one. What that one held is let go by a sweep."""
+    connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
+    _insert(connection, "REPLACE", stored)
+    _record(connection, stored)
 
 
-def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | None:
-    """A text, or None if it is not here or no longer what its hash says."""
-    row = connection.execute("SELECT body FROM content WHERE hash = ?", (content_hash,)).fetchone()
+def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:
+    """A text, or None if it is not here or no longer what its hash says. Of parts nobody has looked at them."""
+    row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
     if row is None or not isinstance(row[0], bytes):
         return None
+    body, size_bytes, parted = row
     try:
-        text = zstandard.ZstdDecompressor().decompress(row[0], max_output_size=MAX_TEXT_BYTES)
+        unpacked = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_TEXT_BYTES)
     except zstandard.ZstdError:
         return None
-    return text if hashlib.sha256(text).digest() == content_hash else None
+    if parted:
+        return Parts(content_hash, size_bytes, unpacked)
+    return unpacked if hashlib.sha256(unpacked).digest() == content_hash else None
+
+
+def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
+    """What holds the parts of a text."""
+    query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
+    return [Holding(part, holder, kept=bool(kept)) for part, holder, kept in connection.execute(query, (content_hash,))]
+
+
+def holders_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
+    """All that is recorded to hold a part."""
+    query = "SELECT holder, kept FROM attachment WHERE hash = ?"
+    return [Holding(part_hash, holder, kept=bool(kept)) for holder, kept in connection.execute(query, (part_hash,))]
+
+
+def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:
+    """Those that no text of this node has."""
+    query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ?"
+    return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
+
+
+def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) -> bool:
+    """Whether it was not there."""
+    parted = isinstance(stored.message, Parts)
+    row = (stored.content_hash, stored.size_bytes, parted, stored.body)
+    query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
+    return connection.execute(query, row).rowcount == 1
+
+
+def _record(connection: sqlite3.Connection, stored: StoredText) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)",
+        [(stored.content_hash, held.hash, held.holder, held.kept) for held in stored.holdings],
+    )
 
 
 def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:

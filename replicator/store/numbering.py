@@ -69,7 +69,7 @@ def save(
             write_text(tx.connection, stored)  # the message may have been taken over without it
         return Placed((known.uid,), _head_of(tx, key), known.dot)
     uid = _uidnext(tx, key, 1)
-    add = MailAdd(uid, guid, received_ms, tuple(flags), len(stored.text), stored.content_hash, copied=False)
+    add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)
     return Placed((uid,), _commit(tx, key, [add], [stored]).dot)
 
 

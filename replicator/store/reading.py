@@ -283,11 +283,11 @@ def log_after(
         entry = entry_of(Dot(origin, seq), body)
         hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
         texts = {key: text for key in hashes if (text := read_text(connection, key)) is not None}
-        size_bytes = len(body) + sum(map(len, texts.values()))
-        total += size_bytes
+        logged = Logged(at, entry, len(body), texts)
+        total += logged.memory_bytes
         if found and total > max_bytes:
             break
-        found.append(Logged(at, entry, size_bytes, texts))
+        found.append(logged)
     return found
 
 

@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -118,10 +118,21 @@ CREATE TABLE subscription (
 ) WITHOUT ROWID;
 
 CREATE TABLE content (
-    id   INTEGER PRIMARY KEY,                       -- keeps texts in order of arrival on disk
-    hash BLOB NOT NULL UNIQUE,                      -- SHA-256 of the message text
-    body BLOB NOT NULL                              -- zstd
+    id         INTEGER PRIMARY KEY,                 -- keeps texts in order of arrival on disk
+    hash       BLOB NOT NULL UNIQUE,                -- SHA-256 of the message text
+    size_bytes INTEGER NOT NULL,                    -- of the text
+    parted     INTEGER NOT NULL,                    -- the body is a recipe: see `recipe`
+    body       BLOB NOT NULL                        -- zstd
 );
+
+CREATE TABLE attachment (                           -- which holders in the attachment store are this node's
+    text   BLOB NOT NULL,                           -- hash of the text that has the part
+    hash   BLOB NOT NULL,                           -- of the part
+    holder TEXT NOT NULL,
+    kept   INTEGER NOT NULL,                        -- it lies under the holder's own name
+    PRIMARY KEY (text, hash)
+) WITHOUT ROWID;
+CREATE INDEX attachment_hash ON attachment (hash);
 
 CREATE TABLE lacking (                              -- texts of messages that came without theirs, to be fetched
     received_ms INTEGER NOT NULL,

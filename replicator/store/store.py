@@ -12,11 +12,14 @@ from typing import BinaryIO, Self, TypeVar
 
 import trio
 
-from protocol.values import Dot
+from protocol.values import Dot, sid_of
 from replicator.environment import Environment, ThreadRunner
 from replicator.errors import MailError, UnavailableError
 from replicator.store import chain as chains
 from replicator.store import postponed, reading, schema
+from replicator.store.attachments.disk import DiskFiles
+from replicator.store.attachments.files import Files
+from replicator.store.attachments.store import Attachments
 from replicator.store.damage import Damage
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Commit, Logged, Transaction
@@ -26,6 +29,7 @@ from replicator.view import MailboxView
 
 T = TypeVar("T")
 
+ATTACHMENTS = "attachments"  # the directory beside the database
 READERS = 2  # connections, and so threads, that read at once
 TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
 TAIL_ENTRY_OVERHEAD = 1024
@@ -51,9 +55,9 @@ class Tail:
             return
         for item in logged:
             self._entries.append(item)
-            self._size_bytes += item.size_bytes + TAIL_ENTRY_OVERHEAD
+            self._size_bytes += item.memory_bytes + TAIL_ENTRY_OVERHEAD
         while self._size_bytes > TAIL_BYTES and len(self._entries) > 1:
-            self._size_bytes -= self._entries.popleft().size_bytes + TAIL_ENTRY_OVERHEAD
+            self._size_bytes -= self._entries.popleft().memory_bytes + TAIL_ENTRY_OVERHEAD
         self.end = logged[-1].position
         self.wake()
 
@@ -93,11 +97,12 @@ class Reader:
 class Store:
     """One node's disk. Use `Store.open`; `listeners` are called with each commit, in order, on the event loop."""
 
-    def __init__(self, path: Path, origin: str, environment: Environment) -> None:
+    def __init__(self, path: Path, origin: str, environment: Environment, files: Files) -> None:
         self.origin = origin
         self.damage = Damage(path)
         self._environment = environment
         self._directory = path.parent
+        self.attachments = Attachments(files, sid_of(origin), environment.new_guid().hex())
         open_file = environment.open_database
         self._open_reader = partial(schema.open_reader, path, open_file)
         with ExitStack() as opened:
@@ -127,12 +132,17 @@ class Store:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, path: Path, origin: str, environment: Environment) -> AsyncIterator[Self]:
+    async def open(
+        cls, path: Path, origin: str, environment: Environment, files: Files | None = None
+    ) -> AsyncIterator[Self]:
         """The store of the database at `path`; on leaving, what was submitted is written and all is closed.
+
+        `files`: the attachment store's directory; None: `attachments` beside the database.
 
         Raises DataError if the file cannot be used, ConfigError if it is not ours.
         """
-        store = await environment.run_in_thread(partial(cls, path, origin, environment))
+        files = files or DiskFiles(path.parent / ATTACHMENTS)
+        store = await environment.run_in_thread(partial(cls, path, origin, environment, files))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.run)

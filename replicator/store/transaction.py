@@ -13,10 +13,11 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from protocol.commands import Parts
 from protocol.values import Context, Dot
 from replicator.store import chain as chains
 from replicator.store.chain import Chain
-from replicator.store.content import StoredText, write_text
+from replicator.store.content import StoredText, memory_of, size_of, write_text
 from replicator.store.damage import WrongCountError
 from replicator.view import ViewChange
 from resync.clock import HybridClock
@@ -33,12 +34,22 @@ CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An entry that is on this node's disk. `texts`: hash -> text of the messages that it brought along."""
+    """An entry that is on this node's disk. `texts`: hash -> the messages that it brought along."""
 
     position: int
     entry: Entry
-    size_bytes: int
-    texts: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    entry_bytes: int  # without texts
+    texts: Mapping[bytes, bytes | Parts] = field(default_factory=dict, repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """With the texts, however they are kept."""
+        return self.entry_bytes + sum(map(size_of, self.texts.values()))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.entry_bytes + sum(map(memory_of, self.texts.values()))
 
 
 @dataclass(slots=True)
@@ -168,7 +179,7 @@ class Transaction:
         for text in texts:
             write_text(self.connection, text)
         body = entry.pack()
-        size_bytes = len(body) + sum(len(text.text) for text in texts)
+        size_bytes = len(body) + sum(text.size_bytes for text in texts)
         origin = self.memory.origins.setdefault(entry.dot.origin, Origin())
         origin.seq, origin.offset_bytes = entry.dot.seq, origin.offset_bytes + size_bytes
         row = (*entry.dot, entry.time, entry.mailbox_id, applied, origin.offset_bytes, body)
@@ -185,7 +196,8 @@ class Transaction:
                 [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],
             )
         self.commit.context[entry.dot.origin] = entry.dot.seq
-        self.commit.logged.append(Logged(position, entry, size_bytes, {text.content_hash: text.text for text in texts}))
+        messages = {text.content_hash: text.message for text in texts}
+        self.commit.logged.append(Logged(position, entry, len(body), messages))
 
     def forget_entries(self, origin: str, upto: int) -> None:
         """The log begins after these entries of the origin now; nobody needs what they were."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DataError
 from replicator.store import chain as chains
 from replicator.store import reading
 from replicator.store.chain import Chain
-from replicator.store.content import StoredText, read_text
+from replicator.store.content import memory_of, read_text
 from replicator.store.rows import ROW_COLUMNS, DamagedRowError, row_from
 from resync.entry import Entry, MailAdd
 from resync.row import Row
@@ -44,7 +45,7 @@ class Salvaged:
     `rows` were read, or could not be.
     """
 
-    entries: list[tuple[Entry, list[StoredText]]] = field(default_factory=list)
+    entries: list[tuple[Entry, list[bytes | Parts]]] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
 
@@ -139,8 +140,8 @@ class Wreck:
         """Up to where entries were not in its log any more. None: it cannot be read."""
         return self._origins("collected")
 
-    def text(self, content_hash: bytes) -> bytes | None:
-        """A text, if it is here and whole."""
+    def text(self, content_hash: bytes) -> bytes | Parts | None:
+        """A text, if it is here and whole; of one in parts nobody has looked at these."""
         for connection in self._ways:
             with suppress(sqlite3.Error):
                 text = read_text(connection, content_hash)
@@ -208,13 +209,13 @@ class Wreck:
         if entry is not None:
             texts = self._texts(entry)
             part.entries.append((entry, texts))
-            part.size_bytes += sum(len(stored.text) for stored in texts)
+            part.size_bytes += sum(map(memory_of, texts))
         return True
 
-    def _texts(self, entry: Entry) -> list[StoredText]:
+    def _texts(self, entry: Entry) -> list[bytes | Parts]:
         hashes = [change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied]
         texts = map(self.text, dict.fromkeys(hashes))
-        return [StoredText.of(text) for text in texts if text is not None]
+        return [text for text in texts if text is not None]
 
     def _origins(self, column: str) -> dict[str, int] | None:
         for connection in self._ways:

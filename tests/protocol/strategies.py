@@ -98,6 +98,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "root": sids,
     "prefixes": tuples_of(st.text("0123456789abcdef", max_size=32)),
     "risen": numbers_32,
+    "recipe": literals,
     "rows": literals,
     "scope": texts,
     "seen_modseq": numbers,
@@ -106,6 +107,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "sid": sids,
     "size": numbers,
     "snapshot": numbers_32,
+    "start": numbers,
     "source": numbers_32,
     "source_uids": uid_sets,
     "subscribed": st.booleans(),
@@ -123,6 +125,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
 OTHERWISE: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
     (c.Saved, "uids"): tuples_of(uids),
+    (c.Save, "message"): literals | st.builds(c.Parts, hashes, numbers, literals),
 }
 
 

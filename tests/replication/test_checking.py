@@ -328,7 +328,8 @@ async def test_a_scrub_heals_what_is_damaged(tmp_path: Path, autojump_clock: Moc
 async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
-        nodes["dc2"].damage("INSERT INTO content (hash, body) VALUES (randomblob(32), randomblob(100))")
+        values = "(randomblob(32), 1, 0, randomblob(100))"
+        nodes["dc2"].damage(f"INSERT INTO content (hash, size_bytes, parted, body) VALUES {values}")
         assert (await run(nodes["dc2"], repair=True)).damage == {}
         found = await run(nodes["dc2"], "scrub")
         assert (found.damage, found.unrepaired) == ({"content": 1}, 1)

@@ -7,10 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import FetchGuid, FetchHash, FetchUid, Reply
+from protocol.commands import Reply
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import read_all
 from replicator.replication import content
+from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
 from replicator.replication.service import FETCH_TIMEOUT_S
 from replicator.store.content import StoredText, replace_text
@@ -33,7 +34,7 @@ def garble(tx: Transaction, content_hash: bytes) -> None:
 
 
 def exchange(tx: Transaction, content_hash: bytes) -> None:
-    replace_text(tx.connection, StoredText(content_hash, OTHER.text, OTHER.body))
+    replace_text(tx.connection, StoredText(content_hash, OTHER.message, OTHER.body))
 
 
 async def damage(node: Node, how: Damage) -> None:
@@ -83,10 +84,10 @@ async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
         assert await nodes["dc3"].texts() == {1: TEXT}
 
 
-def wrong_at_first() -> Callable[[object, bytes], bytes]:
+def wrong_at_first() -> Callable[..., bytes]:
     """What a node reads that does not look at what it reads."""
     answers = [TEXT.encode(), b"wrong"]
-    return lambda _reader, _hash: answers.pop()
+    return lambda _reader, **_: answers.pop()
 
 
 async def test_a_text_is_read_although_there_is_no_room_to_keep_it(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -112,10 +113,10 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
         await nodes.converged()
         answer = content.answer_fetch
 
-        async def answer_late(store: Store, link: PeerLink, command: FetchHash | FetchGuid | FetchUid) -> Reply:
+        async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if store is silent.store:
                 await trio.sleep(2 * FETCH_TIMEOUT_S)
-            return await answer(store, link, command)
+            return await answer(store, link, command, read_part)
 
         monkeypatch.setattr(content, "answer_fetch", answer_late)
         for sid in ("dc1", "dc2"):

@@ -200,7 +200,7 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
             nodes.network.road("dc1", "dc2").release()
             await nodes.linked()
         assert saving.uid == 2
-        assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.text
+        assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
         await until(lambda: one.store.collected != before)
 
 

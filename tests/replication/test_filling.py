@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.replication import filling
 from replicator.replication.filling import Filler
+from replicator.replication.texts import WriteText
 from replicator.store.apply import apply, receive
 from replicator.store.content import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
 from replicator.store.reading import MailboxKey
@@ -34,32 +35,41 @@ class Neighbours:
     """Those that are asked for texts. `texts`: what they have; `delay_s`: what they take to answer; `asked`: hashes."""
 
     def __init__(self) -> None:
-        self.texts: dict[bytes, bytes] = {}
+        self.store: Store | None = None
+        self.texts: dict[bytes, StoredText] = {}
         self.delay_s = 0.0
         self.asked: list[bytes] = []
 
-    async def fetch(self, content_hash: bytes) -> bytes | None:
+    async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
         self.asked.append(content_hash)
         await trio.sleep(self.delay_s)
-        return self.texts.get(content_hash)
+        stored = self.texts.get(content_hash)
+        if stored is not None:
+            await written(self.store, write, stored)
+        return stored is not None
 
     def have_it(self) -> None:
         self.have(TEXT)
 
     def have(self, stored: StoredText) -> None:
-        self.texts[stored.content_hash] = stored.text
+        self.texts[stored.content_hash] = stored
+
+
+async def written(store: Store | None, write: WriteText, stored: StoredText) -> None:
+    assert store is not None
+    await store.write(lambda tx: write(tx, stored))
 
 
 def copied(origin: str, key: MailboxKey, stored: StoredText = TEXT) -> Entry:
     """The message comes into an empty mailbox, as a copy: whoever gets it is to have the text."""
-    add = MailAdd(1, guid(1), 1_000, (), len(stored.text), stored.content_hash, copied=True)
+    add = MailAdd(1, guid(1), 1_000, (), stored.size_bytes, stored.content_hash, copied=True)
     return entry(Dot(origin, 1), key, add)
 
 
 def taken_over(origin: str, key: MailboxKey, stored: StoredText) -> Callable[[Transaction], None]:
     """The same, as it is taken over from another node without its entries."""
     dot = Dot(origin, 1)
-    row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, len(stored.text), stored.content_hash)
+    row = Row(1, dot, 0, guid(1), dot, 1, {}, 1_000, stored.size_bytes, stored.content_hash)
     step = entry(dot, key, Merge(2, 0, (dot,), (row,), ()))
     return lambda tx: apply(tx, step, in_log=False)
 
@@ -89,7 +99,8 @@ async def has_text(store: Store) -> bool:
 
 @asynccontextmanager
 async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Filler]:
-    filler = Filler(store, store._environment, neighbours.fetch)
+    neighbours.store = store
+    filler = Filler(store, neighbours.fetch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(filler.run)
         yield filler
@@ -200,7 +211,7 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
             come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
             await trio.sleep(filling.PATIENCE_S + 1)
-            assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.text
+            assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.message
         took_s = trio.current_time() - began
         for stored in new:
             assert neighbours.asked.count(stored.content_hash) == 1
@@ -283,16 +294,17 @@ async def test_a_text_that_came_is_counted_while_others_are_waited_for(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     slow = StoredText.of(b"a large text")
-    texts = {stored.content_hash: stored.text for stored in (TEXT, slow)}
+    texts = {stored.content_hash: stored for stored in (TEXT, slow)}
 
-    async def fetch(content_hash: bytes) -> bytes:
+    async def fetch(content_hash: bytes, write: WriteText) -> bool:
         await trio.sleep(100 if content_hash == slow.content_hash else 1)
-        return texts[content_hash]
+        await written(store, write, texts[content_hash])
+        return True
 
     async with opened(tmp_path, autojump_clock) as store, trio.open_nursery() as nursery:
         await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, slow)))
         assert await store.read(lacking_count) == 2
-        nursery.start_soon(Filler(store, store._environment, fetch).run)
+        nursery.start_soon(Filler(store, fetch).run)
         await trio.sleep(50)
         assert await store.read(lacking_count) == 1
         await trio.sleep(100)

@@ -517,7 +517,7 @@ async def test_reading_stops_while_too_much_waits_for_the_disk(
         async def slow_write(batch: list[Arrived]) -> None:
             nonlocal most
             await free.wait()
-            most = max(most, sum(item.size_bytes for item in batch))
+            most = max(most, sum(item.memory_bytes for item in batch))
             await write(batch)
 
         monkeypatch.setattr(receiver, "_write", slow_write)

@@ -236,7 +236,7 @@ RIVAL = StoredText.of(b"rival")
 
 def rival(view: MailboxView, sid: str = "dc8") -> Entry:
     """A node that shows nothing gives UID 1 to a mail of its own."""
-    mail = MailAdd(1, sid.encode().rjust(16), EPOCH_MS, (), len(RIVAL.text), RIVAL.content_hash, copied=False)
+    mail = MailAdd(1, sid.encode().rjust(16), EPOCH_MS, (), RIVAL.size_bytes, RIVAL.content_hash, copied=False)
     return Entry(Dot(f"{sid}.a", 1), (), EPOCH_MS << COUNTER_BITS, 1, *key_of(view), (mail,))
 
 

@@ -31,6 +31,7 @@ from tests.replication.meeting import behind_a_merge, fork, meeting, texts
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import WORK, guid, open_store, saving
 from tests.store.memory_node import MemoryNode
+from tests.texts import stored_of
 
 FLAGGED = frozenset({"\\Flagged"})
 
@@ -252,7 +253,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
         async def submit(operation: Operation) -> Reply:
             reply = master.write(operation.run)
             for logged in master.log():
-                texts = [StoredText.of(text) for text in logged.texts.values()]
+                texts = [stored_of(text) for text in logged.texts.values()]
                 await store.write(partial(receive, entry=logged.entry, texts=texts))
             if joined:
                 (head,) = await store.read(partial(branch_heads, chain_id=STORED.mailbox_id))

@@ -119,10 +119,7 @@ class Running:
         self.bases = Bases(store, self.archive, environment.run_in_thread)
 
     async def check(self) -> CheckStatus:
-        async def fetch(_: bytes) -> None:
-            await trio.lowlevel.checkpoint()
-
-        job = Check(CheckOptions(repair=False), self.store, self.environment, fetch, self.bases)
+        job = Check(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
         await job.run()
         return job.status
 
@@ -602,8 +599,9 @@ async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Pat
         assert await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
 
 
-async def _no_text(_: bytes) -> None:
+async def _no_text(_: bytes) -> bool:
     await trio.lowlevel.checkpoint()
+    return False
 
 
 async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(

@@ -174,7 +174,7 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
             assert not heard.is_set()
             goes_on.set()
             await heard.wait()
-            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.text
+            assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
         await nodes.converged()
 
 
@@ -295,7 +295,8 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await nodes.stop("dc2")
         nodes.erase("dc2")
         await forget_log(donor)
-        kept = await donor.store.write(lambda tx: tx.connection.execute("SELECT hash, body FROM content").fetchall())
+        query = "SELECT hash, size_bytes, parted, body FROM content"
+        kept = await donor.store.write(lambda tx: tx.connection.execute(query).fetchall())
         await donor.store.write(lambda tx: tx.connection.execute("DELETE FROM content").rowcount)
         await nodes.start("dc2")
         await nodes.linked()
@@ -304,7 +305,7 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await trio.sleep(2 * filling.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         if comes:
-            insert = "INSERT INTO content (hash, body) VALUES (?, ?)"
+            insert = "INSERT INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
             await donor.store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
         else:
             await donor.expunge(1)

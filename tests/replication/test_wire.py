@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.codec import Decoder, Encoder, Request
-from protocol.commands import Copy, EntryCommand, Mbox, RefusalCode, Refused, Save, Saved, Store
+from protocol.commands import Copy, EntryCommand, Mbox, Parts, RefusalCode, Refused, Save, Saved, Store
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,
@@ -62,12 +62,12 @@ def logged_entries(draw: st.DrawFn) -> Logged:
     kind = draw(st.sampled_from(["mail", "tree"]))
     user = draw(texts)
     changes: list[Change] = []
-    known: dict[bytes, bytes] = {}
+    known: dict[bytes, bytes | Parts] = {}
     for change in draw(st.lists(mail_changes if kind == "mail" else tree_changes, min_size=1, max_size=5)):
         if isinstance(change, MailAdd) and not change.copied:
             stored = StoredText.of(draw(st.binary(max_size=100)))
-            known[stored.content_hash] = stored.text
-            changes.append(change._replace(size_bytes=len(stored.text), content_hash=stored.content_hash))
+            known[stored.content_hash] = stored.message
+            changes.append(change._replace(size_bytes=stored.size_bytes, content_hash=stored.content_hash))
         else:
             changes.append(change)
     mailbox_id, uidvalidity = (draw(ids), draw(st.integers(1, UID_MAX))) if kind == "mail" else (tree_id(user), 0)
@@ -101,8 +101,8 @@ def over_the_wire(logged: Logged) -> list[Arrived]:
 def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     (arrived,) = over_the_wire(logged)
     assert arrived.entry == logged.entry
-    assert {text.content_hash: text.text for text in arrived.texts} == logged.texts
-    assert arrived.size_bytes == sum(len(text.text) for text in arrived.texts)
+    assert {text.content_hash: text.message for text in arrived.texts} == logged.texts
+    assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.texts)
 
 
 def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:

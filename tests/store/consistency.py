@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.values import Dot, covers
 from replicator.store import reading, schema
-from replicator.store.content import read_text
+from replicator.store.content import read_text, size_of
 from replicator.store.rows import message_of
 from replicator.store.transaction import NONE_BEFORE
 from replicator.view import SEEN
@@ -187,7 +187,7 @@ def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     for content_hash, size in brought.items():
         text = read_text(connection, content_hash)
         assert text is not None
-        assert len(text) == size
+        assert size_of(text) == size
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     assert held == set(brought), "no text that no entry brought"
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
+from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.environment import run_in_thread
 from replicator.store import apply, reading, schema
-from replicator.store.content import StoredText
 from replicator.store.damage import Damage
 from replicator.store.transaction import Commit, Logged, Transaction
 from replicator.store.writer import Writer, _Job
 from resync.entry import Entry
+from tests.texts import stored_of
 
 T = TypeVar("T")
 
@@ -47,8 +48,8 @@ class MemoryNode:
         self.commits += self._writer._write(jobs)
         return [job.error for job in jobs]
 
-    def receive(self, entry: Entry, texts: Iterable[bytes] = ()) -> None:
-        stored = [StoredText.of(text) for text in texts]
+    def receive(self, entry: Entry, texts: Iterable[bytes | Parts] = ()) -> None:
+        stored = [stored_of(text) for text in texts]
         self.write(lambda tx: apply.receive(tx, entry, stored))
 
     def take(self, logged: Logged) -> None:

@@ -21,6 +21,7 @@ from replicator.store.store import Store
 from replicator.store.transaction import Logged
 from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
+from tests.texts import stored_of
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ async def read_all(store: Store, position: int) -> list[Logged]:
 
 
 async def take(store: Store, logged: Logged) -> None:
-    texts = [StoredText.of(text) for text in logged.texts.values()]
+    texts = [stored_of(text) for text in logged.texts.values()]
     await store.write(lambda tx: receive(tx, logged.entry, texts))
 
 

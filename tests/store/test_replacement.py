@@ -59,7 +59,7 @@ def test_one_that_nothing_has_come_into_is_given_up(tmp_path: Path) -> None:
     [
         "INSERT INTO origin VALUES ('dc1.a', 1, 0, 1, 0)",
         "INSERT INTO chain VALUES (x'01', 'alice', 1, 1, 1, NULL, NULL, x'80', 0, 0, 0, x'00', 0)",
-        "INSERT INTO content (hash, body) VALUES (x'01', x'02')",
+        "INSERT INTO content (hash, size_bytes, parted, body) VALUES (x'01', 1, 0, x'02')",
     ],
 )
 def test_one_that_something_has_come_into_stays(tmp_path: Path, what: str) -> None:

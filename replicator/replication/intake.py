@@ -1,0 +1,80 @@
+"""A text on its way in from a client: small ones in memory, large ones to the attachment store as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.commands import Parts
+from replicator.environment import ThreadRunner
+from replicator.mailstore import CHUNK_BYTES
+from replicator.replication.parts import told
+from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.store import Attachments
+from replicator.store.content import StoredText
+from replicator.store.intake import Intake
+from replicator.store.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """See `replicator.mailstore.ReceivedText`."""
+
+    stored: StoredText
+
+    @property
+    def size_bytes(self) -> int:
+        """See `ReceivedText`."""
+        return self.stored.size_bytes
+
+
+class Sink:
+    """See `replicator.mailstore.TextSink`. `holdings`: the parts that it holds, for whoever closes it."""
+
+    def __init__(self, attachments: Attachments, run_in_thread: ThreadRunner, inline_max_bytes: int) -> None:
+        self.holdings: tuple[Holding, ...] = ()
+        self._attachments = attachments
+        self._run_in_thread = run_in_thread
+        self._inline_max_bytes = inline_max_bytes
+        self._waiting = bytearray()
+        self._intake: Intake[Holding] | None = None
+
+    async def write(self, data: bytes) -> None:
+        """See `TextSink`."""
+        self._waiting += data
+        if len(self._waiting) > max(self._inline_max_bytes, CHUNK_BYTES):
+            await self._pass_on()
+
+    async def finish(self) -> Received:
+        """See `TextSink`."""
+        if self._intake is None and len(self._waiting) <= self._inline_max_bytes:
+            return Received(StoredText.of(bytes(self._waiting)))
+        await self._pass_on()
+        assert self._intake is not None
+        with told():
+            taken_in = await self._run_in_thread(self._intake.finish)
+        self.holdings = taken_in.holdings
+        if not taken_in.recipe.attached:  # of many small parts, or one that is not cut out
+            return Received(StoredText.of(b"".join(_inline(taken_in.recipe))))
+        parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
+        return Received(StoredText.of_parts(parts, taken_in.holdings))
+
+    async def close(self) -> None:
+        """Give up what was not finished."""
+        if self._intake is not None:
+            with trio.CancelScope(shield=True):
+                await self._run_in_thread(self._intake.abandon)
+
+    async def _pass_on(self) -> None:
+        data, self._waiting = bytes(self._waiting), bytearray()
+        with told():
+            if self._intake is None:
+                self._intake = Intake(self._attachments, self._inline_max_bytes)
+            await self._run_in_thread(partial(self._intake.write, data))
+
+
+def _inline(recipe: Recipe) -> Iterator[bytes]:
+    return (piece for piece in recipe.pieces if isinstance(piece, bytes))

@@ -1,0 +1,64 @@
+"""Texts as doors read them: in memory, or put together of parts while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from replicator.mailstore import CHUNK_BYTES
+from replicator.mime.skeleton import Skeleton
+from replicator.replication.parts import PartStore
+from replicator.store.attached import Attached
+from replicator.store.attachments.construction import Holding
+from replicator.store.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A text in memory. See `replicator.mailstore.Text`."""
+
+    raw: bytes = field(repr=False)
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """See `Text`."""
+        return Skeleton(self.raw)
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """See `Text`."""
+        for at in range(start, min(end, len(self.raw)), CHUNK_BYTES):
+            yield self.raw[at : min(at + CHUNK_BYTES, end)]
+
+
+@dataclass(frozen=True)
+class PartedText:
+    """A text in parts, each of which is held here by one of the `holdings`, by its hash."""
+
+    recipe: Recipe
+    parts: PartStore = field(repr=False)
+    holdings: Mapping[bytes, Holding] = field(repr=False)
+
+    @cached_property
+    def skeleton(self) -> Skeleton:
+        """See `Text`. Not of an opaque one: see `Recipe.skeleton`."""
+        skeleton = self.recipe.skeleton()
+        assert skeleton is not None, "who opens an opaque text reads it whole"
+        return skeleton
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """See `Text`."""
+        read: dict[int, bytes] = {}  # of an attachment: base64 does not keep to the borders of chunks
+        attached: Attached | None = None
+        for piece in self.recipe.slices(start, end):
+            if isinstance(piece, bytes):
+                yield piece
+                continue
+            if piece.attached is not attached:
+                attached, read = piece.attached, {}
+            holding = self.holdings[attached.hash]
+            read = {
+                number: read[number] if number in read else await self.parts.chunk(attached, holding, number)
+                for number in piece.chunks
+            }
+            yield piece.octets(b"".join(read.values()))

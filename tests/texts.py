@@ -1,0 +1,17 @@
+"""Message texts in tests."""
+
+from __future__ import annotations
+
+from protocol.commands import Parts
+from replicator.store.content import StoredText
+
+
+def plain(message: bytes | Parts) -> bytes:
+    """A text that is not in parts."""
+    assert isinstance(message, bytes)
+    return message
+
+
+def stored_of(message: bytes | Parts) -> StoredText:
+    """Ready to be written; nobody holds its parts."""
+    return StoredText.of(message) if isinstance(message, bytes) else StoredText.of_parts(message, ())
