@@ -111,12 +111,12 @@ class Splitter:
     # ---- steps: each returns whether there may be more to do with what is there
 
     def _header(self) -> bool:
-        found = _EMPTY_LINE.search(self._buffer, self._searched)
+        found = _EMPTY_LINE.search(self._buffer, self._searched, HEADER_MAX + 1)
         end = found.end() if found else len(self._buffer)
+        if end > HEADER_MAX + 1:
+            return self._content(None)
         if self._delimited(self._searched, end):
             return True
-        if end - 1 > HEADER_MAX:
-            return self._content(None)
         if found is None:
             self._searched = max(0, end - _LINE_MAX)
             return False

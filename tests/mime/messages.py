@@ -89,7 +89,8 @@ def headers(draw: st.DrawFn, content_type: bytes, *, is_whole: bool = False) -> 
 
 @st.composite
 def leaves(draw: st.DrawFn) -> bytes:
-    return draw(headers(draw(st.sampled_from([*CONTENT_TYPES[:3], b""])))) + draw(BODIES)
+    header = draw(headers(draw(st.sampled_from([*CONTENT_TYPES[:3], b""]))))
+    return header + draw(base64_texts() if b"base64" in header.lower() and draw(st.integers(0, 3)) else BODIES)
 
 
 @st.composite

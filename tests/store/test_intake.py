@@ -1,56 +1,34 @@
 from __future__ import annotations
 
+import binascii
 import hashlib
-from collections.abc import Iterable
+import random
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.bodystructure import body_structure
-from replicator.mime.skeleton import Skeleton
+from protocol.units import KIB
+from replicator.mime.base64_lines import Coding
 from replicator.mime.structure import parse
-from replicator.store.intake import Intake, TakenIn
-from replicator.store.recipe import Recipe
+from replicator.store.attached import Attached
+from replicator.store.recipe import INLINE_TOTAL_MAX
+from tests.imap_data.corpus import corpus
 from tests.mime.messages import MESSAGES, cuts
-from tests.store.memory_attachments import MemoryAttachments, MemoryHolding, read
+from tests.store.memory_attachments import MemoryAttachments, read
+from tests.store.taking_in import (
+    HEAD,
+    TAIL,
+    base64_lines,
+    check_all,
+    check_sections,
+    check_structure,
+    check_text,
+    take_in,
+)
 
 INLINE_MAX = st.sampled_from([0, 1, 2, 3, 5, 9, 20, 50, 100, 200])
-
-
-def take_in(store: MemoryAttachments, pieces: Iterable[bytes], inline_max: int) -> TakenIn[MemoryHolding]:
-    intake = Intake(store, inline_max)
-    for piece in pieces:
-        intake.write(piece)
-    return intake.finish()
-
-
-def check_text(text: bytes, taken: TakenIn[MemoryHolding], store: MemoryAttachments) -> None:
-    recipe = taken.recipe
-    assert taken.content_hash == hashlib.sha256(text).digest()
-    assert taken.size_bytes == recipe.length == len(text)
-    assert read(recipe, store.contents, 0, len(text)) == text
-    assert store.open == 0
-    assert store.held == {holding.hash: 1 for holding in taken.holdings}
-    assert store.held.keys() == {piece.hash for piece in recipe.attached}
-    assert Recipe.unpack(recipe.pack()) == recipe
-
-
-def check_structure(text: bytes, skeleton: Skeleton) -> None:
-    whole, cut = parse(text), parse(skeleton.raw)
-    for one, other in zip(whole.walk(), cut.walk(), strict=True):
-        assert one.content_type == other.content_type
-        assert len(one.children) == len(other.children)
-        assert (one.nested is None) is (other.nested is None)
-        assert one.header.start == skeleton.start(other.header.start)
-        assert one.header.fields_end == skeleton.start(other.header.fields_end)
-        assert one.header.end == skeleton.start(other.header.end)
-        assert one.end == skeleton.end(other.end)
-        assert list(one.header.fields()) == list(other.header.fields())
-        lines = text.count(b"\n", one.header.end, one.end)
-        assert skeleton.lines(other.header.end, other.end) == lines
-    for extended in (False, True):
-        expected = body_structure(whole, Skeleton(text), extended=extended)
-        assert body_structure(cut, skeleton, extended=extended) == expected
 
 
 @given(st.data(), MESSAGES, INLINE_MAX)
@@ -64,6 +42,7 @@ def test_text_structure_and_every_range_are_those_of_the_text(
     assert skeleton is not None
     assert skeleton.size_bytes == len(text)
     check_structure(text, skeleton)
+    check_sections(text, skeleton)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     assert read(taken.recipe, store.contents, start, end) == text[start:end]
@@ -76,3 +55,96 @@ def test_a_text_has_one_recipe_however_it_comes(data: st.DataObject, text: bytes
         for pieces in ([text], data.draw(cuts(text)), [text[at : at + 1] for at in range(len(text))])
     ]
     assert recipes[0] == recipes[1] == recipes[2]
+
+
+CORPUS = corpus()
+
+
+def mutations(text: bytes, source: random.Random) -> Iterator[bytes]:
+    """Other line ends, and lines left out, doubled, exchanged, and cut off."""
+    yield text
+    yield b"\r\n".join(text.replace(b"\r\n", b"\n").split(b"\n"))
+    for _ in range(8):
+        lines = text.splitlines(keepends=True)
+        for _ in range(source.randint(1, 3)):
+            at, other = source.randrange(len(lines)), source.randrange(len(lines))
+            lines[at : at + source.randint(0, 2)] = lines[other : other + source.randint(0, 2)]
+            lines = lines or [b"\n"]
+        yield b"".join(lines)
+        yield b"".join(lines)[: source.randrange(len(text))]
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_hard_messages(name: str) -> None:
+    source = random.Random(name)
+    for text in mutations(CORPUS[name], source):
+        check_all(text, source.choice([1, 2, 20, 100, 300]), source.choice([1, 7, 100, 5000]))
+
+
+def test_base64_is_kept_decoded() -> None:
+    content = random.Random(1).randbytes(200_000)
+    recipe = check_all(HEAD + base64_lines(content) + TAIL, 64 * KIB, 5000)
+    head, piece, tail = recipe.pieces
+    assert (head, tail) == (HEAD, TAIL)
+    assert isinstance(piece, Attached)
+    assert (piece.hash, piece.size_bytes) == (hashlib.sha256(content).digest(), len(content))
+    assert piece.coding == Coding(76, b"\r\n", is_closed=False)
+
+
+def test_what_follows_base64_is_kept_as_it_is() -> None:
+    content = random.Random(2).randbytes(57 * 1000)
+    good = base64_lines(content) + b"\r\n"
+    for rest, kinds in (
+        (b"\r\n-- \r\na list", [False, True, False]),
+        (b"!" + bytes(299), [False, True, False]),
+        (b"!" + bytes(300), [False, True, True, False]),
+    ):
+        pieces = check_all(HEAD + good + rest + TAIL, 301, 5000).pieces
+        assert [isinstance(piece, Attached) for piece in pieces] == kinds
+        assert isinstance(pieces[1], Attached)
+        assert pieces[1].hash == hashlib.sha256(content).digest()
+
+
+def test_base64_that_is_none_early_is_kept_as_it_is() -> None:
+    good = base64_lines(random.Random(3).randbytes(5000))
+    for at, count in ((0, 1), (200, 1), (400, 2)):
+        body = good[:at] + b"!" + good[at:]
+        attached = check_all(HEAD + body + TAIL, 300, 5000).attached
+        assert len(attached) == count
+        assert (attached[0].coding is None) is (count == 1)
+
+
+def test_what_follows_base64_within_a_line_is_no_line_of_the_skeleton() -> None:
+    body = binascii.b2a_base64(bytes(3000), newline=False) + b"--b\r\n\r\n--b"
+    recipe = check_all(HEAD + body + TAIL, 300, 5000)
+    assert [piece.coding for piece in recipe.attached] == [Coding(0, b"", is_closed=False), None]
+    skeleton = recipe.skeleton()
+    assert skeleton is not None
+    assert len(parse(skeleton.raw).children) == len(parse(HEAD + body + TAIL).children)
+
+
+def test_a_small_text_is_not_looked_into() -> None:
+    text = HEAD + base64_lines(bytes(3000)) + TAIL
+    assert check_all(text, len(text), 100).pieces == (text,)
+    assert check_all(b"", 0, 100).pieces == ()
+    assert len(check_all(text, len(text) - 90, 100).pieces) == 1  # nor is a body that is smaller
+    assert len(check_all(text, 1000, 100).pieces) == 3
+
+
+def test_an_attachment_that_is_twice_in_a_text_is_held_once() -> None:
+    part = b"Content-Transfer-Encoding: base64\r\n\r\n" + base64_lines(bytes(3000))
+    text = HEAD[: HEAD.index(b"--b")] + b"--b\r\n" + part + b"\r\n--b\r\n" + part + TAIL
+    recipe = check_all(text, 1000, 100)  # sees to it that each is held once
+    assert [piece.size_bytes for piece in recipe.attached] == [3000, 3000]
+
+
+def test_beyond_the_limit_of_octets_inline_all_the_rest_is_opaque() -> None:
+    before = HEAD + base64_lines(bytes(3000)) + b"\r\n--b\r\n"
+    exactly = before + b"a" * (INLINE_TOTAL_MAX - len(HEAD) - len(b"\r\n--b\r\n"))
+    recipe = check_all(exactly, 1000, 50_000)
+    assert len(recipe.attached) == 1
+    assert recipe.skeleton() is not None
+    more = b"a\r\n--b\r\n\r\n" + b"body" * 1000 + TAIL
+    recipe = check_all(exactly + more, 1000, 50_000)
+    assert [(piece.opaque, piece.length) for piece in recipe.attached] == [(False, 4104), (True, len(more))]
+    assert recipe.skeleton() is None

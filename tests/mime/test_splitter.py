@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.splitter import (
+    BLANKS_MAX,
+    HEADER_MAX,
+    BodyBegins,
+    BodyData,
+    BodyEnds,
+    Event,
+    Inline,
+    Splitter,
+)
+from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS, Part, parse
+from tests.mime.messages import MESSAGES, TEXTS, cuts
+
+MEGABYTE = 1_000_000
+
+
+def events_of(pieces: Iterable[bytes], part_min: int) -> list[Event]:
+    splitter = Splitter(part_min)
+    events = [event for piece in pieces for event in splitter.write(piece)]
+    return events + splitter.finish()
+
+
+def bodies(events: Iterable[Event], part_min: int) -> list[tuple[int, int, bool]]:
+    """Where bodies were cut out, and whether they are base64. Checks that events come in order."""
+    found: list[tuple[int, int, bool]] = []
+    at = 0
+    begun: tuple[int, bool] | None = None
+    for event in events:
+        match event:
+            case Inline(data):
+                assert begun is None
+                assert data
+                at += len(data)
+            case BodyBegins(base64):
+                assert begun is None
+                begun = at, base64
+            case BodyData(data):
+                assert begun is not None
+                assert data
+                at += len(data)
+            case BodyEnds():
+                assert begun is not None
+                assert at - begun[0] >= part_min
+                found.append((begun[0], at, begun[1]))
+                begun = None
+    assert begun is None
+    return found
+
+
+def joined(events: Iterable[Event]) -> bytes:
+    return b"".join(event.data for event in events if isinstance(event, Inline | BodyData))
+
+
+def cut_out(text: bytes, part_min: int = 1, step: int = 65536) -> list[bytes]:
+    events = events_of([text[at : at + step] for at in range(0, len(text), step)], part_min)
+    assert joined(events) == text
+    return [text[start:end] for start, end, _ in bodies(events, part_min)]
+
+
+def should_be_cut(part: Part) -> Iterable[tuple[int, int, bool]]:
+    """Bodies of leaves that follow an empty line. What says that it is a multipart and shows no parts is doubtful."""
+    if part.header.end == part.header.fields_end:
+        return  # where such a header ends is not sure, nor is what it says
+    for child in part.children if part.nested is None else (part.nested,):
+        yield from should_be_cut(child)
+    declared = (part.header.value(b"content-type") or b"").lower().lstrip()
+    is_base64 = (part.header.value(b"content-transfer-encoding") or b"").lower().startswith(b"base64")
+    shows_no_parts = (
+        declared.startswith(b"multipart/") and b'boundary=""' not in declared and b"b" * 1001 not in declared
+    )
+    if not part.children and part.nested is None and not shows_no_parts:
+        yield part.header.end, part.end, is_base64
+
+
+@given(st.data(), MESSAGES, st.integers(1, 60))
+def test_the_bodies_of_leaves_are_cut_out_if_they_are_large(data: st.DataObject, text: bytes, part_min: int) -> None:
+    events = events_of(data.draw(cuts(text)), part_min)
+    assert joined(events) == text
+    expected = [body for body in should_be_cut(parse(text)) if body[1] - body[0] >= part_min]
+    found = bodies(events, part_min)
+    if text[text.rfind(b"\n") + 1 :].startswith(b"--"):  # a last line without an end stays if it might be a delimiter
+        found = [body for body in found if body[1] < text.rfind(b"\n") - 1]
+        expected = [body for body in expected if body[1] < text.rfind(b"\n") - 1]
+    assert found == expected
+
+
+@given(st.data(), st.one_of(MESSAGES, TEXTS, st.binary()), st.integers(1, 60))
+def test_events_do_not_depend_on_how_the_text_comes(data: st.DataObject, text: bytes, part_min: int) -> None:
+    whole = events_of([text], part_min)
+    assert joined(whole) == text
+    for pieces in (data.draw(cuts(text)), [text[at : at + 1] for at in range(len(text))]):
+        events = events_of(pieces, part_min)
+        assert bodies(events, part_min) == bodies(whole, part_min)
+        assert joined(events) == text
+
+
+MULTIPART = b"Content-Type: multipart/mixed; boundary=%b\r\n\r\n"
+
+
+def test_outer_boundaries_end_what_is_within() -> None:
+    outer, inner = MULTIPART % b"b", MULTIPART % b"bb"
+    text = (
+        outer
+        + b"--b\r\n"
+        + inner
+        + b"--bb\r\n\r\none\r\n--b\r\n\r\ntwo\r\n--bb\r\nand\r\n--b--\r\nafter\r\n--b\r\n\r\nno"
+    )
+    assert cut_out(text) == [b"one", b"two\r\n--bb\r\nand"]
+    assert cut_out(outer + b"--b\r\n" + outer + b"--b\r\n\r\none\r\n--b--\r\n") == [b"one"]
+
+
+def test_what_is_not_sure_stays() -> None:
+    assert cut_out(b"A: b\r\nno field\r\n\r\nbody") == []
+    assert cut_out(b"A: b\r\n") == []
+    assert cut_out(b"Content-Type: multipart/mixed; boundary=b\r\n\r\nbefore") == []
+    assert cut_out(MULTIPART % b"b" + b"--b\r\nA: b\r\n--b\r\n\r\none\r\n--b--") == [b"one"]
+    assert cut_out(MULTIPART % b"b" + b"--b\r\nno field\r\n\r\nstays\r\n--b\r\n\r\none\r\n--b--") == [b"one"]
+
+
+def test_a_header_beyond_the_limit_stays_with_its_body() -> None:
+    for length, expected in ((HEADER_MAX, [b"body", b"next"]), (HEADER_MAX + 1, [b"next"])):
+        header = b"A: ".ljust(length - 4, b"b") + b"\r\n\r\n"
+        text = MULTIPART % b"b" + b"--b\r\n" + header + b"body\r\n--b\r\n\r\nnext\r\n--b--\r\n"
+        for step in (1000, MEGABYTE):
+            assert cut_out(text, step=step) == expected
+
+
+def test_a_delimiter_with_too_many_blanks_ends_all_cutting() -> None:
+    for blanks, expected in ((BLANKS_MAX, [b"one", b"two"]), (BLANKS_MAX + 1, [b"one"])):
+        text = MULTIPART % b"b" + b"--b\r\n\r\none\r\n--b" + b" " * blanks + b"\r\n\r\ntwo\r\n--b--\r\n"
+        for step in (7, MEGABYTE):
+            assert cut_out(text, step=step) == expected
+
+
+def test_a_boundary_beyond_the_limit_is_none() -> None:
+    for length, expected in ((MAX_BOUNDARY, b"one"), (MAX_BOUNDARY + 1, None)):
+        boundary = b"b" * length
+        body = b"--%b\r\n\r\none\r\n--%b--\r\n" % (boundary, boundary)
+        for step in (7, MEGABYTE):
+            assert cut_out(MULTIPART % boundary + body, step=step) == [expected or body]
+
+
+def flat(parts: int) -> bytes:
+    return MULTIPART % b"b" + b"--b\r\n\r\nx\r\n" * parts + b"--b--"
+
+
+def test_what_has_too_many_parts_is_cut_no_more() -> None:
+    assert cut_out(flat(MAX_PARTS)) == [b"x"] * MAX_PARTS
+    assert cut_out(flat(MAX_PARTS + 5)) == [b"x"] * MAX_PARTS
+
+
+def nested_multiparts(levels: int) -> bytes:
+    head = b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n"
+    return b"".join(head % (level, level) for level in range(levels)) + b"\r\nhello"
+
+
+def nested_messages(levels: int) -> bytes:
+    return b"Content-Type: message/rfc822\r\n\r\n" * levels + b"Subject: x\r\n\r\nhello"
+
+
+def test_what_nests_too_deep_is_one_body_or_stays() -> None:
+    assert cut_out(nested_multiparts(MAX_DEPTH)) == cut_out(nested_messages(MAX_DEPTH)) == [b"hello"]
+    assert cut_out(nested_multiparts(MAX_DEPTH + 1)) == []  # without its delimiters it would be shown as text
+    assert cut_out(nested_messages(MAX_DEPTH + 1)) == [b"Subject: x\r\n\r\nhello"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(nested(MAX_DEPTH + more) for nested in (nested_multiparts, nested_messages) for more in (-1, 0, 1, 2)),
+        *(flat(MAX_PARTS + more) for more in (-1, 0, 1, 5)),
+        MULTIPART % b"o" + (b"--o\r\n" + flat(MAX_PARTS // 2) + b"\r\n") * 3 + b"--o--",
+        b"Content-Type: multipart/digest; boundary=b\r\n\r\n" + b"--b\r\n\r\nA: b\r\n\r\nxyz\r\n" * 300,
+    ],
+)
+def test_what_is_beyond_the_limits_has_the_same_structure_without_its_bodies(text: bytes) -> None:
+    cut = joined(event for event in events_of([text], 1) if isinstance(event, Inline))
+    kinds = [
+        [(part.content_type, len(part.children), part.nested is None) for part in parse(raw).walk()]
+        for raw in (text, Skeleton(cut).raw)
+    ]
+    assert kinds[0] == kinds[1]
+
+
+HOSTILE: list[tuple[bytes, bytes]] = [
+    (b"", b"a:\n"),
+    (b"", b"a"),
+    (b"a:", b" \n"),
+    (b"A: b\n\n", b"\n--"),
+    (MULTIPART % b"a", b"--a\n"),
+    (MULTIPART % b"a", b"--a"),
+    (MULTIPART % b"a", b"--a \tx\n"),
+    (MULTIPART % b"a" + b"--a", b" "),
+    (MULTIPART % b"a" + b"--a\n\n", b"\n--"),
+    (MULTIPART % b"a" + b"--a\n\n", b"\n--a" + b" " * BLANKS_MAX + b"x"),
+    (MULTIPART % b"a" + b"--a\n\n", b"\r"),
+    (MULTIPART % (b"-" * MAX_BOUNDARY) + b"--" + b"-" * MAX_BOUNDARY + b"\n\n", b"-"),
+    (
+        MULTIPART % (b"-" * MAX_BOUNDARY) + b"--" + b"-" * MAX_BOUNDARY + b"\n\n",
+        b"\n--" + b"-" * (MAX_BOUNDARY - 1) + b"x",
+    ),
+    (nested_multiparts(MAX_DEPTH), b"\n--b"),
+    (nested_multiparts(MAX_DEPTH), b"\n--b9\n"),
+    (MULTIPART % b"a", b"--a\n" + MULTIPART % b"b"),
+]
+
+
+@pytest.mark.parametrize(("head", "unit"), HOSTILE)
+@pytest.mark.parametrize("step", [100, MEGABYTE])
+def test_a_megabyte_of_it_takes_linear_time(head: bytes, unit: bytes, step: int) -> None:
+    """Were it quadratic, this would not end today."""
+    assert len(cut_out(head + unit * (MEGABYTE // len(unit)), 10, step)) <= MAX_PARTS
+
+
+@pytest.mark.parametrize(("head", "unit"), HOSTILE)
+@pytest.mark.parametrize("part_min", [1, 5000])
+def test_little_is_held(head: bytes, unit: bytes, part_min: int) -> None:
+    splitter = Splitter(part_min)
+    text = head + unit * (200_000 // len(unit))
+    told = 0
+    for at in range(0, len(text), 1000):
+        told += len(joined(splitter.write(text[at : at + 1000])))
+        assert at + 1000 - told <= part_min + HEADER_MAX + MAX_BOUNDARY + BLANKS_MAX + 1000
+
+
+def test_a_body_passes() -> None:
+    """What is known to be of a large body is not held, but for a line end and what might be a delimiter."""
+    splitter = Splitter(10)
+    told = joined(splitter.write(MULTIPART % b"b" + b"--b\r\n\r\n0123456789\r"))
+    assert told.endswith(b"0123456789")
+    assert joined(splitter.write(b"\n-")) == b""
+    assert joined(splitter.write(b"x")) == b"\r\n-x"
+    assert splitter.write(b"\r\n--b-") == []
+    assert splitter.write(b"-\r\n") == [BodyEnds(), Inline(b"\r\n--b--\r\n")]

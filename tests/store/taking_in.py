@@ -1,0 +1,89 @@
+"""Taking texts in, and what must be true of what was taken in."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from collections.abc import Iterable
+
+from replicator.imap.bodystructure import body_structure
+from replicator.imap.fetch_items import BodySection, Partial, SectionText, Span
+from replicator.imap.message import MessageText, section
+from replicator.mime.skeleton import Skeleton
+from replicator.mime.structure import parse
+from replicator.store.intake import Intake, TakenIn
+from replicator.store.recipe import Recipe
+from tests.store.memory_attachments import MemoryAttachments, MemoryHolding, read
+
+HEAD = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+TAIL = b"\r\n--b--\r\n"
+
+
+def base64_lines(content: bytes) -> bytes:
+    text = binascii.b2a_base64(content, newline=False)
+    return b"\r\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+
+
+def take_in(store: MemoryAttachments, pieces: Iterable[bytes], inline_max: int) -> TakenIn[MemoryHolding]:
+    intake = Intake(store, inline_max)
+    for piece in pieces:
+        intake.write(piece)
+    return intake.finish()
+
+
+def check_text(text: bytes, taken: TakenIn[MemoryHolding], store: MemoryAttachments) -> None:
+    recipe = taken.recipe
+    assert taken.content_hash == hashlib.sha256(text).digest()
+    assert taken.size_bytes == recipe.length == len(text)
+    assert read(recipe, store.contents, 0, len(text)) == text
+    assert store.open == 0
+    assert store.held == {holding.hash: 1 for holding in taken.holdings}
+    assert store.held.keys() == {piece.hash for piece in recipe.attached}
+    assert Recipe.unpack(recipe.pack()) == recipe
+
+
+def check_structure(text: bytes, skeleton: Skeleton) -> None:
+    whole, cut = parse(text), parse(skeleton.raw)
+    for one, other in zip(whole.walk(), cut.walk(), strict=True):
+        assert one.content_type == other.content_type
+        assert len(one.children) == len(other.children)
+        assert (one.nested is None) is (other.nested is None)
+        assert one.header.start == skeleton.start(other.header.start)
+        assert one.header.fields_end == skeleton.start(other.header.fields_end)
+        assert one.header.end == skeleton.start(other.header.end)
+        assert one.end == skeleton.end(other.end)
+        assert list(one.header.fields()) == list(other.header.fields())
+        lines = text.count(b"\n", one.header.end, one.end)
+        assert skeleton.lines(other.header.end, other.end) == lines
+    for extended in (False, True):
+        expected = body_structure(whole, Skeleton(text), extended=extended)
+        assert body_structure(cut, skeleton, extended=extended) == expected
+
+
+PARTIALS = [None, Partial(0, 3), Partial(2, 50), Partial(1000, 7)]
+TEXTS = [None, SectionText.HEADER, SectionText.TEXT, SectionText.MIME]
+
+
+def check_sections(text: bytes, skeleton: Skeleton) -> None:
+    """Each part, by its numbers, is the same octets."""
+    whole, cut = MessageText(Skeleton(text)), MessageText(skeleton)
+    paths: list[tuple[int, ...]] = [()]
+    for path in paths:
+        for what in TEXTS:
+            for partial in PARTIALS:
+                item = BodySection(path, what, (), partial)
+                found = section(cut, item)
+                octets = text[found.start : found.end] if isinstance(found, Span) else found
+                assert octets == section(whole, item), item
+        paths += [(*path, number) for number in range(1, 5) if whole.structure.find((*path, number)) and len(path) < 6]
+
+
+def check_all(text: bytes, inline_max: int, step: int) -> Recipe:
+    store = MemoryAttachments()
+    taken = take_in(store, (text[at : at + step] for at in range(0, len(text), step)), inline_max)
+    check_text(text, taken, store)
+    skeleton = taken.recipe.skeleton()
+    if skeleton is not None:
+        check_structure(text, skeleton)
+        check_sections(text, skeleton)
+    return taken.recipe
