@@ -8,6 +8,7 @@ import trio
 
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.http import api
+from replicator.http import server as http_server
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 from tests.cli.test_sources import FROM, make_maildir, put
@@ -107,6 +108,17 @@ def test_messages_that_fail_are_named_and_the_others_go_in(served: ServedNode, i
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
     assert result.stderr == f"{broken}: {served.url}: '(no)flag' is not an IMAP flag that can be set\n"
+    assert "21 imported, 0 there already, 0 empty and left out, 1 failed, 0 not tried\n" in result.stdout
+
+
+def test_message_too_large_is_named_and_the_others_go_in(
+    served: ServedNode, invoke: Invoke, maildir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "BODY_BYTES_MAX", 1 << 20)
+    large = put(maildir / "cur", "0large:2,", b"x" * (8 << 20), mtime_s=1)
+    result = invoke("import", "alice", maildir, "--url", served.url)
+    assert result.exit_code == 1
+    assert result.stderr == f"{large}: {served.url}: the body is larger than 1 MiB, the most that is taken here\n"
     assert "21 imported, 0 there already, 0 empty and left out, 1 failed, 0 not tried\n" in result.stdout
 
 
