@@ -176,15 +176,14 @@ class ClusterMail:
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
         """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
-        if isinstance(message.text, bytes):
-            async with self.receive() as sink:
-                await sink.write(message.text)
-                return await self.save(folder, replace(message, text=await sink.finish()))
-        stored = self._texts.received(message.text)
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        operation = SaveOperation(
-            _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
-        )
+        async with self._texts.prepared(message.text) as stored:
+            operation = SaveOperation(
+                _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
+            )
+            return await self._save(folder, operation)
+
+    async def _save(self, folder: Folder, operation: SaveOperation) -> SavedMessage:
         while True:
             try:
                 added = await self._resolver.add(operation)

@@ -70,10 +70,19 @@ class Texts:
             await sink.close()
             await self._let_go(sink.holdings)
 
-    def received(self, text: ReceivedText) -> StoredText:
-        """What a sink has given, ready to be written."""
-        assert isinstance(text, Received), "what `receive` has given"
-        return text.stored
+    @asynccontextmanager
+    async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
+        """A text, or what a sink has given, ready to be written within the block. Raises MailError."""
+        if isinstance(text, Received):
+            yield text.stored
+            return
+        assert isinstance(text, bytes), "what `receive` has given"
+        if len(text) <= self._inline_max_bytes:
+            yield StoredText.of(text)
+            return
+        async with self.receive() as sink:
+            await sink.write(text)
+            yield (await sink.finish()).stored
 
     @asynccontextmanager
     async def taking(

@@ -55,7 +55,9 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         users=UsersConfig(draw(paths)),
         conflict=ConflictConfig(draw(st.sampled_from(UidConflict))),
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
-        content=ContentConfig(draw(st.integers(0, 2**26)), draw(DURATIONS)),
+        content=ContentConfig(
+            draw(st.integers(0, 2**26)), draw(DURATIONS), draw(st.none() | st.just(directory / "parts"))
+        ),
         checkpoint=draw(
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
             | st.builds(CheckpointConfig, st.just("s3://b/p"), st.sampled_from([None, "https://o.example:443"]))
@@ -86,5 +88,5 @@ def test_the_text_is_for_people(tmp_path: Path) -> None:
     assert 'keep = "7d" ' in text
     assert 'max_size = "1GiB" ' in text
     assert 'url = "file:checkpoints" ' in text
-    assert "[content]    # no effect yet: " in text
+    assert "attachments" not in text
     assert str(tmp_path) not in text

@@ -6,7 +6,6 @@ import base64
 import random
 from pathlib import Path
 
-import pytest
 from trio.testing import MockClock
 
 from replicator.mailstore import NewMessage, read_all
@@ -18,9 +17,13 @@ LOGO = random.Random(1).randbytes(300_000)
 def message(number: int, attachment: bytes = LOGO) -> bytes:
     encoded = base64.encodebytes(attachment).replace(b"\n", b"\r\n")
     return (
-        f"Subject: {number}\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
-        f"--b\r\n\r\nmessage {number}\r\n--b\r\nContent-Type: image/png\r\nContent-Transfer-Encoding: base64\r\n\r\n"
-    ).encode() + encoded + b"--b--\r\n"
+        (
+            f"Subject: {number}\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+            f"--b\r\n\r\nmessage {number}\r\n--b\r\nContent-Type: image/png\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+        ).encode()
+        + encoded
+        + b"--b--\r\n"
+    )
 
 
 async def save(node: Node, text: bytes, user: str = USER) -> int:
