@@ -54,7 +54,7 @@ def _holder(number: int) -> str:
 def _build(holder: str) -> Algorithm[str]:
     """As `Construction` does it. Where the attachment is."""
     built = names.s_name(holder)
-    content = f"{built}/{names.CONTENT_PREFIX}{holder}"
+    content = f"{built}/{names.content(holder)}"
     yield from linking.begin(built, holder)
     yield OpenNew(content)
     yield Write(content)
@@ -176,7 +176,7 @@ def beginning(*holders: int, is_dead: bool = False, is_empty: bool = False, exis
         if not is_dead:
             files.make_directory(names.holders(PLACE))
         if not is_empty:
-            files.tree[f"{PLACE}/{names.CONTENT_PREFIX}{_holder(99)}"] = TEXT
+            files.tree[f"{PLACE}/{names.content(_holder(99))}"] = TEXT
         for number in holders:
             files.create_file(f"{names.holders(PLACE)}/{_holder(number)}")
     return files

@@ -104,7 +104,7 @@ class Construction:
 
     def _begin(self) -> None:
         self._site.perform(linking.begin(self._built, self._holder))
-        self._writer = self._site.files.open_new(f"{self._built}/{names.CONTENT_PREFIX}{self._holder}")
+        self._writer = self._site.files.open_new(f"{self._built}/{names.content(self._holder)}")
 
     def _finish(self) -> Holding:
         content_hash = self._hasher.digest()

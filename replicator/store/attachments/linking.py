@@ -142,7 +142,7 @@ def put_in_place(place: str, replacement: str) -> Algorithm[bool]:
     if isinstance(found, Outcome) or names.HOLDERS not in found:
         yield from clear(place)
         return False
-    content = content_in(found) or f"{names.CONTENT_PREFIX}{replacement}"
+    content = content_in(found) or names.content(replacement)
     if (yield Rename(new, f"{place}/{content}")) is not Outcome.DONE:
         return False
     yield SyncDirectory(place)

@@ -145,6 +145,11 @@ def holders(place: str) -> str:
     return f"{place}/{HOLDERS}"
 
 
+def content(holder: str) -> str:
+    """The name of content that is written by this holder, in its directory."""
+    return f"{CONTENT_PREFIX}{holder}"
+
+
 def is_ours(leaf: str) -> bool:
     """Whether this is a name that the store gives to a file beside `holders/`."""
     prefix = CONTENT_PREFIX if leaf.startswith(CONTENT_PREFIX) else NEW_PREFIX
