@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replicator.errors import (
+    ContentUnavailableError,
     DiskFullError,
     DurabilityError,
     FolderNotFoundError,
@@ -85,7 +86,7 @@ def reply_for(error: MailError) -> Reply:
             return Reply(452, "4.3.1", str(error))
         case DurabilityError() | UsersUnavailableError():
             return Reply(451, "4.3.0", str(error))
-        case UnavailableError():
+        case UnavailableError() | ContentUnavailableError():  # the latter: the master did not get all parts of it
             return Reply(451, "4.4.1", str(error))
         case FolderNotFoundError():  # INBOX has just become another one; the next try finds that
             return Reply(451, "4.2.0", str(error))

@@ -393,7 +393,8 @@ def test_nothing_is_answered_before_the_message_is_delivered(talk: Talk) -> None
         (MessageTooLargeError("big"), b"552 5.2.3 big\r\n"),
         (InvalidNameError("n"), b"550 5.1.1 n\r\n"),
         (FolderNotFoundError("gone"), b"451 4.2.0 gone\r\n"),
-        (ContentUnavailableError("x\r\n250 ok\xe9"), b"554 5.2.0 x??250 ok?\r\n"),
+        (ContentUnavailableError("parts are lacking"), b"451 4.4.1 parts are lacking\r\n"),
+        (MailError("x\r\n250 ok\xe9"), b"554 5.2.0 x??250 ok?\r\n"),
     ],
 )
 def test_errors_become_replies_of_one_line(error: MailError, line: bytes) -> None:
