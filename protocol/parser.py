@@ -24,7 +24,7 @@ from protocol.values import UID_MAX, Dot, UidSet
 
 WIRE_LIMITS = FrameLimits(
     text=512 * KIB,  # a COPY of `LIST_MAX` messages, 33 bytes for each GUID, and its reply, with a dot for each
-    literal=64 * MIB,  # the largest message that doors take
+    literal=64 * MIB,  # the largest message that is not in parts
     literals_total=65 * MIB,  # a message and the names beside it
     literals=4,  # no command has more fields that may be literals
 )

@@ -27,7 +27,7 @@ INBOX = "INBOX"
 SEPARATOR = "/"
 MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
 MAX_LEVELS = 32
-MESSAGE_BYTES_MAX = 50 * MIB  # of one that a client brings: what large mail providers accept
+MESSAGE_BYTES_MAX = 128 * MIB  # by LMTP and IMAP: 90 MiB of files in base64, more than large mail providers accept
 CHUNK_BYTES = 128 * KIB  # of a large text on its way: what each of those who handle it holds in memory
 
 

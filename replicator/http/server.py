@@ -22,7 +22,7 @@ from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; what other servers allow
-BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported
+BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
 CONNECTIONS_MAX = 64  # a few imports, a scraper and people
 RECEIVE_BYTES = 64 * KIB

@@ -17,6 +17,7 @@ from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.server import CONNECTIONS_MAX, RECEIVE_BYTES
 from replicator.lmtp.trace import host_name
+from replicator.mailstore import MESSAGE_BYTES_MAX
 from replicator.metrics import LmtpMetrics
 from replicator.users import UserDirectory, add_user
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
@@ -85,7 +86,7 @@ async def test_a_real_client_delivers(port: int, mail: HookedMail) -> None:
         with smtplib.LMTP("127.0.0.1", port, local_hostname="mx.example") as client:
             client.ehlo()
             assert client.has_extn("PIPELINING")
-            assert client.esmtp_features["size"] == "52428800"
+            assert client.esmtp_features["size"] == str(MESSAGE_BYTES_MAX)
             to = ["alice@example.net", "nobody@example.net", "carol@example.org"]
             refused = client.send_message(message, "sender@example.com", to)
             assert client.getreply() == (
