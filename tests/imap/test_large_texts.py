@@ -17,7 +17,7 @@ T = TypeVar("T")
 # Of parts that are too small to be kept on their own: all of it is looked at to tell its structure.
 LARGE = b"Subject: large\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n" + (
     b"--b\r\n\r\n" + b"Hello\r\n" * 1000 + b"\r\n"
-) * (LARGE_TEXT_BYTES // 7000)
+) * (LARGE_TEXT_BYTES // 6000)
 
 
 async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served: ImapServices) -> None:
