@@ -15,8 +15,10 @@ import trio
 
 from protocol.codec import ProtocolError
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
+from replicator.mailstore import CHUNK_BYTES
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store import reading
+from replicator.store.attached import Attached
 from replicator.store.content import read_text
 from replicator.store.store import Store
 
@@ -42,15 +44,15 @@ async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | Non
     return await _first(links, partial(_fetch, content_hash=content_hash))
 
 
-async def fetch_chunk(links: Iterable[PeerLink], part: bytes, start: int) -> bytes | None:
-    """A chunk of a part from the first neighbour that has the part; nobody has looked at its hash."""
-    return await _first(links, partial(chunk_from, part=part, start=start))
+async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int) -> bytes | None:
+    """A chunk of a part from the first neighbour that has it whole."""
+    return await _first(links, partial(chunk_from, attached=attached, number=number))
 
 
-async def chunk_from(link: PeerLink, part: bytes, start: int) -> bytes | None:
-    """A chunk of a part from this neighbour, if it has it. Raises LinkDownError."""
-    match await link.request(FetchPart(part, start)):
-        case Content(chunk):
+async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
+    """A chunk of a part from this neighbour, if it has it whole. Raises LinkDownError."""
+    match await link.request(FetchPart(attached.hash, number * CHUNK_BYTES)):
+        case Content(chunk) if attached.verify(number, chunk):
             return chunk
     return None
 

@@ -30,8 +30,8 @@ CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
 LET_GO_TIMEOUT_S = 10.0  # of what nobody needs; a scrub does the rest
 HEALING_MAX = 1000  # parts that are known to be damaged; of more a scrub is to be told
 
-Source: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
-"""Part's hash, first octet -> the chunk there, as other nodes have it; None: none of them gives it."""
+Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
+"""A part and the number of a chunk -> the chunk, as its hash says, from other nodes; None: none of them gives it."""
 
 
 class PartStore:
@@ -90,10 +90,9 @@ class PartStore:
             return None
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
-        data = None
         with trio.move_on_after(CHUNK_TIMEOUT_S):
-            data = await source(attached.hash, number * CHUNK_BYTES)
-        return data if data is not None and attached.verify(number, data) else None
+            return await source(attached, number)
+        return None
 
     # ---- holding
 
@@ -116,20 +115,20 @@ class PartStore:
     async def heal(self, attached: Attached, holding: Holding) -> bool:
         """Whether whole content was put in the place of what was damaged. Raises MailError."""
 
-        async def source(part: bytes, start: int) -> bytes | None:
-            number = start // CHUNK_BYTES
+        async def source(attached: Attached, number: int) -> bytes | None:
             data = await self._here(holding, number)
-            return data if data is not None and attached.verify(number, data) else await self._elsewhere(part, start)
+            return (
+                data if data is not None and attached.verify(number, data) else await self._elsewhere(attached, number)
+            )
 
-        try:
-            with told():
+        with told():
+            try:
                 replacement = await self._run_in_thread(partial(self.attachments.replace, holding))
-            if not await self._write(attached, source, replacement):
-                return False
-            with told():
+                if not await self._write(attached, source, replacement):
+                    return False
                 await self._run_in_thread(replacement.finish)
-        except (MissingError, ValueError):  # it is gone by now
-            return False
+            except (MissingError, ValueError):  # it is gone by now
+                return False
         log.warning("attachment %s is whole again", attached.hash.hex())
         return True
 
@@ -186,3 +185,5 @@ def told() -> Iterator[None]:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise DiskFullError("the disk of this node is full; try later") from error
         raise UnavailableError(f"attachments cannot be written at this node: {error.strerror}") from error
+    except MissingError as error:
+        raise UnavailableError(f"attachments cannot be written at this node: {error} was removed") from error

@@ -1,16 +1,27 @@
-"""`replicator scrub`: all texts against their hashes; what is damaged or missing comes from other nodes."""
+"""`replicator scrub`: all texts and attachments against their hashes, and what crashes have left among these.
+
+What is damaged or missing comes from other nodes.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
 from functools import partial
 
-from replicator.replication.inspection import SUSPECTS_MAX, Inspection, advising
+from replicator.replication.inspection import FROM_PEER, SUSPECTS_MAX, Inspection, advising
 from replicator.replication.tasks import TaskError
 from replicator.replication.texts import Texts
 from replicator.store import sweeps
+from replicator.store.attachments.sweep import Slice as AttachmentSlice
+from replicator.store.attachments.sweep import sweep
+from replicator.store.check import Damage
+from replicator.store.recorded import Recorded, parted_texts
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
 from replicator.tasks import CheckStatus, ScrubOptions
+
+TEXTS_AT_ONCE = 1000  # of which the names are in memory
 
 
 class Scrub:
@@ -20,6 +31,7 @@ class Scrub:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
         self._texts = texts
+        self._whole: set[bytes] = set()  # parts that were looked at: many texts may have them
 
     async def run(self) -> None:
         """Read every text; then see whose messages those are that are damaged, or missing."""
@@ -29,8 +41,63 @@ class Scrub:
                 _, messages, contents = await reader.read(sweeps.sizes)
                 self.status.total = contents + messages
                 suspects = await self._damaged_texts(work)
+                await self._check_parts(work)
+                await self._sweep(work)  # which gives what was healed its other holders, too
                 await work.sweep_rows(suspects)
                 await work.heal_rest(suspects)
+
+    async def _sweep(self, work: Inspection) -> None:
+        """Mend what crashes have left among the attachments."""
+        slices: list[Iterator[AttachmentSlice]] = []  # made where they are used: they read by that connection
+
+        def next_slice(connection: sqlite3.Connection) -> AttachmentSlice | None:
+            if not slices:
+                slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
+            return next(slices[0], None)
+
+        try:
+            while (part := await work.reader.read(next_slice)) is not None:
+                for finding in part.found:
+                    if finding.holding is not None and not finding.mended:
+                        continue  # the text that has it tells of it, and is healed
+                    damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
+                    await work.note(damage, "mended" if finding.mended else None)
+                await work.pace(part.size)
+        except OSError as error:
+            raise TaskError(f"the attachments cannot be looked through: {error}") from error
+
+    async def _check_parts(self, work: Inspection) -> None:
+        """Read each part of a text against its hashes, once, and get what is damaged or missing from other nodes."""
+        after = 0
+        while some := await work.reader.read(partial(parted_texts, after=after, limit=TEXTS_AT_ONCE)):
+            after = some[-1][0]
+            for _, content_hash in some:
+                await self._check_parts_of(work, content_hash)
+
+    async def _check_parts_of(self, work: Inspection, content_hash: bytes) -> None:
+        parts = await self._texts.parts_of(content_hash)
+        if parts is None:
+            await self._heal(work, content_hash, "its recipe is damaged", healed=False)
+            return
+        for attached, holding in parts:
+            if attached.hash in self._whole:
+                continue
+            if holding is None or not await self._texts.parts.is_whole(attached, holding):
+                is_mended = holding is not None and await self._texts.parts.heal(attached, holding)
+                what = "a part of its text is missing or damaged"
+                if not await self._heal(work, content_hash, what, healed=is_mended):
+                    return
+            if len(self._whole) >= SUSPECTS_MAX:
+                self._whole.clear()
+            self._whole.add(attached.hash)
+            await work.pace(attached.chunk_count)
+
+    async def _heal(self, work: Inspection, content_hash: bytes, what: str, *, healed: bool) -> bool:
+        """Whether it is whole now, if need be with what another node has of it."""
+        healed = healed or await self._texts.heal(content_hash)
+        damage = Damage("content", what, None, content_hash=content_hash)
+        await work.note(damage, FROM_PEER if healed else None)
+        return healed
 
     async def _damaged_texts(self, work: Inspection) -> set[bytes]:
         found: set[bytes] = set()

@@ -19,7 +19,7 @@ import trio
 from protocol.codec import ProtocolError
 from protocol.commands import Parts
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, MailError
+from replicator.errors import ContentUnavailableError, DiskFullError, MailError
 from replicator.mailstore import ReceivedText, Text
 from replicator.replication.content import chunk_from, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
@@ -115,7 +115,11 @@ class Texts:
         if found is None:
             return None
         text = PartedText(recipe, self.parts, {holding.hash: holding for holding in found})
-        if recipe.length != message.size or await self._hash_of(text, recipe.length) != message.content_hash:
+        try:
+            content_hash = await self._hash_of(text, recipe.length)
+        except ContentUnavailableError:  # a part that is here is damaged, and nobody has it whole
+            return None
+        if recipe.length != message.size or content_hash != message.content_hash:
             raise ProtocolError(f"the parts of {message.content_hash.hex()} give another message")
         return StoredText.of_parts(message, found)
 
@@ -193,29 +197,23 @@ class Texts:
                     return found.message
         return None
 
-    async def _from(self, link: PeerLink, part: bytes, start: int) -> bytes | None:
-        """A chunk from the peer that has named the part, else from others."""
-        chunk = None if link.closed else await chunk_from(link, part, start)
-        return chunk if chunk is not None else await self._elsewhere(part, start)
+    async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
+        """A chunk from the peer that has named the part, else from others. Raises LinkDownError."""
+        chunk = await chunk_from(link, attached, number)
+        return chunk if chunk is not None else await self._elsewhere(attached, number)
 
-    async def _elsewhere(self, part: bytes, start: int) -> bytes | None:
-        return await fetch_chunk(self._links(), part, start)
+    async def _elsewhere(self, attached: Attached, number: int) -> bytes | None:
+        return await fetch_chunk(self._links(), attached, number)
 
     # ---- reading
 
     async def open(self, content_hash: bytes) -> Text | None:
         """A text that is here; None: it is not, or its recipe is damaged. Damaged parts are healed as they are read."""
-        message, holdings = await self._store.read(
-            lambda reader: (read_text(reader, content_hash), holdings_of(reader, content_hash))
-        )
+        message, found = await self._kept(content_hash)
         if message is None or isinstance(message, bytes):
             return None if message is None else PlainText(message)
-        found = {holding.hash: holding for holding in holdings}
-        try:
-            recipe = Recipe.unpack(message.recipe)
-        except ValueError:
-            return None
-        if recipe.length != message.size or any(attached.hash not in found for attached in distinct(recipe)):
+        recipe = _recipe_of(message)
+        if recipe is None or any(attached.hash not in found for attached in distinct(recipe)):
             return None
         text = PartedText(recipe, self.parts, found)
         if recipe.skeleton() is None:  # thousands of small parts: who needs the structure needs all of it
@@ -223,10 +221,32 @@ class Texts:
                 return PlainText(b"".join([chunk async for chunk in chunks]))
         return text
 
+    async def parts_of(self, content_hash: bytes) -> list[tuple[Attached, Holding | None]] | None:
+        """The parts of a text, and what holds each here; None if its recipe is damaged."""
+        message, found = await self._kept(content_hash)
+        if not isinstance(message, Parts):
+            return []  # it is gone by now
+        recipe = _recipe_of(message)
+        return None if recipe is None else [(attached, found.get(attached.hash)) for attached in distinct(recipe)]
+
+    async def _kept(self, content_hash: bytes) -> tuple[bytes | Parts | None, dict[bytes, Holding]]:
+        message, holdings = await self._store.read(
+            lambda reader: (read_text(reader, content_hash), holdings_of(reader, content_hash))
+        )
+        return message, {holding.hash: holding for holding in holdings}
+
     async def read_part(self, part: bytes, start: int) -> bytes | None:
         """A chunk of a part for another node; None: it is not here."""
         holdings = await self._store.read(partial(holders_of, part_hash=part))
         return await self.parts.read(holdings, start)
+
+
+def _recipe_of(parts: Parts) -> Recipe | None:
+    try:
+        recipe = Recipe.unpack(parts.recipe)
+    except ValueError:
+        return None
+    return recipe if recipe.length == parts.size else None
 
 
 def distinct(recipe: Recipe) -> list[Attached]:

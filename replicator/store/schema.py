@@ -132,7 +132,8 @@ CREATE TABLE attachment (                           -- which holders in the atta
     kept   INTEGER NOT NULL,                        -- it lies under the holder's own name
     PRIMARY KEY (text, hash)
 ) WITHOUT ROWID;
-CREATE INDEX attachment_hash ON attachment (hash);
+CREATE INDEX attachment_hash ON attachment (hash, holder);
+CREATE INDEX attachment_kept ON attachment (holder) WHERE kept = 1;
 
 CREATE TABLE lacking (                              -- texts of messages that came without theirs, to be fetched
     received_ms INTEGER NOT NULL,

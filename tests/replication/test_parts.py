@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import base64
 import random
+import shutil
 from pathlib import Path
 
+import pytest
+import trio
 from trio.testing import MockClock
 
+from protocol.commands import Content, FetchPart, Reply
+from replicator.errors import ContentUnavailableError
 from replicator.mailstore import NewMessage, read_all
+from replicator.replication import content
+from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.link import PeerLink
+from replicator.replication.scrubbing import Scrub
+from replicator.store.store import Store
+from replicator.tasks import CheckStatus, ScrubOptions
 from tests.replication.cluster import USER, Node, cluster
 
 LOGO = random.Random(1).randbytes(300_000)
 
 
 def message(number: int, attachment: bytes = LOGO) -> bytes:
-    encoded = base64.encodebytes(attachment).replace(b"\n", b"\r\n")
-    return (
-        (
-            f"Subject: {number}\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
-            f"--b\r\n\r\nmessage {number}\r\n--b\r\nContent-Type: image/png\r\nContent-Transfer-Encoding: base64\r\n\r\n"
-        ).encode()
-        + encoded
-        + b"--b--\r\n"
-    )
+    lines = base64.encodebytes(attachment).replace(b"\n", b"\r\n")
+    head = f"Subject: {number}\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nmessage {number}\r\n"
+    return head.encode() + b"--b\r\nContent-Transfer-Encoding: base64\r\n\r\n" + lines + b"--b--\r\n"
 
 
 async def save(node: Node, text: bytes, user: str = USER) -> int:
@@ -35,8 +40,24 @@ async def texts(node: Node, user: str = USER) -> dict[int, bytes]:
     return {uid: await read_all(await node.mail.read_text(row)) for uid, row in list(view.messages.items())}
 
 
-def attachments(node: Node) -> list[Path]:
-    return sorted(path for path in (node.config.node.data / "attachments").rglob("content*"))
+def found(node: Node, pattern: str) -> list[Path]:
+    return sorted((node.config.node.data / "attachments").rglob(pattern))
+
+
+def contents(node: Node) -> list[Path]:
+    return found(node, "content*")
+
+
+async def held(node: Node) -> None:
+    """Holders are those that are recorded, and no others."""
+    rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
+    assert sorted(path.name for path in found(node, "holders/*")) == sorted(holder for (holder,) in rows)
+
+
+async def scrub(node: Node) -> CheckStatus:
+    job = Scrub(ScrubOptions(), node.store, node.coordinator.texts)
+    await job.run()
+    return job.status
 
 
 async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -45,15 +66,164 @@ async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojum
         await nodes.converged()
         for node in nodes.all():
             assert await texts(node) == {1: message(1)}
-            (file,) = attachments(node)
-            assert file.read_bytes() == LOGO
+            assert [file.read_bytes() for file in contents(node)] == [LOGO]
+            await held(node)
 
 
-async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks: list[tuple[str, int]] = []
+    answer = content.answer_fetch
+
+    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if isinstance(command, FetchPart):
+            chunks.append((link.sid, command.start))
+        return await answer(store, link, command, read_part)
+
+    monkeypatch.setattr(content, "answer_fetch", counting)
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(1, 6):
             await save(nodes["dc1"], message(number))
         await nodes.converged()
         for node in nodes.all():
             assert await texts(node) == {number: message(number) for number in range(1, 6)}
-            assert len(attachments(node)) == 1
+            assert len(contents(node)) == 1
+            await held(node)
+    assert sorted(chunks) == sorted((sid, start) for sid in ("dc2", "dc3") for start in (0, 1 << 17, 1 << 18))
+
+
+async def test_a_message_that_is_there_already_is_held_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for user in (USER, USER, "bob"):
+            await save(nodes["dc1"], message(1), user)
+        await save(nodes["dc2"], message(1))
+        await nodes.converged()
+        for node in nodes.all():
+            assert len(found(node, "holders/*")) == 1
+            await held(node)
+
+
+async def test_nothing_is_held_for_what_is_not_saved(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        mail = nodes["dc1"].mail
+        inbox = await mail.folder(USER, "INBOX")
+        with trio.move_on_after(0):
+            await mail.save(inbox, NewMessage(message(1)))
+        async with mail.receive() as sink:
+            await sink.write(message(2))
+            await sink.finish()
+        async with mail.receive() as sink:
+            await sink.write(message(3)[:200_000])
+        await nodes.converged()
+        for node in nodes.all():
+            assert found(node, "content*") == found(node, "holders/*") == []
+
+
+def garble(node: Node) -> None:
+    (file,) = contents(node)
+    data = bytearray(file.read_bytes())
+    data[200_000] ^= 1
+    file.write_bytes(data)
+
+
+def cut_short(node: Node) -> None:
+    (file,) = contents(node)
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def lose_content(node: Node) -> None:
+    (file,) = contents(node)
+    file.unlink()
+
+
+def lose_all(node: Node) -> None:
+    shutil.rmtree(node.config.node.data / "attachments")
+
+
+HARM = [garble, cut_short, lose_content, lose_all]
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_damaged_part_comes_from_a_neighbour(tmp_path: Path, autojump_clock: MockClock, harm: object) -> None:
+    assert callable(harm)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        harm(nodes["dc3"])
+        assert await texts(nodes["dc3"]) == {1: message(1)}
+        if harm is not lose_all:
+            await trio.sleep(1)
+            assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
+            await held(nodes["dc3"])
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_a_scrub_mends_parts(tmp_path: Path, autojump_clock: MockClock, harm: object) -> None:
+    assert callable(harm)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in (1, 2):
+            await save(nodes["dc1"], message(number))
+        await nodes.converged()
+        data, node = nodes["dc3"].config.node.data, nodes["dc3"]
+        await nodes.stop("dc3")
+        harm(node)
+        assert data.exists()
+        await nodes.start("dc3")
+        await nodes.linked()
+        status = await scrub(nodes["dc3"])
+        assert status.damage["content"] >= 1
+        assert status.unrepaired == 0
+        again = await scrub(nodes["dc3"])
+        assert again.damage == {}
+        assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
+        await held(nodes["dc3"])
+
+
+async def test_what_no_node_has_whole_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        for node in nodes.all():
+            garble(node)
+        with pytest.raises(ContentUnavailableError):
+            await texts(nodes["dc3"])
+        status = await scrub(nodes["dc3"])
+        assert (status.damage, status.unrepaired) == ({"content": 1}, 1)
+
+
+async def test_a_partial_read_reads_one_chunk(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = random.Random(2).randbytes(2_000_000)
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1, large))
+        attachments, reads = nodes["dc1"].store.attachments, list[int]()
+        read = attachments.read
+
+        def counting(what: bytes, start: int, length: int) -> bytes:
+            reads.append(start)
+            return read(what, start, length)
+
+        monkeypatch.setattr(attachments, "read", counting)
+        text = await nodes["dc1"].mail.read_text((await nodes["dc1"].messages())[0])
+        octets = b"".join([chunk async for chunk in text.read(1_500_000, 1_500_100)])
+        assert octets == message(1, large)[1_500_000:1_500_100]
+        assert len(reads) <= 2
+
+
+async def test_a_peer_whose_parts_give_another_message_is_not_believed(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        answer, lies = content.answer_fetch, [b"x" * (1 << 17)] * 3
+
+        async def lying(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+            if isinstance(command, FetchPart) and lies:
+                return Content(lies.pop())
+            return await answer(store, link, command, read_part)
+
+        monkeypatch.setattr(content, "answer_fetch", lying)
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        await trio.sleep(60)
+        assert await texts(nodes["dc2"]) == {1: message(1)}
+        await held(nodes["dc2"])
