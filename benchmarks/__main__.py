@@ -14,6 +14,7 @@ from types import FrameType
 
 import click
 
+from benchmarks.attachments import attachments
 from benchmarks.cluster import Cluster
 from benchmarks.differences import differences
 from benchmarks.distance import distance
@@ -42,6 +43,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "distance": distance,
     "differences": differences,
     "newcomers": newcomers,
+    "attachments": attachments,
 }
 """What needs clusters of its own, in a directory of its own."""
 

@@ -33,6 +33,8 @@ class Scale:
     """That are equal."""
     joined_mailboxes: int
     """Of a new node, with `rows` messages in all."""
+    attachment_rounds: int
+    """Of 32 stores, or of 256 links."""
 
 
 QUICK = Scale(
@@ -52,6 +54,7 @@ QUICK = Scale(
     mailbox_sizes=(1_000, 10_000),
     mailboxes=1_000,
     joined_mailboxes=20,
+    attachment_rounds=6,
 )
 FULL = Scale(
     delivery_s=20,
@@ -70,4 +73,5 @@ FULL = Scale(
     mailbox_sizes=(1_000, 10_000),
     mailboxes=10_000,
     joined_mailboxes=200,
+    attachment_rounds=30,
 )

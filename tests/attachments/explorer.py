@@ -45,24 +45,29 @@ class Actor(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where an actor is: its next step, None at its end; and the place that it relies on."""
+    """Where an actor is: what it was answered so far, its next step, None at its end, and the place it relies on."""
 
+    answers: tuple[Answer, ...]
     step: Step | None
     held: str | None
 
 
-Position = tuple[Answer, ...] | None
-"""Answers so far; None: it died."""
+Tree = frozenset[tuple[str, bytes | None]]
+Shown = tuple[State, tuple[frozenset[State], ...]]
+"""The state of the H-name, and those that the S-name of each actor may be in."""
 
 
 class World(NamedTuple):
+    """`positions`: of each actor, an index of `Explorer._standings`; None: it died."""
+
     files: ModelFiles
-    positions: tuple[Position, ...]
+    tree: Tree
+    positions: tuple[int | None, ...]
     trace: tuple[object, ...] | None  # (before, what happened), back to the beginning
 
     @property
     def key(self) -> object:
-        return frozenset(self.files.tree.items()), self.positions
+        return self.tree, self.positions
 
 
 @dataclass
@@ -77,78 +82,60 @@ class Explorer:
     text: bytes
     deaths: int = 3
     judges_states: bool = True
-    limit: int = 2_000_000
-    states_seen: int = 0
-    _known: dict[tuple[int, tuple[Answer, ...]], Standing] = field(default_factory=dict)
+    _standings: list[Standing] = field(default_factory=list)
+    _after: dict[tuple[int, Answer], int] = field(default_factory=dict)
+    _shown: dict[Tree, Shown] = field(default_factory=dict)
 
     def explore(self, files: ModelFiles) -> int:
         """How many states there are. Raises ViolationError."""
-        first = World(files, ((),) * len(self.actors), None)
+        positions = tuple(self._stand(number, ()) for number in range(len(self.actors)))
+        first = World(files, frozenset(files.tree.items()), positions, None)
         seen, waiting = {first.key}, [first]
         self._check(first)
         while waiting:
             world = waiting.pop()
             followers = self._followers(world)
-            if not any(position is not None and self._standing(n, position).step for n, position in self._all(world)):
+            if not followers:
                 self._check_end(world)
             for follower in followers:
+                if self.judges_states:
+                    self._check_transition(world, follower)
                 if follower.key not in seen:
                     seen.add(follower.key)
                     self._check(follower)
-                    if self.judges_states:
-                        self._check_transition(world, follower)
                     waiting.append(follower)
-            if len(seen) > self.limit:
-                raise AssertionError(f"more than {self.limit} states")
-        self.states_seen = len(seen)
         return len(seen)
 
     # ---- moving on
 
-    def _all(self, world: World) -> list[tuple[int, Position]]:
-        return list(enumerate(world.positions))
-
     def _followers(self, world: World) -> list[World]:
         found: list[World] = []
-        may_die = sum(position is None for position in world.positions) < self.deaths
-        for number, position in self._all(world):
-            if position is None or (step := self._standing(number, position).step) is None:
+        may_die = world.positions.count(None) < self.deaths
+        for number, position in enumerate(world.positions):
+            if position is None or (step := self._standings[position].step) is None:
                 continue
+            name = self.actors[number].name
             files = world.files.copy()
             answer = step.on(files)
-            trace = (world.trace, self.actors[number].name, step, answer)
-            found.append(World(files, _with(world.positions, number, (*position, answer)), trace))
-            if may_die and position:
-                died = (world.trace, self.actors[number].name, "dies")
-                found.append(World(world.files, _with(world.positions, number, None), died))
+            after = _with(world.positions, number, self._position_after(number, position, answer))
+            found.append(World(files, frozenset(files.tree.items()), after, (world.trace, name, step, answer)))
+            if may_die and self._standings[position].answers:
+                after = _with(world.positions, number, None)
+                found.append(World(world.files, world.tree, after, (world.trace, name, "dies")))
         return found
 
-    def _standing(self, number: int, position: tuple[Answer, ...]) -> Standing:
-        known = self._known.get((number, position))
+    def _position_after(self, number: int, position: int, answer: Answer) -> int:
+        known = self._after.get((position, answer))
         if known is None:
-            known = self._known[number, position] = self._replayed(number, position)
+            known = self._stand(number, (*self._standings[position].answers, answer))
+            self._after[position, answer] = known
         return known
 
-    def _replayed(self, number: int, position: tuple[Answer, ...]) -> Standing:
-        if len(position) > STEPS_MAX:
-            raise ViolationError(f"{self.actors[number].name} takes more than {STEPS_MAX} steps: {position}")
-        held: str | None = None
-        steps = self.actors[number].start()
-        answers = iter(position)
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Hold):
-                    held = step.place
-                    step = steps.send(Outcome.DONE)
-                elif isinstance(step, SyncDirectory | Pause):  # nobody else sees it, so its moment makes no difference
-                    step = steps.send(Outcome.DONE)
-                elif (answer := next(answers, None)) is not None:
-                    step = steps.send(answer)
-                else:
-                    return Standing(step, held)
-        except StopIteration:
-            return Standing(None, held)
+    def _stand(self, number: int, answers: tuple[Answer, ...]) -> int:
+        if len(answers) > STEPS_MAX:
+            raise ViolationError(f"{self.actors[number].name} takes more than {STEPS_MAX} steps: {answers}")
+        self._standings.append(_replayed(self.actors[number], answers))
+        return len(self._standings) - 1
 
     # ---- what must hold
 
@@ -156,8 +143,8 @@ class Explorer:
         """Holders that are relied on, and the places."""
         return {
             self.actors[number].holder: place
-            for number, position in self._all(world)
-            if position is not None and (place := self._standing(number, position).held) is not None
+            for number, position in enumerate(world.positions)
+            if position is not None and (place := self._standings[position].held) is not None
         }
 
     def _check(self, world: World, files: ModelFiles | None = None) -> None:
@@ -170,13 +157,21 @@ class Explorer:
                 raise ViolationError(f"what {holder} holds at {place} cannot be read\n{story(world)}")
 
     def _check_transition(self, before: World, after: World) -> None:
-        h_before, h_after = (states.state_of_h(listing(world.files, self.place)) for world in (before, after))
+        if before.tree == after.tree:
+            return
+        (h_before, all_before), (h_after, all_after) = self._shown_by(before), self._shown_by(after)
         if not states.may_follow(states.H_TRANSITIONS, h_before, h_after):
             raise ViolationError(f"the H-name is {h_before}, then {h_after}\n{story(after)}")
-        for actor in self.actors:
-            s_before, s_after = (self._states_of_s(world.files, actor.holder) for world in (before, after))
+        for actor, s_before, s_after in zip(self.actors, all_before, all_after, strict=True):
             if not any(states.may_follow(states.S_TRANSITIONS, one, two) for one in s_before for two in s_after):
                 raise ViolationError(f"the S-name of {actor.name} is {s_before}, then {s_after}\n{story(after)}")
+
+    def _shown_by(self, world: World) -> Shown:
+        shown = self._shown.get(world.tree)
+        if shown is None:
+            of_s = tuple(self._states_of_s(world.files, actor.holder) for actor in self.actors)
+            shown = self._shown[world.tree] = states.state_of_h(listing(world.files, self.place)), of_s
+        return shown
 
     def _states_of_s(self, files: ModelFiles, holder: str) -> frozenset[State]:
         place = names.s_name(holder)
@@ -224,7 +219,26 @@ def story(world: World) -> str:
     return "\n".join(reversed(lines))
 
 
-def _with(positions: tuple[Position, ...], number: int, position: Position) -> tuple[Position, ...]:
+def _replayed(actor: Actor, answers: Sequence[Answer]) -> Standing:
+    held: str | None = None
+    steps, told = actor.start(), iter(answers)
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Hold):
+                held = step.place
+                step = steps.send(Outcome.DONE)
+            elif isinstance(step, SyncDirectory | Pause):  # nobody else sees it, so its moment makes no difference
+                step = steps.send(Outcome.DONE)
+            elif (answer := next(told, None)) is not None:
+                step = steps.send(answer)
+            else:
+                return Standing(tuple(answers), step, held)
+    except StopIteration:
+        return Standing(tuple(answers), None, held)
+
+
+def _with(positions: tuple[int | None, ...], number: int, position: int | None) -> tuple[int | None, ...]:
     return (*positions[:number], position, *positions[number + 1 :])
 
 

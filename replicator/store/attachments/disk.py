@@ -1,11 +1,19 @@
-"""A directory of a real file system, local or shared."""
+"""A directory of a real file system, local or shared.
+
+Each fsync costs milliseconds. On file systems that write all changes of names in order, into one journal, one of them
+makes everything safe that was done before. So a thread that has done nothing since its last one need not do another:
+what the algorithms sync one right after the other costs once. That holds as long as what is synced first has changed
+last: content is touched for that, and of directories the algorithms first sync the one that they have just changed.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from replicator.store.attachments.files import MissingError, Outcome
@@ -14,14 +22,16 @@ _MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # NFS: removed by another ma
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # Linux says the latter of a directory that is not empty
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})  # CIFS and VFAT, of a rename onto a directory
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
+_ORDERED = frozenset({"ext3", "ext4", "xfs"})
+_MOUNTS = Path("/proc/self/mountinfo")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class DiskWriter:
     """A new file. Nothing is buffered here."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, files: DiskFiles) -> None:
+        self._descriptor, self._files = descriptor, files
         self._is_open = True
 
     def write(self, data: bytes) -> None:
@@ -32,7 +42,10 @@ class DiskWriter:
 
     def sync(self) -> None:
         """See `Writer`."""
+        if self._files.is_ordered:
+            os.utime(self._descriptor)
         os.fsync(self._descriptor)
+        self._files.note_sync()
 
     def close(self) -> None:
         """See `Writer`."""
@@ -42,10 +55,24 @@ class DiskWriter:
 
 
 class DiskFiles:
-    """See `Files`. `root` is made by `make_directory("")`, with all above it, if it is not there."""
+    """See `Files`. `root` is made by `make_directory("")`, with all above it, if it is not there.
 
-    def __init__(self, root: Path) -> None:
+    `is_ordered`: whether changes of names reach the disk in order; None: as the type of the file system says.
+    """
+
+    def __init__(self, root: Path, *, is_ordered: bool | None = None) -> None:
         self._root = root.absolute()
+        self._is_ordered = is_ordered
+        self._synced = threading.local()
+
+    @cached_property
+    def is_ordered(self) -> bool:
+        """Whether one sync makes safe what was done before it, whatever it is of. Asked when there is a directory."""
+        return _type(self._root) in _ORDERED if self._is_ordered is None else self._is_ordered
+
+    def note_sync(self) -> None:
+        """This thread has synced all it did, if the file system is ordered."""
+        self._synced.is_all = self.is_ordered
 
     def make_directory(self, name: str) -> Outcome:
         """See `Files`."""
@@ -58,7 +85,7 @@ class DiskFiles:
     def open_new(self, name: str) -> DiskWriter:
         """See `Files`."""
         try:
-            return DiskWriter(os.open(self._path(name), _NEW, 0o666))
+            return DiskWriter(os.open(self._path(name), _NEW, 0o666), self)
         except OSError as error:
             raise _translated(error, name) from error
 
@@ -81,7 +108,12 @@ class DiskFiles:
 
     def sync_directory(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(lambda: _sync(self._path(name)))
+        if getattr(self._synced, "is_all", False):
+            return Outcome.DONE
+        outcome = _outcome(lambda: _sync(self._path(name)))
+        if outcome is Outcome.DONE:
+            self.note_sync()
+        return outcome
 
     def names(self, name: str) -> Iterator[str]:
         """See `Files`."""
@@ -121,6 +153,8 @@ class DiskFiles:
         old.rename(new)
 
     def _path(self, name: str) -> Path:
+        """For any access."""
+        self._synced.is_all = False
         return self._root / name
 
 
@@ -158,3 +192,14 @@ def _sync(path: Path) -> None:
     finally:
         with suppress(OSError):
             os.close(descriptor)
+
+
+def _type(directory: Path) -> str:
+    """Of the file system there, such as ext4; "" if nothing says so."""
+    try:
+        device = directory.stat().st_dev
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return next((mount.partition(" - ")[2].split(" ")[0] for mount in mounts if mount.split(" ")[2] == number), "")

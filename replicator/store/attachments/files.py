@@ -67,7 +67,10 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, name: str) -> Outcome:
-        """Make what it lists survive a power cut, where the file system can do that. DONE, MISSING."""
+        """Make what it lists survive a power cut, where the file system can do that.
+
+        DONE, or MISSING; the latter is not said where there was nothing to do.
+        """
         ...
 
     def names(self, name: str) -> Iterator[str]:
