@@ -157,8 +157,7 @@ class Decoder:
         for at, octet in enumerate(self._line_end, width):
             if lines[at :: self._stride].count(octet) != count:
                 return None
-        text = bytes(lines.translate(None, b"\r\n"))
-        decoded = _canonical(text) if len(text) == count * width else None
+        decoded = _canonical(bytes(lines.translate(None, b"\r\n")))  # too short if there are other line ends
         return decoded if decoded is not None and len(decoded) == count * width // 4 * 3 else None
 
     def _last_line(self, decoded: bytes, line: bytearray) -> Decoded:

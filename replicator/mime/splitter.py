@@ -5,7 +5,7 @@ pass. The boundaries of all multiparts around are looked for at once, and outer 
 body is cut out only where it follows an empty line and up to the line end before a delimiter, so that no line in it is
 a delimiter or of a header, and no line begins anew where it was. What `parse` would show as one part because the
 text has too many may be cut in several places: its delimiters stay, and with them what it is taken for. Where a rule
-would need more memory than there is (`HEADER_MAX`, `BLANKS_MAX`, `MAX_PARTS`), nothing more is cut.
+would need more memory than there is, nothing is cut until the next delimiter that counts either way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADER_MAX = 64 * 1024
 """Octets of a header, which is held in memory. The part of a longer one stays as it is."""
 
 BLANKS_MAX = 1000
-"""Blanks after a delimiter (RFC 2046 section 5.1.1, transport-padding), which may be any number."""
+"""Blanks after a delimiter (RFC 2046 section 5.1.1, transport-padding). With more, it may be one or not."""
 
 _LINE_MAX = MAX_BOUNDARY + BLANKS_MAX + 16  # what an unfinished line can have and still become a delimiter
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
@@ -70,9 +70,10 @@ class _Body:
 
 
 class Splitter:
-    """One message text. The data of all events is the text, byte for byte, and they do not depend on how it is cut.
+    """One message text. The data of all events is the text; what is cut out does not depend on how the text comes.
 
-    Between calls it holds less than `part_min` octets (at least 1), a header and a line.
+    Between calls it holds less than `part_min` octets (at least 1), a header and a line. It cuts out no more after
+    `MAX_PARTS` parts.
     """
 
     def __init__(self, part_min: int) -> None:
@@ -177,11 +178,11 @@ class Splitter:
     def _delimit(self, which: int, *, is_last: bool, is_endless: bool) -> bool:
         level = self._levels[which]
         self._parts_left -= not is_last
-        if is_endless or self._parts_left < 0:
-            self._levels.clear()
-            return self._content(None)
         del self._levels[which + (not is_last) :]
-        return self._content(None) if is_last else self._part(level.default, level.depth)
+        if self._parts_left < 0:
+            self._levels.clear()
+        is_part = self._levels and not is_last and not is_endless
+        return self._part(level.default, level.depth) if is_part else self._content(None)
 
     def _held_from(self) -> int:
         """Where a line end begins whose line might become a delimiter."""

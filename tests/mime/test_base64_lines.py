@@ -74,6 +74,17 @@ def test_what_is_right_is_decoded_whole_and_any_range_of_it_comes_back(
     assert behind - first <= (end - start + 2 * row) * 3 // 4 + 3
 
 
+@pytest.mark.parametrize("size", [768, 1000, 1999, 2000])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b""])
+def test_a_single_line_has_any_length(size: int, line_end: bytes) -> None:
+    content = bytes(size)
+    text = written(content, 0, line_end, is_closed=True)
+    coding, *found = decoded([text[at : at + 1] for at in range(len(text))])
+    assert (coding, found) == (Coding(0, line_end, is_closed=line_end != b""), [content, b""])
+    for start in range(len(text) - 5, len(text)):
+        assert encoded(coding, content, start, len(text)) == text[start:]
+
+
 def test_a_flaw_in_any_line_leaves_the_lines_before_it_decoded() -> None:
     content = random.Random(1).randbytes(57 * 50)
     text = written(content, 76, b"\r\n", is_closed=True)

@@ -148,3 +148,6 @@ def test_beyond_the_limit_of_octets_inline_all_the_rest_is_opaque() -> None:
     recipe = check_all(exactly + more, 1000, 50_000)
     assert [(piece.opaque, piece.length) for piece in recipe.attached] == [(False, 4104), (True, len(more))]
     assert recipe.skeleton() is None
+    store = MemoryAttachments()
+    taken = take_in(store, [exactly + b"a\r\n-", b"-b\r\n", b"\r\nend"], 1000)  # one that comes within a delimiter
+    check_text(exactly + b"a\r\n--b\r\n\r\nend", taken, store)

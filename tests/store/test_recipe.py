@@ -46,7 +46,7 @@ def text_of(content: bytes, coding: Coding | None) -> bytes:
     return coding.line_end.join(lines) + (coding.line_end if coding.is_closed else b"")
 
 
-SIZES = [1, 2, 3, 100, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES - 5]
+SIZES = [1, 2, 3, 100, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES - 5, 3 * CHUNK_BYTES]
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -65,6 +65,8 @@ def test_any_range_is_made_of_verified_chunks(size: int, coding: Coding | None) 
         end = min(len(text), border + source.randrange(90))
         assert read(recipe, contents, start, end) == text[start:end]
     assert list(recipe.slices(5, 5)) == []
+    behind = 6 + attached(content, coding).length
+    assert read(recipe, contents, behind - 1, behind) == text[behind - 1 : behind]
 
 
 @given(st.data())
