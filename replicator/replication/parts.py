@@ -64,15 +64,9 @@ class PartStore:
             raise ContentUnavailableError("a part of this message is damaged at every node that can be reached")
         return data
 
-    async def read(self, holdings: Iterable[Holding], start: int) -> bytes | None:
-        """A chunk for another node, which looks at its hash; None: it is not here."""
-        if start % CHUNK_BYTES:
-            return None
-        for holding in holdings:
-            data = await self._here(holding, start // CHUNK_BYTES)
-            if data is not None:
-                return data
-        return None
+    async def read(self, what: Holding | bytes, start: int) -> bytes | None:
+        """A chunk of a held part, or of that with a hash, for another node, which looks at it; None: it is not here."""
+        return None if start % CHUNK_BYTES else await self._here(what, start // CHUNK_BYTES)
 
     async def is_whole(self, attached: Attached, holding: Holding) -> bool:
         """Whether each chunk is here as its hash says."""
@@ -82,8 +76,8 @@ class PartStore:
                 return False
         return True
 
-    async def _here(self, holding: Holding, number: int) -> bytes | None:
-        read = partial(self.attachments.read, holding, number * CHUNK_BYTES, CHUNK_BYTES)
+    async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
+        read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
         try:
             return await self._run_in_thread(read)
         except (MissingError, OSError, ValueError):

@@ -30,8 +30,8 @@ from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
 from replicator.store.content import (
     StoredText,
-    holders_of,
     holdings_of,
+    keepers_of,
     read_text,
     replace_text,
     unrecorded,
@@ -236,9 +236,15 @@ class Texts:
         return message, {holding.hash: holding for holding in holdings}
 
     async def read_part(self, part: bytes, start: int) -> bytes | None:
-        """A chunk of a part for another node; None: it is not here."""
-        holdings = await self._store.read(partial(holders_of, part_hash=part))
-        return await self.parts.read(holdings, start)
+        """A chunk of a part for another node; None: it is not here.
+
+        Where the hash leads it is found before any text has it: the message may be on its way to the mailbox's master.
+        """
+        chunk = await self.parts.read(part, start)
+        keepers = [] if chunk is not None else await self._store.read(partial(keepers_of, part_hash=part))
+        for holding in keepers:
+            chunk = chunk if chunk is not None else await self.parts.read(holding, start)
+        return chunk
 
 
 def _recipe_of(parts: Parts) -> Recipe | None:

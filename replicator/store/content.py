@@ -97,10 +97,10 @@ def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Hol
     return [Holding(part, holder, kept=bool(kept)) for part, holder, kept in connection.execute(query, (content_hash,))]
 
 
-def holders_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
-    """All that is recorded to hold a part."""
-    query = "SELECT holder, kept FROM attachment WHERE hash = ?"
-    return [Holding(part_hash, holder, kept=bool(kept)) for holder, kept in connection.execute(query, (part_hash,))]
+def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
+    """What is recorded to hold a part that lies where its hash does not lead: see `Holding.kept`."""
+    query = "SELECT holder FROM attachment WHERE hash = ? AND kept = 1"
+    return [Holding(part_hash, holder, kept=True) for (holder,) in connection.execute(query, (part_hash,))]
 
 
 def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:

@@ -18,6 +18,7 @@ from replicator.replication import content
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
 from replicator.replication.scrubbing import Scrub
+from replicator.store.attachments.names import s_name
 from replicator.store.store import Store
 from replicator.tasks import CheckStatus, ScrubOptions
 from tests.replication.cluster import USER, Node, cluster
@@ -67,6 +68,20 @@ async def test_a_large_message_is_in_parts_at_every_node(tmp_path: Path, autojum
         for node in nodes.all():
             assert await texts(node) == {1: message(1)}
             assert [file.read_bytes() for file in contents(node)] == [LOGO]
+            await held(node)
+
+
+async def test_a_large_message_reaches_the_master_over_as_many_nodes_as_it_takes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], b"")  # which makes it the master
+        await nodes.converged()
+        await nodes.make_line()
+        assert await save(nodes["dc3"], message(1)) == 2
+        await nodes.converged()
+        for node in nodes.all():
+            assert (await texts(node))[2] == message(1)
             await held(node)
 
 
@@ -154,6 +169,26 @@ async def test_a_damaged_part_comes_from_a_neighbour(tmp_path: Path, autojump_cl
             await trio.sleep(1)
             assert [file.read_bytes() for file in contents(nodes["dc3"])] == [LOGO]
             await held(nodes["dc3"])
+
+
+async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        for sid in ("dc1", "dc2"):
+            await keep_apart(nodes[sid])
+        lose_content(nodes["dc3"])
+        for node in nodes.all():
+            assert await texts(node) == {1: message(1)}
+
+
+async def keep_apart(node: Node) -> None:
+    """Under its holder's name, as where its own place could not be had."""
+    (content_file,), (holder,) = contents(node), found(node, "holders/*")
+    place = node.config.node.data / "attachments" / s_name(holder.name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    content_file.parent.rename(place)
+    await node.store.write(lambda tx: tx.connection.execute("UPDATE attachment SET kept = 1"))
 
 
 @pytest.mark.parametrize("harm", HARM)
