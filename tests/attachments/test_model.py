@@ -1,6 +1,6 @@
 """Every order of steps, every death: what is held can be read, and what nobody holds goes.
 
-ATTACHMENTS_LARGE=1 tries larger scenarios, too, and lets all actors die, which takes ten minutes; else one may.
+ATTACHMENTS_LARGE=1 tries larger scenarios, too, and lets all actors die, which takes two minutes; else one may.
 """
 
 from __future__ import annotations
