@@ -79,12 +79,10 @@ def test_content_is_the_last_that_changed_when_it_is_synced(tmp_path: Path) -> N
     files.make_directory("")
     writer = files.open_new("a")
     writer.write(TEXT)
-    before = (tmp_path / "store" / "a").stat().st_ctime_ns
-    files.make_directory("b")
-    after = (tmp_path / "store" / "b").stat().st_ctime_ns
+    os.utime(tmp_path / "store" / "a", (0, 0))
     writer.sync()
     writer.close()
-    assert before <= after <= (tmp_path / "store" / "a").stat().st_ctime_ns
+    assert (tmp_path / "store" / "a").stat().st_mtime > 0
 
 
 @pytest.mark.parametrize(("kind", "is_ordered"), [("ext4", True), ("xfs", True), ("btrfs", False), ("nfs4", False)])

@@ -150,7 +150,7 @@ class _Sweep:
     def _look_at_replacements(self, place: str, leaves: Iterable[str]) -> Iterator[Finding]:
         """Their names are in flight until the files are gone."""
         listed = {leaf: leaf.removeprefix(names.NEW_PREFIX) for leaf in leaves if leaf.startswith(names.NEW_PREFIX)}
-        in_flight = self._store.in_flight()
+        in_flight = self._store.in_flight() if listed else frozenset()
         for leaf, name in sorted(listed.items()):
             if self._is_own(name) and name not in in_flight:
                 if self._repair:
