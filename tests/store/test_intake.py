@@ -15,7 +15,7 @@ from replicator.mime.structure import parse
 from replicator.store.attached import Attached
 from replicator.store.recipe import INLINE_TOTAL_MAX
 from tests.imap_data.corpus import corpus
-from tests.mime.messages import MESSAGES, cuts
+from tests.mime.messages import MESSAGES, base64_texts, cuts
 from tests.store.memory_attachments import MemoryAttachments, read
 from tests.store.taking_in import (
     HEAD,
@@ -79,6 +79,17 @@ def test_hard_messages(name: str) -> None:
     source = random.Random(name)
     for text in mutations(CORPUS[name], source):
         check_all(text, source.choice([1, 2, 20, 100, 300]), source.choice([1, 7, 100, 5000]))
+
+
+@given(st.data(), base64_texts(), st.integers(1, 60))
+def test_base64_comes_back_whatever_its_flaws(data: st.DataObject, body: bytes, inline_max: int) -> None:
+    text, store = HEAD + body + TAIL, MemoryAttachments()
+    taken = take_in(store, data.draw(cuts(text)), inline_max)
+    check_text(text, taken, store)
+    assert taken.recipe == check_all(text, inline_max, len(text))
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    assert read(taken.recipe, store.contents, start, end) == text[start:end]
 
 
 def test_base64_is_kept_decoded() -> None:
