@@ -250,7 +250,7 @@ class Coordinator:
             case Save(message=message):
                 async with self.texts.taking([message], link) as taken:
                     if not taken:
-                        return Refused(RefusalCode.NO_CONTENT, "the message has parts that are not to be had")
+                        return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
                     return await self._perform(link, saves_from(link, command, taken[0]))
             case _:
                 return await self._perform(link, from_command(link, command, self._new_id))

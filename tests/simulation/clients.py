@@ -138,7 +138,7 @@ class Client:
         size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
         folder = Folder(self._user, "", view.mailbox_id, view.uidvalidity)
         flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
-        whole = text.encode() + b"." * size
+        whole = self._message(text.encode(), size)
         content_hash = self._ledger.asks_to_save(whole)
         saved = await node.mail.save(folder, NewMessage(whole, flags))
         if self._hears(node):
@@ -147,6 +147,16 @@ class Client:
         shown = view.messages.get(saved.uid)
         assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
         return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
+
+    def _message(self, text: bytes, size: int) -> bytes:
+        """Half of them have a part that other messages have as well."""
+        if self._dice.random() < 0.5:
+            return text + b"." * size
+        logo = b"%d" % self._dice.randrange(3) * (100 + size)
+        return b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n%b\r\n--b\r\n\r\n%b\r\n--b--" % (
+            text,
+            logo,
+        )
 
     async def _flag(self, node: Node, view: MailboxView) -> str:
         chosen = self._some(view)

@@ -21,6 +21,7 @@ import trio
 
 from replicator.store import reading
 from replicator.store.writer import Writer
+from tests.attachments.memory import MemoryFiles
 
 T = TypeVar("T")
 
@@ -49,13 +50,30 @@ class Disk:
     """Outlives the runs of its node."""
 
     def __init__(self, root: Path, sid: str, dice: random.Random) -> None:
-        self.fault: DiskFault | None = None
+        self._fault: DiskFault | None = None
         self.latency_s = 0.001  # on average, of one sync
         self.dice = dice
         self._root, self._sid = root, sid
         self._directories = 0
         self.directory = self._new_directory()
         self._mount: Mount | None = None
+        self._files = MemoryFiles()  # of the attachments
+        self._copied_files: dict[Path, MemoryFiles] = {}
+
+    @property
+    def fault(self) -> DiskFault | None:
+        """Why nothing can be written, if it cannot."""
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: DiskFault | None) -> None:
+        self._fault = fault
+        self._files.is_full, self._files.is_broken = fault is DiskFault.FULL, fault is DiskFault.BROKEN
+
+    @property
+    def files(self) -> MemoryFiles:
+        """The attachments."""
+        return self._files
 
     @property
     def path(self) -> Path:
@@ -71,6 +89,9 @@ class Disk:
         assert self._mount is not None
         old, mount = self.directory, self._mount
         mount.lose_power()
+        self._files = self._files.copy()  # what the old run still does as it unwinds concerns nobody
+        self._files.crash(self.dice)
+        self.fault = self._fault
         self.directory = self._new_directory()
         wal = old / f"{DATABASE}-wal"
         if (old / DATABASE).exists():
@@ -90,13 +111,16 @@ class Disk:
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copied:
             source.backup(copied)
             is_set_up = copied.execute("PRAGMA user_version").fetchone() != (0,)
+        self._copied_files[target] = self._files.copy()
         return target if is_set_up else None
 
     def restore(self, copy: Path | None) -> dict[str, int]:
         """Hold what the copy holds; None: nothing. The node is down. The context of the log that it has then."""
         self.directory = self._new_directory()
+        self._files = MemoryFiles()
         if copy is None:
             return {}
+        self._files = self._copied_files[copy].copy()
         shutil.copy(copy, self.path)
         with closing(sqlite3.connect(self.path)) as connection:
             return reading.log_context(connection)
@@ -113,6 +137,7 @@ class Mount:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self.files = disk.files
         self._wal = disk.directory / f"{DATABASE}-wal"
         self.synced_bytes = self._wal.stat().st_size if self._wal.exists() else 0
         self.before_writing: Callable[[], None] = lambda: None

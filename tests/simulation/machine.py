@@ -228,7 +228,7 @@ class Machine:
         try:
             with scope:
                 origin = environment.new_origin(self.sid)
-                async with Store.open(self.disk.path, origin, environment) as store:
+                async with Store.open(self.disk.path, origin, environment, mount.files) as store:
                     self.watch.begin(store._connection, origin)
                     archive = self._archive(environment)
                     coordinator = _ObservedCoordinator(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from replicator.config import (
     ConflictConfig,
+    ContentConfig,
     DurabilityConfig,
     LogConfig,
     MastershipConfig,
@@ -30,6 +31,7 @@ class Plan:
     mastership: MastershipConfig = field(default_factory=MastershipConfig)
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
     log: LogConfig | None = None  # None: nothing ever leaves it
+    content: ContentConfig = field(default_factory=ContentConfig)
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
     delay_s: tuple[float, float] = (0.0, 0.0)  # of a road: at least, at most
     jitter_s: float = 0.0
@@ -54,6 +56,7 @@ class Plan:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items() if weight)
         return (
             f"{self.size} nodes, {self.durability.copies} copies, {self.durability.when_short} when short,"
+            f" parts above {self.content.inline_max_bytes} bytes apart,"
             f" scope {self.mastership.scope}, {self.conflict.uid} on conflict,"
             f" {f'log kept for {self.log.keep_s:g} s and {self.log.max_size_bytes} bytes' if self.log else 'log kept'},"
             f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
@@ -97,7 +100,13 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,
     )
-    return replace(plan, log=_log(seed, plan.weights))
+    return replace(plan, log=_log(seed, plan.weights), content=_content(seed))
+
+
+def _content(seed: int) -> ContentConfig:
+    """Mostly, parts of small messages are attachments."""
+    dice = random.Random(f"content {seed}")
+    return replace(ContentConfig(), inline_max_bytes=dice.choice((1, 64, 1 << 10, 1 << 16)))
 
 
 def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:

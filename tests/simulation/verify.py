@@ -16,9 +16,12 @@ from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
 from replicator.store import reading
+from replicator.store.attachments.sweep import sweep
 from replicator.store.reading import MailboxKey
+from replicator.store.recorded import Recorded
 from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
 from resync.row import Row
+from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.history import History, Placement
@@ -49,6 +52,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_ledger(world, known, node, rows)
     for machine in world.up():
         await _check_sight(known, machine.node, rows)
+        _check_attachments(machine.node)
     await _check_caches(known, world, caches)
 
 
@@ -201,6 +205,21 @@ async def _check_sight(known: _Known, node: Node, rows: dict[bytes, dict[Placeme
                     assert known.history.has_lost_disks, "a text is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]
     assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
+
+
+def _check_attachments(node: Node) -> None:
+    """What crashes left is found, and then each attachment is held by those that are recorded and by nobody else."""
+    recorded, attachments = Recorded(node.store._connection), node.store.attachments
+    for _ in range(2):  # who has nothing any more is seen by the second
+        for _ in sweep(attachments, recorded, repair=True):
+            pass
+    left = [finding for part in sweep(attachments, recorded, repair=False) for finding in part.found]
+    assert not left, f"after a sweep there is still: {left}"
+    files = attachments.files
+    assert isinstance(files, MemoryFiles)
+    held = Counter(name.rpartition("/")[2] for name in files.tree() if "/holders/" in name)
+    query = "SELECT holder, kept FROM attachment"
+    assert held == Counter(holder for holder, _ in node.store._connection.execute(query)), "holders are not those"
 
 
 async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) -> None:

@@ -100,6 +100,7 @@ class World:
             mastership=plan.mastership,
             conflict=plan.conflict,
             log=plan.log or defaults.log,
+            content=plan.content,
         )
 
     # ---- the network
