@@ -135,8 +135,8 @@ def _log(section: Section) -> LogConfig:
 
 def _content(section: Section, directory: Path) -> ContentConfig:
     defaults = ContentConfig()
-    # Inline content lies in database rows, which SQLite holds in memory whole.
-    inline = values.size(lowest_bytes=0, highest_bytes=64 * MIB)
+    # Inline content lies in recipes, which are held in memory whole.
+    inline = values.size(lowest_bytes=0, highest_bytes=MIB)
     return ContentConfig(
         inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
         keep_expunged_s=section.take("keep_expunged", values.duration(lowest_s=0.0), defaults.keep_expunged_s),

@@ -29,6 +29,7 @@ from replicator.replication.parts import PartStore, Source
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
 from replicator.store.content import (
+    MAX_TEXT_BYTES,
     StoredText,
     holdings_of,
     keepers_of,
@@ -111,6 +112,8 @@ class Texts:
             recipe = Recipe.unpack(message.recipe)
         except ValueError as error:
             raise ProtocolError(f"the recipe of {message.content_hash.hex()}: {error}") from None
+        if recipe.length != message.size or message.size > MAX_TEXT_BYTES:
+            raise ProtocolError(f"the recipe of {message.content_hash.hex()} is of {recipe.length} octets")
         found = await self._hold(recipe, partial(self._from, link) if link else None, held)
         if found is None:
             return None
@@ -119,7 +122,7 @@ class Texts:
             content_hash = await self._hash_of(text, recipe.length)
         except ContentUnavailableError:  # a part that is here is damaged, and nobody has it whole
             return None
-        if recipe.length != message.size or content_hash != message.content_hash:
+        if content_hash != message.content_hash:
             raise ProtocolError(f"the parts of {message.content_hash.hex()} give another message")
         return StoredText.of_parts(message, found)
 

@@ -211,7 +211,7 @@ def test_relative_paths_start_at_the_file_not_at_the_working_directory(
         ('node.id = "a"\n[log]\nkeep = "9999d"', "3: keep: expected a duration from 0s to 3650d"),
         ('node.id = "a"\n[log]\nmax_size = "1GB"', "3: max_size: expected a size such as"),
         ('node.id = "a"\n[log]\nmax_size = "1KiB"', "3: max_size: expected a size from 1048576"),
-        ('node.id = "a"\n[content]\ninline_max = "1GiB"', "3: inline_max: expected a size from 0 to 67108864 bytes"),
+        ('node.id = "a"\n[content]\ninline_max = "1GiB"', "3: inline_max: expected a size from 0 to 1048576 bytes"),
         ('node.id = "a"\n[conflict]\nuid = "x"', "3: uid: expected one of 'renumber', 'uidvalidity'"),
         ('node.id = "a"\n[checkpoint]\nurl = "http://x"', "3: url: expected 'file:DIRECTORY' or"),
         ('node.id = "a"\n[checkpoint]\nurl = "file:///"', "3: url: expected 'file:DIRECTORY' or"),

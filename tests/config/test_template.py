@@ -56,7 +56,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         conflict=ConflictConfig(draw(st.sampled_from(UidConflict))),
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
         content=ContentConfig(
-            draw(st.integers(0, 2**26)), draw(DURATIONS), draw(st.none() | st.just(directory / "parts"))
+            draw(st.integers(0, 2**20)), draw(DURATIONS), draw(st.none() | st.just(directory / "parts"))
         ),
         checkpoint=draw(
             st.builds(CheckpointConfig, paths.map(Path.as_uri), shared=st.booleans())
