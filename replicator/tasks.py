@@ -91,7 +91,7 @@ class Finding:
     """Something that is wrong in a node's database, and what was done about it.
 
     `kind` is the table in which it is: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription,
-    content or log.
+    content, attachment or log.
     """
 
     kind: str
