@@ -279,6 +279,7 @@ async def cluster(
     uid: UidConflict = UidConflict.RENUMBER,
     shares_objects: bool = False,
     log: LogConfig | None = None,
+    mastership: MastershipConfig | None = None,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
@@ -289,6 +290,7 @@ async def cluster(
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
         made.conflict, made.log = ConflictConfig(uid), log or LogConfig()
         made.shares_objects = shares_objects
+        made.mastership = mastership or MastershipConfig()
         await made.start(*start)
         await made.linked()
         yield made

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.config import LogConfig
+from replicator.config import LogConfig, MastershipConfig
 from replicator.replication import collecting
 from replicator.replication.collecting import Collector
 from replicator.replication.jobs import tasks_of
@@ -16,6 +16,7 @@ from replicator.store import reading
 from replicator.tasks import CheckOptions
 from tests.replication.cluster import Node, cluster
 
+CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours go by: each heartbeat takes real time
 SAID_S = 45.0  # what is settled is said every ten seconds, passed on, and looked at every ten
 
 
@@ -83,7 +84,7 @@ async def test_the_log_waits_for_a_node_that_is_away(tmp_path: Path, autojump_cl
 async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0)) as nodes:
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0), mastership=CALM) as nodes:
         await nodes["dc3"].save("all have it")
         await nodes.converged()
         await trio.sleep(SAID_S)
@@ -113,7 +114,7 @@ async def test_a_node_that_was_away_for_longer_than_the_log_is_kept(
 async def test_checkpoints_on_demand_do_not_begin_the_wait_for_a_node_anew(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0)) as nodes:
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=7200.0), mastership=CALM) as nodes:
         await nodes["dc3"].save("all have it")
         await nodes.converged()
         await trio.sleep(SAID_S)
@@ -133,7 +134,7 @@ async def test_checkpoints_on_demand_do_not_begin_the_wait_for_a_node_anew(
 
 
 async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with cluster(tmp_path, autojump_clock) as nodes:
+    async with cluster(tmp_path, autojump_clock, mastership=CALM) as nodes:
         for number in range(5):
             await nodes["dc1"].save(f"before {number}")
         await nodes.converged()

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Done, Mbox, Mismatch, Reply
 from protocol.values import Dot, UidSet
-from replicator.config import LogConfig
+from replicator.config import LogConfig, MastershipConfig
 from replicator.mailstore import INBOX
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.replication.comparison import compare
@@ -352,7 +352,8 @@ async def test_metrics_follow(tmp_path: Path, autojump_clock: MockClock) -> None
 async def test_a_peer_that_fell_off_the_log_has_a_metric_also_after_a_restart(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0)) as nodes:
+    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours go by: each heartbeat takes real time
+    async with cluster(tmp_path, autojump_clock, log=LogConfig(keep_s=3600.0), mastership=calm) as nodes:
         await nodes["dc3"].save("all have it")
         await nodes.converged()
         await trio.sleep(30)  # for all to say so
