@@ -33,7 +33,7 @@ from tests.store.consistency import check_file
 from tests.store.harness import INBOX, WORK, creating, expunging, flagging, save
 
 HOME = Home("mail", "dc1")
-LIMITS = LogConfig(keep_s=7 * 86_400.0, max_size_bytes=1 << 30)
+LIMITS = LogConfig(keep_s=86_400.0, max_size_bytes=1 << 30)
 
 
 class CrashError(BaseException):
