@@ -86,6 +86,16 @@ class Node:
     def is_running(self) -> bool:
         return self._process is not None
 
+    @property
+    def pid(self) -> int:
+        """Of the node itself, behind whatever the prefix runs."""
+        return self._node_process().pid
+
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self._directory / self.sid
+
     def start(self) -> None:
         """Returns when the node says that it is ready."""
         self.launch()
