@@ -22,9 +22,11 @@ from benchmarks.document import refresh
 from benchmarks.failover import failover
 from benchmarks.figures import FIGURES, USERS
 from benchmarks.heal import heal
+from benchmarks.large import large
 from benchmarks.newcomers import newcomers
 from benchmarks.report import Figure, machine, show, write
 from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.shared_attachments import shared_attachments
 from benchmarks.traffic import traffic
 from benchmarks.wire import MeasurementError
 
@@ -43,6 +45,8 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "distance": distance,
     "differences": differences,
     "newcomers": newcomers,
+    "large": large,
+    "shared_attachments": shared_attachments,
     "attachments": attachments,
 }
 """What needs clusters of its own, in a directory of its own."""

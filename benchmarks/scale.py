@@ -33,6 +33,10 @@ class Scale:
     """That are equal."""
     joined_mailboxes: int
     """Of a new node, with `rows` messages in all."""
+    large_mib: tuple[int, ...]
+    """Sizes of large mails."""
+    shared_mails: int
+    """With one and the same file in each."""
     attachment_rounds: int
     """Of 32 stores, or of 256 links."""
 
@@ -54,6 +58,8 @@ QUICK = Scale(
     mailbox_sizes=(1_000, 10_000),
     mailboxes=1_000,
     joined_mailboxes=20,
+    large_mib=(1, 10),
+    shared_mails=100,
     attachment_rounds=6,
 )
 FULL = Scale(
@@ -73,5 +79,7 @@ FULL = Scale(
     mailbox_sizes=(1_000, 10_000),
     mailboxes=10_000,
     joined_mailboxes=200,
+    large_mib=(1, 10, 100),
+    shared_mails=1_000,
     attachment_rounds=30,
 )
