@@ -7,19 +7,21 @@ tried again whenever its chain gets another head.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgpack
 
 from protocol.values import Dot, UidSet
 from replicator.store import chain as chains
-from replicator.store import history, reading
+from replicator.store import expunged, history, reading
 from replicator.store.apply_tree import apply_to_tree
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, note_lacking
-from replicator.store.rows import ROW_COLUMNS, columns_of, fingerprint_from, message_of, row_from
+from replicator.store.rows import ROW_COLUMNS, DamagedRowError, columns_of, fingerprint_from, message_of, row_from
 from replicator.store.transaction import Transaction
 from replicator.view import SEEN, Message, ViewChange
 from resync import row as rows
+from resync.clock import COUNTER_BITS
 from resync.entry import (
     Entry,
     FlagAdd,
@@ -54,6 +56,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold:
     tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready or absorbed)
     if absorbed:
         tx.commit.absorbed.append(entry.dot)
+        _keep_unshown(tx, entry, chain, tx.wall_ms())
     if ready:
         apply_and_release(tx, entry)
 
@@ -78,7 +81,7 @@ def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
     """Change the projections. The entry fits, and is in the log or an adoption."""
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
     risen = chain.risen
-    work = _Work(tx, chain, entry)
+    work = _Work(tx, chain, entry, in_log=in_log)
     for number, change in enumerate(entry.changes):
         match change:
             case MailAdd():
@@ -98,7 +101,7 @@ def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
     if not in_log:
         tx.commit.adopted.add(entry.dot)
     if entry.is_merge:
-        _absorb(tx, chain)
+        _absorb(tx, chain, work.expunged_ms())
     if not entry.is_tree:
         tx.commit.changes.append(work.view_change())
         if chain.risen != risen or (not chain.messages and _is_deleted(tx, chain.id)):
@@ -139,7 +142,7 @@ def _next_waiting(tx: Transaction, chain_id: bytes) -> Entry | None:
     return next((entry for entry in waiting if fits(tx, entry)), None)
 
 
-def _absorb(tx: Transaction, chain: Chain) -> None:
+def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
     """What a merge has taken in waits no longer, also where the log has lost it."""
     in_log = tx.connection.execute("SELECT origin, seq FROM log WHERE chain = ? AND applied = 0", (chain.id,))
     waited_for: dict[Dot, list[Dot]] = {Dot(*row): [] for row in in_log}
@@ -150,12 +153,26 @@ def _absorb(tx: Transaction, chain: Chain) -> None:
         if chain.has_seen(dot):
             _release(tx, chain.id, dot, befores)
             tx.commit.absorbed.append(dot)
+            with suppress(DamagedRowError):  # then its messages are not to be had, and the merge is
+                if (entry := reading.entry_at(tx.connection, dot)) is not None:
+                    _keep_unshown(tx, entry, chain, time_ms)
+
+
+def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: int) -> None:
+    """What came on another branch, and a merge does not show, was expunged there: it is kept as if it had been here."""
+    added = [change for change in entry.changes if isinstance(change, MailAdd)]
+    gone = [add for add in added if reading.placement(tx.connection, add.guid, entry.mailbox_id) is None]
+    if gone and chain is not None:
+        expunged.keep_unshown(tx.connection, chain.id, gone, time_ms)
+        chain.keeps_expunged = True
 
 
 class _Work:
     """One entry on its way into one mailbox."""
 
-    def __init__(self, tx: Transaction, chain: Chain, entry: Entry) -> None:
+    def __init__(self, tx: Transaction, chain: Chain, entry: Entry, *, in_log: bool) -> None:
+        self._tx = tx
+        self._in_log = in_log
         self._connection = tx.connection
         self._chain = chain
         self._entry = entry
@@ -174,7 +191,9 @@ class _Work:
             note_lacking(self._connection, [row])  # its source may never have been here
 
     def expunge(self, uids: UidSet) -> None:
-        self._take(list(self._rows(uids)))
+        rows = list(self._rows(uids))
+        self._take(rows)
+        self._keep(rows)
 
     def merge(self, merge: Merge) -> None:
         """Step to a merge from either of its heads: what differs from here is replaced."""
@@ -182,7 +201,9 @@ class _Work:
         wanted = {row.guid: row for row in merge.rows}
         present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
         differing = [guid for guid in (*wanted, *merge.removed) if present.get(guid) != wanted.get(guid)]
-        self._take([present[guid] for guid in differing if guid in present])
+        taken = [present[guid] for guid in differing if guid in present]
+        self._take(taken)
+        self._keep([row for row in taken if row.guid not in wanted])
         put = [wanted[guid] for guid in differing if guid in wanted]
         self._put(put)
         note_lacking(self._connection, put)
@@ -200,6 +221,11 @@ class _Work:
             )
             self._uncount(row)
             self._count(changed, fingerprint)
+
+    def expunged_ms(self) -> int:
+        """When what this removes was expunged. All nodes agree, but on an adoption: it tells of no time."""
+        now_ms = self._tx.wall_ms()  # some clock may have been ahead
+        return min(self._entry.time >> COUNTER_BITS, now_ms) if self._in_log else now_ms
 
     def view_change(self) -> ViewChange:
         chain = self._chain
@@ -223,6 +249,8 @@ class _Work:
             "INSERT INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)",
             ((row.guid, chain.id, row.uid, *row.dot, row.change) for row in put),
         )
+        if self._keeps_expunged():
+            expunged.take_back(self._connection, chain.id, (row.guid for row in put))
         for row, (*_, fingerprint) in zip(put, columns, strict=True):
             chain.uidnext = max(chain.uidnext, row.uid + 1)
             chain.messages += 1
@@ -244,6 +272,17 @@ class _Work:
             self._uncount(row)
             self._changed.pop(row.uid, None)
             self._expunged.add(row.uid)
+
+    def _keep(self, gone: Sequence[Row]) -> None:
+        if gone:
+            expunged.keep(self._connection, self._chain.id, gone, self.expunged_ms())
+            self._chain.keeps_expunged = True
+
+    def _keeps_expunged(self) -> bool:
+        """Looked up once, not for each message: most mailboxes have nothing there."""
+        if self._chain.keeps_expunged is None:
+            self._chain.keeps_expunged = expunged.are_kept(self._connection, self._chain.id)
+        return self._chain.keeps_expunged
 
     def _by_guid(self, guid: bytes) -> Row | None:
         found = self._connection.execute(_BY_GUID, (guid, self._chain.id)).fetchone()

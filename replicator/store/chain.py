@@ -34,6 +34,8 @@ class Chain:
     size_bytes: int = 0
     fingerprint: int = 0
     risen: int = 0
+    keeps_expunged: bool | None = field(default=None, compare=False)
+    """Whether `expunged` may have something of it; None: nobody has looked. The writer's, and not on disk."""
 
     def digest(self) -> bytes:
         """16 bytes, equal at two nodes if and only if they show the same state."""

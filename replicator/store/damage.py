@@ -25,6 +25,8 @@ _LARGE = {
     "by_uid": ("mailbox, uid",),
     "by_guid": ("guid, mailbox",),
     "content": ("id", "hash"),
+    "expunged": ("mailbox, guid", "mailbox, received_ms, guid", "expunged_ms, size_bytes"),
+    "doomed": ("hash",),
 }
 
 # What no row has, where nothing could mend it.

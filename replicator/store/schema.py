@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -140,6 +140,32 @@ CREATE TABLE lacking (                              -- texts of messages that ca
     hash        BLOB NOT NULL,
     PRIMARY KEY (received_ms, hash)
 ) WITHOUT ROWID;
+
+CREATE TABLE expunged (                             -- this node's alone: what has left its mailbox: see `expunged`
+    mailbox      BLOB NOT NULL,
+    guid         BLOB NOT NULL,
+    uid          INTEGER NOT NULL,
+    flags        TEXT NOT NULL,                     -- that were set, separated by spaces
+    received_ms  INTEGER NOT NULL,
+    size_bytes   INTEGER NOT NULL,
+    content_hash BLOB NOT NULL,
+    expunged_ms  INTEGER NOT NULL,
+    PRIMARY KEY (mailbox, guid)
+) WITHOUT ROWID;
+CREATE INDEX expunged_received ON expunged (mailbox, received_ms, guid);
+CREATE INDEX expunged_since ON expunged (expunged_ms, size_bytes);
+
+CREATE TABLE doomed (                               -- texts that nobody may have any more: see `doomed`
+    hash BLOB PRIMARY KEY
+) WITHOUT ROWID;
+CREATE TRIGGER message_spares AFTER INSERT ON by_uid WHEN EXISTS (SELECT 1 FROM doomed)
+BEGIN
+    DELETE FROM doomed WHERE hash = NEW.content_hash;
+END;
+CREATE TRIGGER expunged_spares AFTER INSERT ON expunged WHEN EXISTS (SELECT 1 FROM doomed)
+BEGIN
+    DELETE FROM doomed WHERE hash = NEW.content_hash;
+END;
 
 CREATE TABLE settled (                              -- what each node has said last that it has settled
     sid      TEXT PRIMARY KEY,

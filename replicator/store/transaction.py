@@ -19,6 +19,7 @@ from replicator.store import chain as chains
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, memory_of, size_of, write_text
 from replicator.store.damage import WrongCountError
+from replicator.store.doomed import spare_texts_of
 from replicator.view import ViewChange
 from resync.clock import HybridClock
 from resync.entry import Change, Entry
@@ -191,6 +192,7 @@ class Transaction:
         assert position is not None
         self._clock.observe(entry.time)
         if not applied:
+            spare_texts_of(self.connection, entry)
             self.connection.executemany(
                 "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
                 [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],

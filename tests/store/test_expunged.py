@@ -1,0 +1,248 @@
+"""What leaves a mailbox is kept, once for each, until it is there again; who expunges nothing pays nothing."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from protocol.values import Dot, context_dots
+from replicator.config import UidConflict
+from replicator.store import branches, expunged, reading
+from replicator.store import chain as chains
+from replicator.store.adopting import Adoption, adopt
+from replicator.store.expunged import Kept
+from replicator.store.reading import MailboxKey
+from replicator.store.transaction import Transaction
+from resync.entry import Merge
+from tests.store import consistency
+from tests.store.harness import (
+    ALICE,
+    INBOX,
+    WORK,
+    copying,
+    creating,
+    expunging,
+    flagging,
+    guid,
+    open_store,
+    save,
+    saving,
+)
+from tests.store.memory_node import MemoryNode
+from tests.store.test_messages import source
+
+NOW_MS = 1_000_000
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryNode]:
+    node = MemoryNode("dc1.a")
+    yield node
+    consistency.check(node.connection)
+
+
+def kept(node: MemoryNode, *keys: MailboxKey, since_ms: int = 0) -> list[Kept]:
+    mailbox_ids = [key.mailbox_id for key in keys or (INBOX,)]
+    return expunged.kept(node.connection, mailbox_ids, since_ms, None, 100)
+
+
+def pass_on(sender: MemoryNode, receiver: MemoryNode) -> None:
+    for item in sender.log(reading.log_start(sender.connection, reading.log_context(receiver.connection))):
+        receiver.take(item)
+
+
+def join(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) -> None:
+    for head in branches.branch_heads(node.connection, INBOX.mailbox_id):
+        branch = branches.replay_branch(node.connection, head)
+        assert branch is not None
+        plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+        assert plan is not None
+        assert node.write(partial(branches.carry_out, plan=plan))
+
+
+def test_what_was_expunged_is_kept_as_it_was_shown_last(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1), flags=["\\Seen"]))
+    node.write(saving(b"other", guid(2)))
+    node.write(flagging(1, added=["$Later"], removed=["\\Seen"]))
+    node.now_ms += 5_000
+    node.write(expunging(1))
+    [row] = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    assert row.guid == guid(2)
+    [one] = kept(node)
+    assert one[:6] == (INBOX.mailbox_id, guid(1), 1, ("$Later",), 1_000, 4)
+    assert one.expunged_ms == NOW_MS + 5_000
+    assert expunged.totals(node.connection) == (1, 4)
+
+
+def test_what_comes_back_is_not_kept_any_more(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    node.write(expunging(1))
+    node.write(saving(b"text", guid(1), WORK))
+    assert [one.guid for one in kept(node)] == [guid(1)], "it is in another mailbox"
+    assert node.write(saving(b"text", guid(1))).uids == (2,)
+    assert kept(node) == []
+    node.write(expunging(2))
+    assert [one.uid for one in kept(node)] == [2]
+    node.write(copying(WORK, [source(1)], INBOX))
+    assert kept(node) == []
+
+
+def test_a_change_of_flags_expunges_nothing(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    node.write(flagging(1, added=["\\Deleted"]))
+    assert kept(node) == []
+
+
+def test_all_nodes_keep_the_same(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a", now_ms=NOW_MS + 60_000)
+    for number in (1, 2, 3):
+        node.write(saving(b"text", guid(number)))
+    node.now_ms += 1_000
+    node.write(expunging(1, 3))
+    pass_on(node, other)
+    assert kept(other) == kept(node)
+    assert [one.expunged_ms for one in kept(other)] == [NOW_MS + 1_000] * 2
+
+
+def test_what_a_clock_that_was_ahead_has_stamped_was_expunged_by_now(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a", now_ms=NOW_MS + 10_000_000)
+    other.write(saving(b"text", guid(1)))
+    other.write(expunging(1))
+    pass_on(other, node)
+    assert [one.expunged_ms for one in kept(node)] == [NOW_MS]
+    assert [one.expunged_ms for one in kept(other)] == [NOW_MS + 10_000_000]
+
+
+@pytest.mark.parametrize("uid", UidConflict)
+def test_a_merge_keeps_what_it_removes_and_not_what_it_gives_another_uid(node: MemoryNode, uid: UidConflict) -> None:
+    other = MemoryNode("dc2.a")
+    for number in (1, 2):
+        node.write(saving(b"text", guid(number)))
+    pass_on(node, other)
+    node.write(saving(b"here", guid(3)))
+    other.write(expunging(1))
+    other.write(saving(b"there", guid(4)))
+    pass_on(other, node)
+    assert kept(node) == []
+    node.now_ms += 1_000
+    join(node, uid)
+    assert [(one.guid, one.expunged_ms) for one in kept(node)] == [(guid(1), NOW_MS + 1_000)]
+    pass_on(node, other)
+    assert [one.guid for one in kept(other)] == [guid(1)]
+    assert other.digests() == node.digests()
+
+
+def test_what_came_and_went_on_another_branch_is_kept_too(node: MemoryNode) -> None:
+    """It was never shown here; its text is here, and can be asked for."""
+    other, late = MemoryNode("dc2.a"), MemoryNode("dc3.a")
+    node.write(saving(b"here", guid(1)))
+    other.write(saving(b"there", guid(2), flags=["\\Seen"]))
+    other.write(saving(b"stays", guid(3)))
+    other.write(expunging(1))
+    pass_on(other, node)
+    node.now_ms += 1_000
+    join(node)
+    assert [(one.guid, one.uid, one.flags, one.expunged_ms) for one in kept(node)] == [
+        (guid(2), 1, ("\\Seen",), NOW_MS + 1_000)
+    ]
+    for item in node.log():  # the merge before what it has taken in
+        if item.entry.dot.origin == "dc1.a":
+            late.take(item)
+    assert late.digests() == node.digests()
+    assert kept(late) == []
+    pass_on(other, late)
+    assert [one.guid for one in kept(late)] == [guid(2)]
+    for each in (node, late):
+        each.write(saving(b"there", guid(2)))
+        assert kept(each) == []
+    consistency.check(late.connection)
+
+
+def test_what_went_here_and_on_another_branch_is_kept_as_it_was_shown_here(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    for each, flags in ((node, ["$Here"]), (other, ["$There"])):
+        each.write(saving(b"tried twice", guid(1), flags=flags))
+        each.write(saving(b"stays", guid(2)))
+        each.write(expunging(1))
+    pass_on(other, node)
+    node.now_ms += 1_000
+    join(node)
+    assert [(one.flags, one.expunged_ms) for one in kept(node)] == [(("$Here",), NOW_MS)]
+
+
+def test_an_adoption_tells_of_no_time() -> None:
+    node, other = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    node.write(saving(b"text", guid(1)))
+    pass_on(node, other)
+    other.write(expunging(1))
+    theirs = chains.load(other.connection, INBOX.mailbox_id)
+    assert theirs is not None
+    change = Merge(theirs.uidnext, theirs.risen, context_dots(theirs.context), (), (guid(1),))
+    node.now_ms += 1_000
+    assert node.write(lambda tx: adopt(tx, Adoption(INBOX, Dot("dc1.a", 1), theirs, change)))
+    assert [(one.guid, one.expunged_ms) for one in kept(node)] == [(guid(1), NOW_MS + 1_000)]
+
+
+def test_they_are_listed_by_date_a_slice_at_a_time_and_once(node: MemoryNode) -> None:
+    for number in range(1, 7):
+        node.write(saving(b"text", guid(number)))
+    node.write(saving(b"text", guid(6), WORK))
+    node.write(expunging(1, 2, 3))
+    node.now_ms += 1_000
+    node.write(expunging(4, 5, 6))
+    node.now_ms += 1_000
+    node.write(expunging(1, key=WORK))
+    ids = [INBOX.mailbox_id, WORK.mailbox_id]
+    found, after = list[Kept](), None
+    while some := expunged.kept(node.connection, ids, 0, after, 2):
+        found, after = found + some, some[-1].after
+    assert [one.guid for one in found] == [guid(number) for number in range(1, 7)]
+    assert found[-1].mailbox_id == WORK.mailbox_id, "as it was shown last"
+    since = kept(node, INBOX, WORK, since_ms=NOW_MS + 1_000)
+    assert [one.guid for one in since] == [guid(4), guid(5), guid(6)]
+    assert expunged.count(node.connection, ids, NOW_MS + 1_000) == 4
+
+
+def test_deleted_folders_of_a_name_are_found(node: MemoryNode) -> None:
+    node.write(creating("Work", WORK.mailbox_id))
+    node.write(saving(b"text", guid(1), WORK))
+    assert expunged.mailboxes_named(node.connection, ALICE, "Work") == [WORK.mailbox_id]
+    assert expunged.mailboxes_named(node.connection, "bob", "Work") == []
+    assert expunged.mailboxes_with(node.connection, ALICE, guid(1)) == [WORK.mailbox_id]
+    assert expunged.mailboxes_with(node.connection, "bob", guid(1)) == []
+
+
+def test_who_expunges_nothing_pays_one_look(node: MemoryNode) -> None:
+    statements: list[str] = []
+    node.connection.set_trace_callback(lambda sql: statements.append(sql) if "expunged" in sql else None)
+    for number in range(10):
+        node.write(saving(b"text", guid(number)))
+    assert len(statements) == 1, statements
+    node.write(saving(b"text", guid(1), WORK))
+    node.write(expunging(1, key=WORK))
+    del statements[:]
+    node.write(saving(b"text", guid(20)))
+    assert statements == [], "another mailbox expunges"
+    node.connection.set_trace_callback(None)
+
+
+async def test_after_a_restart_it_is_known_again(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+        await store.write(expunging(1))
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert await save(store, 1) == 2
+        assert await store.read(expunged.totals) == (0, 0)
+
+
+def test_what_was_undone_was_not_expunged(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+
+    def expunge_and_fail(tx: Transaction) -> None:
+        expunging(1)(tx)
+        raise ValueError
+
+    [error] = node.write_together([expunge_and_fail])
+    assert isinstance(error, ValueError)
+    assert kept(node) == []
