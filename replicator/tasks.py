@@ -1,7 +1,7 @@
 """Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
 
-These are the shapes behind `replicator check`, `scrub` and `resync`, and of the JSON API; `replication/tasks` runs
-them.
+These are the shapes behind `replicator check`, `scrub`, `resync` and `undelete`, and of the JSON API;
+`replication/tasks` runs them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
-TaskName: TypeAlias = Literal["check", "scrub", "resync"]
+TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete"]
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 RATE_MAX = 10**9  # rows a second; more than any machine reads
+TIME_MAX_MS = 1 << 48  # beyond it no entry is stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,21 @@ class ResyncOptions:
     rate: int | None = None
 
 
-TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions
+@dataclass(frozen=True, slots=True)
+class UndeleteOptions:
+    """Bring back what was expunged from a user's folder, or from deleted ones of its name.
+
+    `since_ms`: when it was expunged at the earliest; None: all that is kept. `dry_run`: change nothing.
+    """
+
+    name: ClassVar[TaskName] = "undelete"
+    user: str
+    mailbox: str
+    since_ms: int | None = None
+    dry_run: bool = False
+
+
+TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteOptions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,3 +182,44 @@ class ResyncStatus(TaskStatus):
         """As it is now."""
         listed = [] if self.is_running else list(self.differences)
         return replace(self, differed=dict(self.differed), peers=list(self.peers), differences=listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Undeleted:
+    """A message that was expunged, and whether it came back, or in a dry run would; if not, `why_not` says why.
+
+    `uid` is of the past: what comes back gets another one.
+    """
+
+    guid: str  # hexadecimal
+    uid: int
+    received_ms: int
+    expunged_ms: int
+    size_bytes: int
+    why_not: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class UndeleteStatus(TaskStatus):
+    """An undelete. `done` counts messages that are kept."""
+
+    user: str
+    mailbox: str
+    since_ms: int | None
+    dry_run: bool
+    restored: int = 0  # in a dry run: that would be
+    restored_bytes: int = 0
+    present: int = 0  # left, because the folder has them
+    elsewhere: int = 0  # left, because another folder of the user has them: they were moved
+    textless: int = 0  # left, because their text is nowhere any more
+    messages: list[Undeleted] = field(default_factory=list)  # in copies none while it is running
+    left_out: int = 0  # messages beyond those that are listed
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        left = self.present + self.elsewhere + self.textless
+        return f"{self.restored} messages {'would come' if self.dry_run else 'came'} back, {left} were left"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        return replace(self, messages=[] if self.is_running else list(self.messages))

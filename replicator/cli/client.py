@@ -18,7 +18,16 @@ from urllib.parse import quote, urlencode
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
 from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
-from replicator.tasks import CheckStatus, Difference, Finding, ResyncStatus, TaskName, TaskStatus
+from replicator.tasks import (
+    CheckStatus,
+    Difference,
+    Finding,
+    ResyncStatus,
+    TaskName,
+    TaskStatus,
+    Undeleted,
+    UndeleteStatus,
+)
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
 JSON = "application/json"
@@ -199,8 +208,14 @@ def _resync_status(document: object) -> ResyncStatus:
     return ResyncStatus(**{**fields, "differences": [Difference(**one) for one in fields["differences"]]})
 
 
+def _undelete_status(document: object) -> UndeleteStatus:
+    fields = cast("_Object", document)
+    return UndeleteStatus(**{**fields, "messages": [Undeleted(**one) for one in fields["messages"]]})
+
+
 CHECK, SCRUB = TaskKind("check", _check_status), TaskKind("scrub", _check_status)
 RESYNC = TaskKind("resync", _resync_status)
+UNDELETE = TaskKind("undelete", _undelete_status)
 
 
 def _master(document: object) -> str | None:

@@ -17,6 +17,7 @@ COMMANDS = {
     "resync": "replicator.cli.resync:resync",
     "scrub": "replicator.cli.check:scrub",
     "status": "replicator.cli.status:status",
+    "undelete": "replicator.cli.undelete:undelete",
     "user": "replicator.cli.user:user",
 }
 

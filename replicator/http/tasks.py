@@ -1,4 +1,4 @@
-"""The routes of tasks: start one, look after it, end it. TASK is `check`, `scrub` or `resync`.
+"""The routes of tasks: start one, look after it, end it. TASK is `check`, `scrub`, `resync` or `undelete`.
 
 | route | answers |
 |---|---|
@@ -8,8 +8,10 @@
 
 POST takes a JSON object with the task's options, of which each may be left out: `rate`, rows a second at most; of a
 check, whether to `repair` what it finds (a scrub always does); of a resync, a `user`, one `mailbox` of his, the `peer`
-to compare with, and whether to change nothing (`dry_run`). Names that nobody can have are answered with 400. With
-`wait=true` GET answers when the task has ended, or after a second. The shapes are in `replicator.tasks`.
+to compare with, and whether to change nothing (`dry_run`). An undelete must have `user` and `mailbox`, and may have
+`since_ms`, when mail was expunged at the earliest (milliseconds since the epoch), and `dry_run`. Names that nobody can
+have are answered with 400. With `wait=true` GET answers when the task has ended, or after a second. The shapes are in
+`replicator.tasks`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,16 @@ from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, 
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.mailstore import canonical_name, check_folder_name
-from replicator.tasks import RATE_MAX, CheckOptions, ResyncOptions, ScrubOptions, TaskName, TaskOptions
+from replicator.tasks import (
+    RATE_MAX,
+    TIME_MAX_MS,
+    CheckOptions,
+    ResyncOptions,
+    ScrubOptions,
+    TaskName,
+    TaskOptions,
+    UndeleteOptions,
+)
 from replicator.users.passwd_file import check_user_name
 
 T = TypeVar("T")
@@ -106,6 +117,13 @@ class Options:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} has surrogates, which are not characters")
         return text
 
+    def time_ms(self, name: str) -> int | None:
+        """Milliseconds since the epoch."""
+        time_ms = self._value(name, int, "a number")
+        if time_ms is not None and not 0 <= time_ms < TIME_MAX_MS:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be milliseconds since 1970, not {time_ms}")
+        return time_ms
+
     def rate(self) -> int | None:
         """Rows a second."""
         rate = self._value("rate", int, "a number")
@@ -151,6 +169,20 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     return ResyncOptions(known, mailbox, peer, options.flag("dry_run"), options.rate())
 
 
+def _undelete(services: HttpServices, options: Options) -> UndeleteOptions:
+    """Also the mail of a user that was deleted."""
+    options.allow("user", "mailbox", "since_ms", "dry_run")
+    user, mailbox = options.text("user"), options.text("mailbox")
+    if user is None or mailbox is None:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "an undelete needs a user and a mailbox")
+    known, mailbox = services.users.find(user) or user, canonical_name(mailbox)
+    try:
+        _check_names(known, mailbox, None)
+    except (ValueError, InvalidNameError) as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    return UndeleteOptions(known, mailbox, options.time_ms("since_ms"), options.flag("dry_run"))
+
+
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
     """Raises ValueError or InvalidNameError for what can be the name of none."""
     if user is not None:
@@ -165,6 +197,7 @@ _ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {
     "check": _check,
     "scrub": _scrub,
     "resync": _resync,
+    "undelete": _undelete,
 }
 
 

@@ -10,8 +10,9 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.resyncing import Resync
 from replicator.replication.scrubbing import Scrub
 from replicator.replication.tasks import Job, Tasks
+from replicator.replication.undeleting import Undelete
 from replicator.store.store import Store
-from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskOptions
+from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskOptions, UndeleteOptions
 
 
 def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> Tasks:
@@ -29,5 +30,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
                 return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)
+            case UndeleteOptions():
+                return Undelete(options, store, coordinator, environment)
 
     return job_for

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 import trio
 
 from replicator.replication.tasks import TaskError, Tasks
-from replicator.tasks import CheckOptions, CheckStatus, Finding, ResyncOptions, ResyncStatus, TaskOptions
+from replicator.tasks import (
+    CheckOptions,
+    CheckStatus,
+    Finding,
+    ResyncOptions,
+    ResyncStatus,
+    TaskOptions,
+    UndeleteOptions,
+    UndeleteStatus,
+)
 
 BRITTLE_RATE = 7  # of a job that is not fit to be cancelled
 FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
@@ -18,7 +27,7 @@ FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 @dataclass
 class FixedJob:
     options: TaskOptions
-    status: CheckStatus | ResyncStatus
+    status: CheckStatus | ResyncStatus | UndeleteStatus
     ended: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
     defect: Exception | None = None
@@ -27,7 +36,7 @@ class FixedJob:
         try:
             await self.ended.wait()
         except trio.Cancelled:
-            if self.options.rate == BRITTLE_RATE:
+            if self.status.rate == BRITTLE_RATE:
                 raise ValueError("too late") from None
             raise
         if self.error:
@@ -60,7 +69,12 @@ class FixedJobs:
         return Tasks(self.job_for, lambda: 1_000)
 
 
-def _status(options: TaskOptions) -> CheckStatus | ResyncStatus:
+def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus:
+    if isinstance(options, UndeleteOptions):
+        return UndeleteStatus(
+            task="undelete", rate=None, user=options.user, mailbox=options.mailbox, since_ms=options.since_ms,
+            dry_run=options.dry_run,
+        )  # fmt: skip
     if isinstance(options, ResyncOptions):
         return ResyncStatus(
             task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run

@@ -10,7 +10,15 @@ from trio.testing import MockClock
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
-from replicator.tasks import CheckStatus, Difference, ResyncOptions, ResyncStatus
+from replicator.tasks import (
+    CheckStatus,
+    Difference,
+    ResyncOptions,
+    ResyncStatus,
+    Undeleted,
+    UndeleteOptions,
+    UndeleteStatus,
+)
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import BRITTLE_RATE, FOUND, FixedJobs, running
 
@@ -201,3 +209,36 @@ async def test_an_option_of_another_task_is_refused(client: Conversation, jobs: 
 async def test_no_web_page_can_start_one(client: Conversation, jobs: FixedJobs) -> None:
     assert (await ask(client, "POST", "/api/v1/check", "", "text/plain")).status == 415
     assert not jobs.begun
+
+
+async def test_an_undelete_is_of_one_folder(client: Conversation, jobs: FixedJobs) -> None:
+    body = '{"user": "Alice", "mailbox": "inbox", "since_ms": 1000, "dry_run": true}'
+    begun = await ask(client, "POST", "/api/v1/undelete", body)
+    assert (begun.status, jobs.last.options) == (202, UndeleteOptions("alice", "INBOX", 1000, dry_run=True))
+    status = jobs.last.status
+    assert isinstance(status, UndeleteStatus)
+    status.messages.append(Undeleted("ab" * 16, 3, 1, 2, 4, None))
+    assert (await ask(client, "GET", "/api/v1/undelete")).json["messages"] == []
+    jobs.end()
+    told = await ask(client, "GET", "/api/v1/undelete?wait=true")
+    assert told.json["messages"] == [
+        {"guid": "ab" * 16, "uid": 3, "received_ms": 1, "expunged_ms": 2, "size_bytes": 4, "why_not": None}
+    ]
+    assert (await ask(client, "DELETE", "/api/v1/undelete")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("{}", "needs a user and a mailbox"),
+        ('{"user": "alice"}', "needs a user and a mailbox"),
+        ('{"user": "alice", "mailbox": "a//b"}', "empty levels"),
+        ('{"user": "alice", "mailbox": "INBOX", "since_ms": -1}', "since_ms"),
+        ('{"user": "alice", "mailbox": "INBOX", "since_ms": 281474976710656}', "since_ms"),
+        ('{"user": "alice", "mailbox": "INBOX", "since_ms": "3d"}', "since_ms must be a number"),
+        ('{"user": "alice", "mailbox": "INBOX", "rate": 1}', "no option"),
+    ],
+)
+async def test_an_undelete_that_cannot_be(client: Conversation, jobs: FixedJobs, body: str, what: str) -> None:
+    answer = await ask(client, "POST", "/api/v1/undelete", body)
+    assert (answer.status, what in str(answer.json["detail"]), jobs.begun) == (400, True, [])

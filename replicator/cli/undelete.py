@@ -1,0 +1,115 @@
+"""`replicator undelete`: bringing back what was expunged from a folder."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from replicator.cli.client import UNDELETE
+from replicator.cli.following import echo_end, followed
+from replicator.cli.output import console, echo, echo_json, table
+from replicator.cli.target import one_node
+from replicator.config.values import duration
+from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
+
+BACK, WOULD_BE_BACK = "came back", "would come back (dry run)"
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+@click.command()
+@click.argument("user")
+@click.argument("mailbox")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="When it was expunged at the earliest: 3d, 2026-11-20, 2026-11-20T10:00. Default: all.",
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would come back, and change nothing.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def undelete(
+    user: str,
+    mailbox: str,
+    since: str | None,
+    config_file: Path | None,
+    url: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Bring back what was expunged from USER's MAILBOX, and from deleted folders of that name.
+
+    A node keeps expunged mail for `content.keep_expunged`. What comes back is new mail to clients, the oldest first,
+    with the flags and the date that it had; the folder is created if it is not there any more. What the user still
+    has, there or in another folder, is left. An interrupt ends it, and it can be run again. Exit code 0 if all came
+    back that the user does not have, 1 otherwise.
+    """
+    if "" in {user, mailbox}:
+        raise click.UsageError("the name of a user or a mailbox is not empty")
+    since_ms = None if since is None else parse_since(since, time.time())
+    options = UndeleteOptions(user, mailbox, since_ms, dry_run)
+    status = followed(one_node(config_file, url), UNDELETE, options, "Bringing back")
+    if as_json:
+        echo_json(asdict(status))
+    else:
+        _print(status)
+    if status.state != "done" or status.textless:
+        raise click.exceptions.Exit(1)
+
+
+def parse_since(text: str, now_s: float) -> int:
+    """Milliseconds since the epoch: so long ago, or a local date and time. Raises click.BadParameter."""
+    try:
+        is_date = _DATE.match(text) is not None
+        seconds = datetime.fromisoformat(text).timestamp() if is_date else now_s - duration(0.0)(text)
+    except (ValueError, OverflowError, OSError) as error:
+        what = "is no time: say how long ago (3d, 12h), or when (2026-11-20, 2026-11-20T10:00)"
+        raise click.BadParameter(f"{text!r} {what}", param_hint="--since") from error
+    return max(0, int(seconds * 1000))
+
+
+def _print(status: UndeleteStatus) -> None:
+    if status.messages:
+        echo(console(), _table(status.messages, BACK if not status.dry_run else WOULD_BE_BACK))
+    if status.left_out:
+        click.echo(f"{status.left_out} more, which are not listed")
+    if status.state == "done" or status.messages:
+        verb = "would come back" if status.dry_run else "came back"
+        click.echo(f"{status.restored} messages ({status.restored_bytes} bytes) {verb}; left: {_left(status)}")
+    if status.state != "done":
+        echo_end(status)
+
+
+def _left(status: UndeleteStatus) -> str:
+    reasons = {
+        "in the folder already": status.present,
+        "in another folder": status.elsewhere,
+        "without a text at any node": status.textless,
+    }
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count) or "none"
+
+
+def _table(messages: Iterable[Undeleted], done: str) -> Table:
+    made = table("Expunged mail", "expunged", "received", ">UID", ">bytes", "done…")
+    for one in messages:
+        times = (_local(one.expunged_ms), _local(one.received_ms))
+        made.add_row(*times, str(one.uid), str(one.size_bytes), escape(one.why_not or done))
+    return made
+
+
+def _local(time_ms: int) -> str:
+    """To the minute; a date may be of any year, and some are of none."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "?"

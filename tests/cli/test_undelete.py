@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+import trio
+
+from protocol.values import UidSet
+from replicator.cli.client import NodeClient, TaskKind
+from replicator.cli.undelete import parse_since
+from replicator.mailstore import NewMessage
+from replicator.tasks import UndeleteStatus
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+
+NOW_S = 1_800_000_000.0
+
+
+@pytest.fixture
+def node(served: ServedNode) -> ServedNode:
+    """alice has had three messages, and expunged two of them."""
+
+    async def fill() -> None:
+        folder = await served.mail.folder("alice", "INBOX")
+        for number in range(3):
+            await served.mail.save(folder, NewMessage(b"mail %d" % number, frozenset({"\\Seen"}), number * 60_000))
+        await served.mail.expunge(await served.mail.open_mailbox(folder), UidSet.of([1, 3]))
+
+    trio.from_thread.run(fill, trio_token=served.token)
+    return served
+
+
+def test_it_comes_back(node: ServedNode, invoke: Invoke) -> None:
+    result = invoke("undelete", "alice", "inbox", "--url", node.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith("2 messages (12 bytes) came back; left: none\n")
+    assert result.stdout.count("came back") == 3
+    assert node.texts("alice", "INBOX") == [b"mail 1", b"mail 0", b"mail 2"]
+    again = invoke("undelete", "alice", "INBOX", "--url", node.url)
+    assert (again.exit_code, again.stdout) == (0, "0 messages (0 bytes) came back; left: none\n")
+
+
+def test_a_dry_run_changes_nothing(node: ServedNode, invoke: Invoke) -> None:
+    result = invoke("undelete", "alice", "INBOX", "--dry-run", "--since", "1h", "--url", node.url)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("2 messages (12 bytes) would come back; left: none\n")
+    assert node.texts("alice", "INBOX") == [b"mail 1"]
+
+
+def test_what_was_expunged_before_stays(node: ServedNode, invoke: Invoke) -> None:
+    result = invoke("undelete", "alice", "INBOX", "--since", "2099-01-01", "--url", node.url)
+    assert (result.exit_code, result.stdout) == (0, "0 messages (0 bytes) came back; left: none\n")
+
+
+def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) -> None:
+    async def put_back_and_lose() -> None:
+        [(gone,)] = await node.mail._store.read(
+            lambda reader: reader.execute("SELECT content_hash FROM expunged WHERE uid = 3").fetchall()
+        )
+        await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM content WHERE hash = ?", (gone,)))
+
+    trio.from_thread.run(put_back_and_lose, trio_token=node.token)
+    result = invoke("undelete", "alice", "INBOX", "--json", "--url", node.url)
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["state"], report["restored"], report["textless"]) == (1, "done", 1, 1)
+    assert [(one["uid"], one["why_not"]) for one in report["messages"]] == [
+        (1, None), (3, "its text is nowhere any more")
+    ]  # fmt: skip
+    told = invoke("undelete", "alice", "INBOX", "--url", node.url)
+    assert (told.exit_code, "left: 1 without a text at any node" in told.stdout) == (1, True)
+
+    async def forget() -> None:
+        await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)
+
+    trio.from_thread.run(forget, trio_token=node.token)
+
+
+def test_a_folder_that_never_was(node: ServedNode, invoke: Invoke) -> None:
+    result = invoke("undelete", "alice", "Nowhere", "--url", node.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: undelete failed: alice has and had no folder 'Nowhere' here\n"
+
+
+def test_an_interrupt_ends_it(node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_client: NodeClient, _task: TaskKind[UndeleteStatus]) -> UndeleteStatus:
+        raise KeyboardInterrupt
+
+    async def hang(*_arguments: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(NodeClient, "follow", interrupted)
+    monkeypatch.setattr("replicator.replication.undeleting.Undelete._bring_back", hang)
+    result = invoke("undelete", "alice", "INBOX", "--url", node.url)
+    assert (result.exit_code, result.stderr) == (1, "Error: undelete cancelled\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["alice"],
+        ["", "INBOX"],
+        ["alice", ""],
+        ["alice", "INBOX", "--since", "yesterday"],
+        ["alice", "INBOX", "--since", "2026-13-01"],
+        ["alice", "INBOX", "--since", "3"],
+        ["alice", "INBOX", "--since", ""],
+    ],
+)
+def test_wrong_usage(invoke: Invoke, arguments: list[str]) -> None:
+    assert invoke("undelete", *arguments, "--url", "http://127.0.0.1:1").exit_code == 2
+
+
+def test_a_name_that_no_folder_can_have(node: ServedNode, invoke: Invoke) -> None:
+    result = invoke("undelete", "alice", "a//b", "--url", node.url)
+    assert (result.exit_code, "empty levels" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_s"),
+    [
+        ("90m", NOW_S - 5400),
+        ("3d", NOW_S - 3 * 86400),
+        ("2026-11-20", datetime(2026, 11, 20).timestamp()),  # noqa: DTZ001 - local time is what is meant
+        ("2026-11-20T10:00", datetime(2026, 11, 20, 10).timestamp()),  # noqa: DTZ001
+        ("2026-11-20T10:00+00:00", 1_795_168_800.0),
+        ("1960-01-01", 0.0),
+    ],
+)
+def test_times(text: str, time_s: float) -> None:
+    assert parse_since(text, NOW_S) == int(time_s * 1000)

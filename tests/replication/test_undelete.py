@@ -1,0 +1,266 @@
+"""What was expunged comes back at all nodes, once, and only what the user does not have."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import Reply
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.mailstore import NewMessage
+from replicator.replication import undeleting
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.jobs import tasks_of
+from replicator.replication.operations import Operation, SaveOperation
+from replicator.replication.tasks import Tasks
+from replicator.replication.undeleting import PRESENT, TEXTLESS
+from replicator.tasks import UndeleteOptions, UndeleteStatus
+from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
+from tests.replication.test_parts import message
+
+
+@asynccontextmanager
+async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
+    async with trio.open_nursery() as nursery:
+        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+        nursery.start_soon(tasks.run)
+        yield tasks
+        nursery.cancel_scope.cancel()
+
+
+async def ended(node: Node, options: UndeleteOptions) -> UndeleteStatus:
+    async with tasks_at(node) as tasks:
+        assert tasks.start(options)
+        await tasks.wait("undelete")
+        status = tasks.status("undelete")
+    assert isinstance(status, UndeleteStatus)
+    return status
+
+
+async def undelete(
+    node: Node, mailbox: str = "INBOX", since_ms: int | None = None, *, dry_run: bool = False
+) -> UndeleteStatus:
+    status = await ended(node, UndeleteOptions(USER, mailbox, since_ms, dry_run))
+    assert (status.state, status.error) == ("done", None)
+    assert status.done == status.total == len(status.messages)
+    assert status.done == status.restored + status.present + status.elsewhere + status.textless
+    return status
+
+
+async def save_some(node: Node, *texts: str, name: str = "INBOX") -> None:
+    for text in texts:
+        await node.save(text, name)
+
+
+async def test_it_comes_back_at_all_nodes_with_its_flags_and_dates(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        for number, given in enumerate([{"\\Seen", "$Later"}, {"\\Deleted"}, set[str]()]):
+            mail = NewMessage(b"mail %d" % number, frozenset(given), EPOCH_MS - 1_000 * number)
+            await node.mail.save(await node.inbox(), mail)
+        before = {one.guid: one for one in await node.messages()}
+        await nodes.converged()
+        await nodes["dc2"].expunge(1, 2)
+        await nodes.converged()
+        status = await undelete(nodes["dc3"])
+        assert (status.restored, status.restored_bytes, status.present, status.elsewhere) == (2, 12, 0, 0)
+        await nodes.converged()
+        for each in nodes.all():
+            assert await each.texts() == {3: "mail 2", 4: "mail 1", 5: "mail 0"}, "the oldest first"
+        back = {one.uid: one for one in await nodes["dc1"].messages()}
+        for uid, flags in ((4, frozenset[str]()), (5, frozenset({"\\Seen", "$Later"}))):
+            was = before[back[uid].guid]
+            assert (back[uid].received_ms, back[uid].flags) == (was.received_ms, flags)
+        assert [(one.uid, one.why_not) for one in status.messages] == [(2, None), (1, None)]
+        assert [one.guid for one in status.messages] == [back[uid].guid.hex() for uid in (4, 5)]
+        again = await undelete(nodes["dc1"])
+        assert (again.done, again.messages) == (0, [])
+
+
+async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, "one", "two")
+        await node.expunge(1, 2)
+        before = await node.digests()
+        status = await undelete(node, dry_run=True)
+        assert (status.restored, status.restored_bytes, len(status.messages)) == (2, 6, 2)
+        assert await node.digests() == before
+
+
+async def test_only_what_was_expunged_since_then(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, "one", "two", "three")
+        await node.expunge(1)
+        await trio.sleep(100)
+        since_ms = node.store._environment.clock_ms()
+        await node.expunge(2)
+        assert (await undelete(node, since_ms=since_ms)).restored == 1
+        assert await node.texts() == {3: "three", 4: "two"}
+
+
+async def test_what_the_user_has_elsewhere_is_left(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, "moved", "moved and expunged", "expunged")
+        archive = await node.mail.create_folder(USER, "Archive")
+        await node.mail.move(await node.view(), UidSet.of([1, 2]), archive)
+        await node.expunge(2, name="Archive")
+        await node.expunge(3)
+        status = await undelete(node)
+        assert (status.restored, status.elsewhere) == (2, 1)
+        assert sorted((await node.texts()).values()) == ["expunged", "moved and expunged"]
+        assert {one.why_not for one in status.messages} == {None, "the user has it in 'Archive'"}
+        left = await undelete(node, "Archive")
+        assert (left.restored, left.elsewhere) == (0, 1)
+        assert [one.why_not for one in left.messages] == ["the user has it in 'INBOX'"]
+
+
+async def test_mail_of_a_deleted_folder_comes_back_with_the_folder(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Of all that had its name. Done again, it finds what is there."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        for text in ("of the first", "of the second"):
+            await node.mail.create_folder(USER, "Work")
+            await node.save(text, "Work")
+            await node.mail.delete_folder(USER, "Work")
+        await nodes.converged()
+        dry = await undelete(nodes["dc2"], "Work", dry_run=True)
+        assert dry.restored == 2
+        assert "Work" not in [folder.name for folder in await nodes["dc2"].mail.folders(USER)]
+        assert (await undelete(nodes["dc2"], "Work")).restored == 2
+        await nodes.converged()
+        assert sorted((await node.texts("Work")).values()) == ["of the first", "of the second"]
+        again = await undelete(node, "Work")
+        assert (again.restored, again.present, {one.why_not for one in again.messages}) == (0, 2, {PRESENT})
+
+
+async def test_what_was_expunged_from_two_folders_of_a_name_comes_back_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        for name in ("Work", "Old"):
+            await node.mail.create_folder(USER, name)
+        await node.save("mail", "Work")
+        await node.mail.move(await node.view("Work"), UidSet.of([1]), await node.mail.folder(USER, "Old"))
+        await node.expunge(1, name="Old")
+        await node.mail.delete_folder(USER, "Work")
+        await node.mail.rename_folder(USER, "Old", "Work")
+        status = await undelete(node, "Work")
+        assert (status.restored, status.done) == (1, 1)
+        assert await node.texts("Work") == {2: "mail"}
+
+
+async def test_a_text_that_is_lost_here_comes_from_another_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await save_some(nodes["dc1"], "at both", "at the other one", "is nowhere")
+        await nodes["dc1"].expunge(1, 2, 3)
+        await nodes.converged()
+        nodes["dc1"].damage("DELETE FROM content WHERE size_bytes <> 7")
+        nodes["dc2"].damage("DELETE FROM content WHERE size_bytes <> 16")
+        status = await undelete(nodes["dc1"])
+        assert (status.restored, status.textless) == (2, 1)
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at both", "at the other one"]
+        assert [one.why_not for one in status.messages].count(TEXTLESS) == 1
+        for node in nodes.all():
+            node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+
+
+async def test_a_large_message_comes_back_with_its_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await node.mail.save(await node.inbox(), NewMessage(message(1)))
+        await nodes.converged()
+        await node.expunge(1)
+        await nodes.converged()
+        assert (await undelete(nodes["dc2"])).restored == 1
+        await nodes.converged()
+        for each in nodes.all():
+            assert (await each.texts())[2].encode() == message(1)
+
+
+async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, "one", "two", "three")
+        await node.expunge(1, 2, 3)
+        submit, saves = Coordinator.submit, list[Operation]()
+
+        async def fail_at_the_second(coordinator: Coordinator, operation: Operation) -> Reply:
+            saves.append(operation)
+            if len(saves) == 2:
+                raise UnavailableError("no node can be reached")
+            return await submit(coordinator, operation)
+
+        monkeypatch.setattr(Coordinator, "submit", fail_at_the_second)
+        failed = await ended(node, UndeleteOptions(USER, "INBOX"))
+        assert (failed.state, failed.error, failed.restored) == ("failed", "no node can be reached", 1)
+        assert (await undelete(node)).restored == 2
+        assert sorted((await node.texts()).values()) == ["one", "three", "two"]
+
+
+async def test_a_folder_that_becomes_another_one_meanwhile_is_found_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.mail.create_folder(USER, "Work")
+        await save_some(node, "one", "two", name="Work")
+        await node.expunge(1, 2, name="Work")
+        submit, saves = Coordinator.submit, list[Operation]()
+
+        async def delete_before_the_second(coordinator: Coordinator, operation: Operation) -> Reply:
+            if isinstance(operation, SaveOperation):
+                saves.append(operation)
+                if len(saves) == 2:
+                    await node.mail.delete_folder(USER, "Work")
+            return await submit(coordinator, operation)
+
+        monkeypatch.setattr(Coordinator, "submit", delete_before_the_second)
+        status = await undelete(node, "Work")
+        assert status.restored == 2
+
+
+async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        status = await ended(nodes["dc1"], UndeleteOptions(USER, "Nowhere"))
+        assert (status.state, status.error) == ("failed", "alice has and had no folder 'Nowhere' here")
+
+
+async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undeleting, "LISTED_MAX", 2)
+    monkeypatch.setattr(undeleting, "SLICE", 2)
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, *"abcde")
+        await node.expunge(*range(1, 6))
+        status = await ended(node, UndeleteOptions(USER, "INBOX"))
+        assert (status.restored, len(status.messages), status.left_out) == (5, 2, 3)
+
+
+async def test_what_was_expunged_beyond_a_cut_comes_back_after_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """On a branch that this node never showed."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        await nodes["dc1"].save("at dc1")
+        await nodes["dc2"].save("came and went")
+        await nodes["dc2"].expunge(1, 2)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await nodes.converged()
+        assert list((await nodes["dc1"].texts()).values()) == ["at dc1"]
+        assert (await undelete(nodes["dc1"])).restored == 2
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["at dc1", "came and went", "common"]
+        assert (await undelete(nodes["dc2"])).restored == 0
