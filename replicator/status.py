@@ -98,6 +98,8 @@ class NodeStatus:
     transfer_total: int  # 0: none need be
     postponed: int  # mailboxes and trees that a transfer left otherwise than a peer shows them; compared every minute
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
+    expunged_messages: int  # kept for `content.keep_expunged`: `replicator undelete` brings them back
+    expunged_bytes: int  # of their texts, of which several messages may have one
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees

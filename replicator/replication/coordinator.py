@@ -51,6 +51,7 @@ from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMaster
 from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import Certify, Connections, Dial
 from replicator.replication.durability import Durability
+from replicator.replication.expiring import Expirer
 from replicator.replication.feeds import Feeds
 from replicator.replication.filling import Filler
 from replicator.replication.healing import Healer
@@ -123,6 +124,9 @@ class Coordinator:
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
         self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
         self.filler = Filler(store, self.texts.fetch)
+        self.expirer = Expirer(
+            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.texts.parts.let_go
+        )
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.collector = (
             Collector(store, archive, self.settling, config.log, environment, forget=self.remotes.forget)
@@ -156,6 +160,7 @@ class Coordinator:
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
             nursery.start_soon(self.texts.parts.run)
+            nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
             self._note_component()

@@ -19,7 +19,7 @@ from replicator.errors import MailError
 from replicator.replication.tasks import TaskError
 from replicator.store import reading, sweeps
 from replicator.store.check import Damage
-from replicator.store.content import read_text
+from replicator.store.content import is_here, read_text
 from replicator.store.damage import REMEDY
 from replicator.store.history import HASH_BYTES
 from replicator.store.mending import mend_strays
@@ -125,10 +125,15 @@ class Inspection:
             raise TaskError(f"more than {SUSPECTS_MAX} texts are missing or damaged")
         if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
             return
+        needed = partial(_is_needed, damage=damage)
+        if not await self.reader.read(needed):  # its message was expunged meanwhile
+            return
         is_healed = False
         if self.status.repair and _is_hash(content_hash):
             with trio.move_on_after(FETCH_TIMEOUT_S):
                 is_healed = await self._heal_text(content_hash)
+        if not is_healed and not await self.reader.read(needed):
+            return
         self._healed[content_hash] = is_healed
         if not is_healed:
             what = f"{damage.what}, and no node that can be reached has it" if self.status.repair else damage.what
@@ -142,6 +147,14 @@ class Inspection:
             return damage.mailbox_id in self._left_chains or damage.user in self._left_chains
         keys = (damage.guid, damage.uid)
         return any((damage.mailbox_id, key) in self._left for key in keys if key is not None)
+
+
+def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
+    """Whether the message is there that has the text, or without one the text."""
+    if damage.mailbox_id is None or damage.uid is None:
+        return damage.content_hash is not None and is_here(connection, damage.content_hash)
+    shown = reading.content_hash_of_uid(connection, damage.mailbox_id, damage.uid)
+    return shown == damage.content_hash
 
 
 def _finding(damage: Damage, name: str | None, what: str, done: str | None) -> Finding:

@@ -19,7 +19,7 @@ from replicator.errors import MailError
 from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
-from replicator.store import catalog, reading, schema
+from replicator.store import catalog, expunged, reading, schema
 from replicator.store.chain import Chain
 from replicator.store.content import lacking_count
 from replicator.store.damage import REMEDY, DatabaseDamagedError
@@ -42,6 +42,7 @@ class _Counts:
     waiting: int
     postponed: int
     texts_lacking: int
+    expunged: tuple[int, int]
     mailboxes: list[MailboxKey]
     digest: int
 
@@ -91,6 +92,8 @@ class Report:
             transfer_total=coordinator.taken_over[1],
             postponed=counts.postponed,
             texts_lacking=counts.texts_lacking,
+            expunged_messages=counts.expunged[0],
+            expunged_bytes=counts.expunged[1],
             waiting_entries=counts.waiting,
             unsettled=coordinator.settling.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
@@ -137,6 +140,7 @@ class Report:
                 entries, waiting = await self._store.read(reading.log_counts)
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
+                self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
@@ -253,6 +257,8 @@ class _Metrics:
         self._texts_lacking = gauge(
             "texts_lacking", "Texts of messages shown here that are still to be fetched from other nodes."
         )
+        self._expunged = gauge("expunged_kept_messages", "Expunged messages that are kept and can be brought back.")
+        self._expunged_bytes = gauge("expunged_kept_bytes", "Size of their texts, of which several may have one.")
         self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
         self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
         self._mastered = gauge(
@@ -309,6 +315,11 @@ class _Metrics:
             self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
 
+    def refresh_expunged(self, messages: int, size_bytes: int) -> None:
+        """As it is now."""
+        self._expunged.set(messages)
+        self._expunged_bytes.set(size_bytes)
+
     def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
         """As log and checkpoints are now."""
         made_ms = checkpoint.made_ms
@@ -332,7 +343,9 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
         digest = rows.add(digest, int.from_bytes(chain.digest()))
         if chain.uidvalidity:
             mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
-    return _Counts(entries, waiting, postponed_count(reader), lacking_count(reader), mailboxes, digest)
+    return _Counts(
+        entries, waiting, postponed_count(reader), lacking_count(reader), expunged.totals(reader), mailboxes, digest
+    )
 
 
 def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:

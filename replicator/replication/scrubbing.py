@@ -16,6 +16,7 @@ from replicator.store import sweeps
 from replicator.store.attachments.sweep import Slice as AttachmentSlice
 from replicator.store.attachments.sweep import sweep
 from replicator.store.check import Damage
+from replicator.store.content import is_here
 from replicator.store.recorded import Recorded, parted_texts
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
@@ -94,6 +95,8 @@ class Scrub:
 
     async def _heal(self, work: Inspection, content_hash: bytes, what: str, *, healed: bool) -> bool:
         """Whether it is whole now, if need be with what another node has of it."""
+        if not healed and not await work.reader.read(partial(is_here, content_hash=content_hash)):
+            return False  # nobody has it any more
         healed = healed or await self._texts.heal(content_hash)
         damage = Damage("content", what, None, content_hash=content_hash)
         await work.note(damage, FROM_PEER if healed else None)

@@ -69,6 +69,8 @@ class FixedReport:
             transfer_total=0,
             postponed=self.postponed,
             texts_lacking=self.texts_lacking,
+            expunged_messages=5,
+            expunged_bytes=6_000,
             waiting_entries=0,
             unsettled={"dc1": 0, "dc2": 0, "dc3": 7},
             digest=self.digest,

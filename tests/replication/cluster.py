@@ -21,6 +21,7 @@ from replicator.config import (
     Address,
     Config,
     ConflictConfig,
+    ContentConfig,
     DurabilityConfig,
     LogConfig,
     MastershipConfig,
@@ -145,6 +146,7 @@ class Cluster:
         self.conflict = ConflictConfig()
         self.shares_objects = False
         self.log = LogConfig()
+        self.content = ContentConfig()
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
@@ -169,6 +171,7 @@ class Cluster:
             conflict=self.conflict,
             checkpoint=replace(defaults.checkpoint, shared=self.shares_objects),
             log=self.log,
+            content=self.content,
         )
 
     def data(self, sid: str) -> Path:
@@ -280,6 +283,7 @@ async def cluster(
     shares_objects: bool = False,
     log: LogConfig | None = None,
     mastership: MastershipConfig | None = None,
+    content: ContentConfig | None = None,
     start: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """A cluster whose nodes are linked, in the virtual time of `clock`; None: in real time, with real threads.
@@ -289,6 +293,7 @@ async def cluster(
     async with trio.open_nursery() as nursery:
         made = Cluster(directory, clock, size, nursery, DurabilityConfig(min(copies, size), when_short))
         made.conflict, made.log = ConflictConfig(uid), log or LogConfig()
+        made.content = content or ContentConfig()
         made.shares_objects = shares_objects
         made.mastership = mastership or MastershipConfig()
         await made.start(*start)

@@ -1,0 +1,257 @@
+"""Expunged mail is forgotten after its time, its text goes, and nobody takes that for damage."""
+
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.config import ContentConfig
+from replicator.errors import UnavailableError
+from replicator.replication import expiring, filling
+from replicator.replication.expiring import LEAST_S, MOST_S, Expirer
+from replicator.replication.inspection import Inspection
+from replicator.replication.jobs import tasks_of
+from replicator.replication.texts import Texts
+from replicator.store import doomed, expunged
+from replicator.store.content import is_here
+from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
+from resync.entry import MailAdd
+from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until
+from tests.replication.test_parts import contents, held, message, save
+from tests.replication.test_report import value
+
+KEEP_S = 100.0
+ROUND_S = max(LEAST_S, KEEP_S / 10)
+
+
+def expiring_cluster(
+    tmp_path: Path, clock: MockClock, size: int = 1, keep_s: float = KEEP_S
+) -> AbstractAsyncContextManager[Cluster]:
+    return cluster(tmp_path, clock, size, content=ContentConfig(keep_expunged_s=keep_s))
+
+
+async def is_kept(node: Node, text: str) -> bool:
+    return await node.store.read(lambda reader: is_here(reader, sha256(text.encode()).digest()))
+
+
+async def kept(node: Node) -> int:
+    return (await node.store.read(expunged.totals))[0]
+
+
+async def check(node: Node, options: CheckOptions | ScrubOptions) -> CheckStatus:
+    async with trio.open_nursery() as nursery:
+        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+        nursery.start_soon(tasks.run)
+        tasks.start(options)
+        await tasks.wait(options.name)
+        status = tasks.status(options.name)
+        nursery.cancel_scope.cancel()
+    assert isinstance(status, CheckStatus)
+    assert status.state == "done"
+    return status
+
+
+async def test_after_its_time_a_message_is_forgotten_and_its_text_is_gone(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
+        for text in ("gone", "copied", "stays"):
+            await nodes["dc1"].save(text)
+        archive = await nodes["dc1"].mail.create_folder(USER, "Archive")
+        await nodes["dc1"].mail.copy(await nodes["dc1"].view(), UidSet.of([2]), archive)
+        await nodes["dc1"].expunge(1, 2)
+        await nodes.converged()
+        await trio.sleep(KEEP_S - 1)
+        for node in nodes.all():
+            assert (await kept(node), await is_kept(node, "gone")) == (2, True)
+        await trio.sleep(ROUND_S + 2)
+        for node in nodes.all():
+            assert (await kept(node), await is_kept(node, "gone")) == (0, False)
+            assert await node.texts() == {3: "stays"}
+            assert await node.texts("Archive") == {1: "copied"}
+            for options in (CheckOptions(), ScrubOptions()):
+                assert (await check(node, options)).damage == {}
+
+
+async def test_parts_go_with_the_last_text_that_has_them(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        for number in (1, 2):
+            await save(node, message(number))
+        await node.expunge(1)
+        await nodes.converged()
+        await trio.sleep(KEEP_S + ROUND_S + 1)
+        for each in nodes.all():
+            assert len(contents(each)) == 1
+            assert (await each.texts())[2].encode() == message(2)
+        await node.expunge(2)
+        await nodes.converged()
+        await trio.sleep(KEEP_S + ROUND_S + 1)
+        for each in nodes.all():
+            assert contents(each) == []
+            await held(each)
+
+
+@pytest.mark.parametrize(("keep_s", "pause_s"), [(0.0, LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, MOST_S)])
+async def test_how_often_it_is_looked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keep_s: float, pause_s: float
+) -> None:
+    looks: list[float] = []
+
+    async def look(_expirer: Expirer) -> None:
+        looks.append(trio.current_time() - began)
+        if len(looks) == 1:
+            raise UnavailableError("the disk is away")
+
+    monkeypatch.setattr(Expirer, "expire", look)
+    began = trio.current_time()
+    async with expiring_cluster(tmp_path, autojump_clock, keep_s=keep_s):
+        await trio.sleep(2 * pause_s + 1)
+    assert [round(at / pause_s) for at in looks] == [1, 2], "also after a failure"
+
+
+async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        for text in ("gone", "again"):
+            await node.save(text)
+        await node.expunge(1, 2)
+        await node.store.write(lambda tx: doomed.doom_expired(tx.connection, 1 << 60, 5))
+        await node.save("again")
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        await trio.sleep(ROUND_S + 1)
+        assert not await is_kept(nodes["dc1"], "gone")
+        assert list((await nodes["dc1"].texts()).values()) == ["again"]
+
+
+async def test_a_round_goes_in_slices(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FORGET_AT_ONCE", "REMOVE_AT_ONCE"):
+        monkeypatch.setattr(expiring, name, 2)
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        for number in range(7):
+            await node.save(f"mail {number}")
+        await node.expunge(*range(1, 7))
+        await trio.sleep(KEEP_S + ROUND_S + 1)
+        assert await kept(node) == 0
+        [(count,)] = await node.store.read(lambda reader: reader.execute("SELECT COUNT(*) FROM content").fetchall())
+        assert count == 1
+
+
+async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_for_ever(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It gets the entries that brought the mail, without texts, and then the one that has expunged it."""
+    async with expiring_cluster(tmp_path, autojump_clock, 3) as nodes:
+        node, late = nodes["dc1"], "dc3"
+        await node.save("before")
+        await nodes.converged()
+        await nodes.stop(late)
+        await nodes.linked()
+        for text in ("gone", "stays"):
+            await node.save(text)
+        await node.expunge(2)
+        await nodes.converged()
+        await trio.sleep(KEEP_S + ROUND_S + 1)
+        assert not await is_kept(node, "gone")
+        for sid in ("dc1", "dc2"):  # what has just come is in memory, too, with its text
+            await nodes.stop(sid)
+        await nodes.start()
+        await nodes.linked()
+        await nodes.converged()
+        node, away = nodes["dc1"], nodes[late]
+        assert await away.texts() == {1: "before", 3: "stays"}
+        brought = [entry for logged in await away.store.log_after(0) if len((entry := logged.entry).changes) == 1]
+        adds = [entry.changes[0] for entry in brought if isinstance(entry.changes[0], MailAdd)]
+        assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
+        for options in (CheckOptions(), CheckOptions(repair=True), ScrubOptions()):
+            assert (await check(away, options)).damage == {}
+        await trio.sleep(2 * (filling.PATIENCE_S + filling.RETRY_S))
+        assert (await away.report.node_status()).texts_lacking == 0
+        assert away.coordinator.filler.lacking == 0
+        await until(lambda: away.store.settled() == node.store.settled())
+        assert (await node.report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 0}
+        assert await kept(away) <= 1, "it was expunged long ago"
+        await trio.sleep(ROUND_S)
+        assert await kept(away) == 0
+
+
+async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock, keep_s=0.0) as nodes:
+        node = nodes["dc1"]
+        await node.save("gone")
+        await node.expunge(1)
+        node.damage("UPDATE content SET body = x'00'")
+        sweep_rows = Inspection.sweep_rows
+
+        async def sweep_rows_and_expire(work: Inspection, suspects: set[bytes]) -> None:
+            await sweep_rows(work, suspects)
+            await trio.sleep(1)
+            await node.coordinator.expirer.expire()
+
+        assert (await check(node, ScrubOptions())).damage == {"content": 1}
+        monkeypatch.setattr(Inspection, "sweep_rows", sweep_rows_and_expire)
+        assert (await check(node, ScrubOptions())).damage == {}
+        assert not await is_kept(node, "gone")
+
+
+async def test_a_check_does_not_miss_the_text_of_what_is_expunged_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        await node.save("gone")
+        node.damage("DELETE FROM content")
+
+        async def expunge(_texts: Texts, _content_hash: bytes) -> bool:
+            await node.expunge(1)
+            return False
+
+        monkeypatch.setattr(Texts, "heal", expunge)
+        assert (await check(node, CheckOptions(repair=True))).damage == {}
+        node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+
+
+async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Other nodes have forgotten it: they get it as any mail."""
+    async with expiring_cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("mail")
+        await nodes["dc1"].expunge(1)
+        await nodes.converged()
+        nodes["dc2"].coordinator.expirer._keep_s = 0.0
+        await nodes["dc2"].coordinator.expirer.expire()
+        await trio.sleep(1)
+        await nodes["dc2"].coordinator.expirer.expire()
+        assert not await is_kept(nodes["dc2"], "mail")
+        async with trio.open_nursery() as nursery:
+            node = nodes["dc1"]
+            tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+            nursery.start_soon(tasks.run)
+            tasks.start(UndeleteOptions(USER, "INBOX"))
+            await tasks.wait("undelete")
+            nursery.cancel_scope.cancel()
+        await nodes.converged()
+        assert await nodes["dc2"].texts() == {2: "mail"}
+
+
+async def test_what_is_kept_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes, trio.open_nursery() as nursery:
+        node = nodes["dc1"]
+        for text in ("one", "three"):
+            await node.save(text)
+        await node.expunge(1, 2)
+        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        await trio.sleep(HEARTBEAT_S)
+        assert (value(node.registry, "expunged_kept_messages"), value(node.registry, "expunged_kept_bytes")) == (2, 8)
+        status = await node.report.node_status()
+        assert (status.expunged_messages, status.expunged_bytes) == (2, 8)
+        nursery.cancel_scope.cancel()
