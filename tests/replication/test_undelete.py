@@ -10,12 +10,12 @@ from trio.testing import MockClock
 
 from protocol.commands import Reply
 from protocol.values import UidSet
-from replicator.errors import UnavailableError
+from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import undeleting
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.jobs import tasks_of
-from replicator.replication.operations import Operation, SaveOperation
+from replicator.replication.operations import Operation
 from replicator.replication.tasks import Tasks
 from replicator.replication.undeleting import PRESENT, TEXTLESS
 from replicator.tasks import UndeleteOptions, UndeleteStatus
@@ -207,26 +207,29 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
         assert sorted((await node.texts()).values()) == ["one", "three", "two"]
 
 
-async def test_a_folder_that_becomes_another_one_meanwhile_is_found_again(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failures", [1, 1000])
+async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        await node.mail.create_folder(USER, "Work")
-        await save_some(node, "one", "two", name="Work")
-        await node.expunge(1, 2, name="Work")
+        await save_some(node, "one", "two")
+        await node.expunge(1, 2)
         submit, saves = Coordinator.submit, list[Operation]()
 
-        async def delete_before_the_second(coordinator: Coordinator, operation: Operation) -> Reply:
-            if isinstance(operation, SaveOperation):
-                saves.append(operation)
-                if len(saves) == 2:
-                    await node.mail.delete_folder(USER, "Work")
+        async def be_another_one(coordinator: Coordinator, operation: Operation) -> Reply:
+            saves.append(operation)
+            if len(saves) <= failures:
+                raise FolderNotFoundError("the folder is another one by now; open it again")
             return await submit(coordinator, operation)
 
-        monkeypatch.setattr(Coordinator, "submit", delete_before_the_second)
-        status = await undelete(node, "Work")
-        assert status.restored == 2
+        monkeypatch.setattr(Coordinator, "submit", be_another_one)
+        status = await ended(node, UndeleteOptions(USER, "INBOX"))
+        if failures == 1:
+            assert (status.state, status.restored) == ("done", 2)
+        else:
+            assert (status.state, status.restored, len(saves)) == ("failed", 0, undeleting.TRIES)
+            assert "again and again" in str(status.error)
 
 
 async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock) -> None:
