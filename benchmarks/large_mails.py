@@ -12,29 +12,33 @@ SOURCE_BYTES = 57
 """Octets that are a line of base64."""
 
 LINES_AT_ONCE = 4096
+LINES_OF_SMALL_PARTS = 800  # 61 KiB: by default larger ones go to the attachment store one by one
 
 HEADERS = (
     "From: Bench <bench@example.org>\r\nTo: Someone <someone@example.org>\r\nSubject: Large, number {seed}\r\n"
     "Date: Mon, 6 Jan 2025 08:00:00 +0000\r\nMessage-ID: <large.{seed}@bench.example.org>\r\nMIME-Version: 1.0\r\n"
 )
 LETTER = b"Here is what you asked for.\r\n"
-MULTIPART = (
-    'Content-Type: multipart/mixed; boundary="=_parts"\r\n\r\n'
-    "--=_parts\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n{letter}"
-    "\r\n--=_parts\r\nContent-Type: application/octet-stream\r\nContent-Transfer-Encoding: base64\r\n\r\n"
-)
+MIXED = 'Content-Type: multipart/mixed; boundary="=_parts"\r\n\r\n'
+FILE = "\r\n--=_parts\r\nContent-Type: application/octet-stream\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+MULTIPART = MIXED + "--=_parts\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n{letter}" + FILE
 ENDS = b"\r\n--=_parts\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\nThat was all.\r\n\r\n--=_parts--\r\n"
 PLAIN = "Content-Type: text/plain; charset=us-ascii\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class LargeMail:
-    """What stands before and after `lines` lines of base64, which are drawn from `seed`. No line begins with a dot."""
+    """What stands before and after `lines` lines of base64, which are drawn from `seed`. No line begins with a dot.
+
+    So many `lines_at_once` follow each other, and each time `between` before them.
+    """
 
     head: bytes
     tail: bytes
     lines: int
     seed: int
+    between: bytes = b""
+    lines_at_once: int = LINES_AT_ONCE
 
     @classmethod
     def attached(cls, size_bytes: int, seed: int) -> LargeMail:
@@ -48,6 +52,12 @@ class LargeMail:
         head = (HEADERS.format(seed=seed) + PLAIN).encode()
         return cls(head, b"", (size_bytes - len(head)) // LINE_BYTES, seed)
 
+    @classmethod
+    def scattered(cls, size_bytes: int, seed: int) -> LargeMail:
+        """Hundreds of files, each of which is small."""
+        head, between, tail = (HEADERS.format(seed=seed) + MIXED).encode(), FILE.encode(), b"\r\n--=_parts--\r\n"
+        return cls(head, tail, size_bytes // LINE_BYTES, seed, between, LINES_OF_SMALL_PARTS)
+
     @property
     def size_bytes(self) -> int:
         """Of the whole mail."""
@@ -55,8 +65,8 @@ class LargeMail:
 
     @property
     def body_bytes(self) -> int:
-        """Of the lines, with the line end of the last one."""
-        return self.lines * LINE_BYTES
+        """Of the lines and what is between them, with the line end of the last one."""
+        return self.lines * LINE_BYTES + -(-self.lines // self.lines_at_once) * len(self.between)
 
     def __iter__(self) -> Iterator[bytes]:
         yield self.head
@@ -66,8 +76,9 @@ class LargeMail:
     def body(self) -> Iterator[bytes]:
         """The lines, the same each time."""
         source = random.Random(self.seed)
-        for at in range(0, self.lines, LINES_AT_ONCE):
-            count = min(LINES_AT_ONCE, self.lines - at)
+        for at in range(0, self.lines, self.lines_at_once):
+            yield self.between
+            count = min(self.lines_at_once, self.lines - at)
             encoded = base64.b64encode(source.randbytes(count * SOURCE_BYTES))
             yield b"\r\n".join([encoded[cut : cut + 76] for cut in range(0, len(encoded), 76)]) + b"\r\n"
 

@@ -80,7 +80,7 @@ class Text(Protocol):
 
     @property
     def skeleton(self) -> Skeleton:
-        """Its structure: all of it but its attachments."""
+        """Its structure: all of it but its attachments. See `Skeleton.header_only`, of thousands of small parts."""
         ...
 
     def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
@@ -222,6 +222,15 @@ async def read_all(text: Text) -> bytes:
     """A text as a whole, for those who must have it in memory. Raises ContentUnavailableError."""
     async with aclosing(text.read(0, text.skeleton.size_bytes)) as chunks:
         return b"".join([chunk async for chunk in chunks])
+
+
+async def skeleton_of(text: Text, *, with_structure: bool) -> Skeleton:
+    """What tells the structure, or the header alone; of thousands of small parts the whole text tells the first.
+
+    Raises ContentUnavailableError.
+    """
+    skeleton = text.skeleton
+    return Skeleton(await read_all(text)) if with_structure and skeleton.header_only else skeleton
 
 
 def canonical_name(name: str) -> str:

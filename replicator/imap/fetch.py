@@ -20,14 +20,24 @@ from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap import commands as c
 from replicator.imap.connection import ConnectionEndedError
-from replicator.imap.fetch_items import Atom, Attribute, FetchItem, Span, needs_text, response_name, sets_seen
+from replicator.imap.fetch_items import (
+    Atom,
+    Attribute,
+    FetchItem,
+    Span,
+    needs_structure,
+    needs_text,
+    response_name,
+    sets_seen,
+)
 from replicator.imap.message import MessageText, fetch_value
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import fetch_response, without_text
 from replicator.imap.selection import Selection
 from replicator.imap.sequence_set import SequenceSet
 from replicator.imap.session import Completion, Session
-from replicator.mailstore import Text
+from replicator.mailstore import Text, skeleton_of
+from replicator.mime.skeleton import Skeleton
 from replicator.view import SEEN, Message
 
 RANGES_NAMED = 10  # of UIDs, in the one line of an answer
@@ -50,15 +60,17 @@ class _Plan:
 
     items: _Items
     with_text: bool
+    with_structure: bool
     tells_flags: bool
 
 
 class _Found(NamedTuple):
-    """A message that was there. `text` is None where no item needs it."""
+    """A message that was there. `text` and what the items need of it are None where no item needs it."""
 
     number: int
     message: Message
-    text: Text | None
+    text: Text | None = None
+    skeleton: Skeleton | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +94,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
     for first in pairs:
         if plan.with_text:  # which may take long to come; and a client that has gone has seen nothing of it
             await session.connection.flush()
-        some = await _read(session, chain((first,), pairs), left_out, with_text=plan.with_text)
+        some = await _read(session, chain((first,), pairs), left_out, plan)
         seen = UidSet()
         if marks:
             try:
@@ -109,13 +121,12 @@ def _plan(command: c.Fetch) -> _Plan:
     return _Plan(
         items=[(response_name(item).encode("ascii"), item) for item in items],
         with_text=any(needs_text(item) for item in items),
+        with_structure=any(needs_structure(item) for item in items),
         tells_flags=Attribute.FLAGS in items,
     )
 
 
-async def _read(
-    session: Session, pairs: Iterable[tuple[int, int]], left_out: _LeftOut, *, with_text: bool
-) -> list[_Found]:
+async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _LeftOut, plan: _Plan) -> list[_Found]:
     """The next slice. `pairs`: sequence numbers and UIDs."""
     messages = session.selection.view.messages
     some = list[_Found]()
@@ -123,13 +134,14 @@ async def _read(
     for number, uid in islice(pairs, SLICE_MESSAGES):
         if (message := messages.get(uid)) is None:
             left_out.gone += 1
-        elif not with_text:
-            some.append(_Found(number, message, None))
+        elif not plan.with_text:
+            some.append(_Found(number, message))
         else:
             try:
                 text = await session.mail.read_text(message)
-                some.append(_Found(number, message, text))
-                size_bytes += len(text.skeleton.raw)
+                skeleton = await skeleton_of(text, with_structure=plan.with_structure)
+                some.append(_Found(number, message, text, skeleton))
+                size_bytes += len(skeleton.raw)
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
             if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
@@ -152,9 +164,9 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
     selection = session.selection
     chunks: list[bytes] = []
-    for number, found, kept in some:
+    for number, found, kept, skeleton in some:
         message = selection.view.messages.get(found.uid, found)  # with its flags as they are now
-        text = None if kept is None else MessageText(kept.skeleton)
+        text = None if skeleton is None else MessageText(skeleton)
         items = [*plan.items, _FLAGS] if message.uid in seen and not plan.tells_flags else plan.items
         respond = partial(_response, items, number, message, selection.printed_flags(message), text)
         if kept is None or text is None:

@@ -113,6 +113,11 @@ def needs_text(item: FetchItem) -> bool:
     return item not in _METADATA
 
 
+def needs_structure(item: FetchItem) -> bool:
+    """Whether the message's own header and the octets below it are not enough to answer."""
+    return bool(item.part) if isinstance(item, BodySection) else item in {Attribute.BODY, Attribute.BODYSTRUCTURE}
+
+
 def sets_seen(item: FetchItem) -> bool:
     r"""Whether a FETCH of it sets `\Seen` (RFC 3501 section 6.4.5)."""
     if isinstance(item, BodySection):

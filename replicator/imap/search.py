@@ -52,6 +52,11 @@ class Search:
         sure, possible = self._test.bounds(self._scope)
         return sure, sorted(possible - sure)
 
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether `matches` looks at more of a text than its header."""
+        return self._test.cost is Cost.BODY
+
     def matches(self, message: Message, text: MessageText) -> bool:
         """Whether the message matches. Looks at nothing that changes: may run in a thread."""
         return bool(self._test.bounds(Scope.of_one(message, ReadableText(text))).sure)

@@ -14,7 +14,7 @@ from replicator.imap.responses import search_response
 from replicator.imap.search import Search
 from replicator.imap.search_bounds import is_text
 from replicator.imap.session import Completion, Session
-from replicator.mailstore import Text, read_all
+from replicator.mailstore import Text, read_all, skeleton_of
 from replicator.mime.skeleton import Skeleton
 
 
@@ -33,7 +33,7 @@ async def search(session: Session, command: c.Search) -> Completion:
         if (message := view.messages.get(uid)) is None:
             continue
         try:
-            text = MessageText(await _readable(await session.mail.read_text(message)))
+            text = MessageText(await _readable(await session.mail.read_text(message), evaluation))
         except ContentUnavailableError:
             unreadable += 1
             continue
@@ -47,10 +47,10 @@ async def search(session: Session, command: c.Search) -> Completion:
     return Completion("Searched")
 
 
-async def _readable(text: Text) -> Skeleton:
-    """A text with all of it that people read: where that lies in gaps, the whole text is read into memory."""
-    skeleton = text.skeleton
-    if not skeleton.gaps:
+async def _readable(text: Text, evaluation: Search) -> Skeleton:
+    """A text with all that is looked at: where that lies in gaps, the whole text is read into memory."""
+    skeleton = await skeleton_of(text, with_structure=evaluation.reads_bodies)
+    if not skeleton.gaps or not evaluation.reads_bodies:
         return skeleton
     parts = MessageText(skeleton).structure.walk()
     if all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part)):

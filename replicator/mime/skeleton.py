@@ -20,10 +20,14 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """`raw` is the text without what was in the gaps, which ascend."""
+    """`raw` is the text without what was in the gaps, which ascend.
+
+    `header_only`: delimiters are in the last gap, too; the message's own header is all that it tells of its structure.
+    """
 
     raw: bytes = field(repr=False)
     gaps: tuple[Gap, ...] = ()
+    header_only: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -41,9 +41,9 @@ class PartedText:
 
     @cached_property
     def skeleton(self) -> Skeleton:
-        """See `Text`. Not of an opaque one: see `Recipe.skeleton`."""
+        """See `Text`. Not of one that has none: see `Recipe.skeleton`."""
         skeleton = self.recipe.skeleton()
-        assert skeleton is not None, "who opens an opaque text reads it whole"
+        assert skeleton is not None, "who opens such a text reads it whole"
         return skeleton
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:

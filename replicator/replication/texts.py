@@ -219,7 +219,7 @@ class Texts:
         if recipe is None or any(attached.hash not in found for attached in distinct(recipe)):
             return None
         text = PartedText(recipe, self.parts, found)
-        if recipe.skeleton() is None:  # thousands of small parts: who needs the structure needs all of it
+        if recipe.skeleton() is None:  # its header goes on for so long
             async with aclosing(text.read(0, recipe.length)) as chunks:
                 return PlainText(b"".join([chunk async for chunk in chunks]))
         return text

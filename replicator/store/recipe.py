@@ -17,6 +17,7 @@ import msgpack
 from protocol.units import MIB
 from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.base64_lines import Coding
+from replicator.mime.header import Header
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.store.attached import CHUNK_HASH_BYTES, HASH_BYTES, Attached, AttachedSlice
 
@@ -55,16 +56,16 @@ class Recipe:
         return tuple(piece for piece in self.pieces if isinstance(piece, Attached))
 
     def skeleton(self) -> Skeleton | None:
-        """The text without its attachments; None if its structure is not in the recipe: the whole text has it."""
-        raw, gaps = bytearray(), []
+        """The text without its attachments; None if not even its header is in the recipe: the whole text has it."""
+        raw, gaps, is_opaque = bytearray(), [], False
         for piece in self.pieces:
             if isinstance(piece, bytes):
                 raw += piece
-            elif piece.opaque:
-                return None
             else:
                 gaps.append(Gap(len(raw), piece.length, piece.lines))
-        return Skeleton(bytes(raw), tuple(gaps))
+                is_opaque = piece.opaque
+        skeleton = Skeleton(bytes(raw), tuple(gaps), header_only=is_opaque)
+        return skeleton if not is_opaque or _has_header(skeleton) else None
 
     def slices(self, start: int, end: int) -> Iterator[bytes | AttachedSlice]:
         """The octets of the text from `start` up to `end`, each time at most `CHUNK_BYTES`."""
@@ -99,6 +100,12 @@ class Recipe:
         if recipe.pack() != packed:
             raise ValueError("the recipe is not packed as recipes are")
         return recipe
+
+
+def _has_header(skeleton: Skeleton) -> bool:
+    """Whether a whole line stands between the header and what was cut out, which so has nothing of it."""
+    behind = skeleton.gaps[0].at
+    return b"\n" in skeleton.raw[Header.at(skeleton.raw, 0, behind).end : behind]
 
 
 def _length(piece: Piece) -> int:

@@ -33,7 +33,7 @@ SMALL = b"Subject: small\r\n\r\nsmall\r\n"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    users = ["structured", "plain", "appended", "sent", "shipped"]
+    users = ["structured", "plain", "scattered", "appended", "sent", "shipped"]
     with Cluster(tmp_path_factory.mktemp("large") / "nodes", users, proxied=True) as started:
         yield started
 
@@ -87,8 +87,12 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
 
 @pytest.mark.parametrize(
     ("user", "mail"),
-    [("structured", LargeMail.attached(SIZE, 1)), ("plain", LargeMail.plain(SIZE, 2))],
-    ids=["structured", "plain"],
+    [
+        ("structured", LargeMail.attached(SIZE, 1)),
+        ("plain", LargeMail.plain(SIZE, 2)),
+        ("scattered", LargeMail.scattered(SIZE, 6)),
+    ],
+    ids=["structured", "plain", "scattered"],
 )
 def test_a_large_message_passes_from_one_node_over_the_master_to_a_third_one(
     cluster: Cluster, user: str, mail: LargeMail
@@ -102,6 +106,11 @@ def test_a_large_message_passes_from_one_node_over_the_master_to_a_third_one(
             deliver_streamed(lmtp, user, reader.sending())
         cluster.wait_until_equal()
         fetch(dc3, user, reader)
+        with StreamingImap(dc3, user) as imap:
+            imap.command("SELECT INBOX")
+            assert imap.command("SEARCH SUBJECT Large SUBJECT number") == [b"* SEARCH 2"]
+            [header] = [line for line in imap.command("FETCH 2 BODY.PEEK[HEADER.FIELDS (SUBJECT)]") if b":" in line]
+    assert header == f"Subject: Large, number {mail.seed}".encode()
     assert OUR_HEADERS.fullmatch(reader.before)
 
 

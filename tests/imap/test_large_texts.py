@@ -44,6 +44,22 @@ async def test_large_texts_are_taken_apart_in_a_thread(mail: HookedMail, served:
         assert threads == 3
 
 
+async def test_of_small_parts_that_are_megabytes_each_can_be_had(mail: HookedMail, served: ImapServices) -> None:
+    parts = b"".join(b"--b\r\n\r\npart %d.\r\n" % number + b"Hello\r\n" * 1000 for number in range(1, 301))
+    head = b"Subject: large\r\n\r\n"
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(b"Content-Type: multipart/mixed; boundary=b\r\n" + head + parts + b"--b--\r\n"))
+    assert (await mail.read_text((await mail.open_mailbox(inbox)).messages[1])).skeleton.header_only
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        structure = "".join(await client.run("FETCH 1 BODYSTRUCTURE"))
+        assert structure.count('("TEXT" "PLAIN" ') == 300
+        assert "part 299." in "".join(await client.run("FETCH 1 (BODY.PEEK[299]<0.9>)"))
+        assert "part 299." in "".join(await client.run(f"FETCH 1 (BODY.PEEK[TEXT]<{parts.index(b'part 299.')}.9>)"))
+        assert (await client.run('SEARCH BODY "part 299."'))[0] == "* SEARCH 1"
+        assert (await client.run("SEARCH SUBJECT large BODY nothing"))[0] == "* SEARCH"
+
+
 async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, served: ImapServices) -> None:
     inbox = await fill(mail, 2, text=b"Subject: x\r\n\r\n" + b"x" * LARGE_TEXT_BYTES)
     view = await mail.open_mailbox(inbox)

@@ -154,11 +154,15 @@ def test_beyond_the_limit_of_octets_inline_all_the_rest_is_opaque() -> None:
     exactly = before + b"a" * (INLINE_TOTAL_MAX - len(HEAD) - len(b"\r\n--b\r\n"))
     recipe = check_all(exactly, 1000, 50_000)
     assert len(recipe.attached) == 1
-    assert recipe.skeleton() is not None
+    skeleton = recipe.skeleton()
+    assert skeleton is not None
+    assert not skeleton.header_only
     more = b"a\r\n--b\r\n\r\n" + b"body" * 1000 + TAIL
     recipe = check_all(exactly + more, 1000, 50_000)
     assert [(piece.opaque, piece.length) for piece in recipe.attached] == [(False, 4104), (True, len(more))]
-    assert recipe.skeleton() is None
+    skeleton = recipe.skeleton()
+    assert skeleton is not None
+    assert skeleton.header_only
     store = MemoryAttachments()
     taken = take_in(store, [exactly + b"a\r\n-", b"-b\r\n", b"\r\nend"], 1000)  # one that comes within a delimiter
     check_text(exactly + b"a\r\n--b\r\n\r\nend", taken, store)

@@ -109,10 +109,16 @@ def test_the_skeleton_has_a_gap_for_each_attachment() -> None:
     assert recipe.attached == (one, other)
 
 
-def test_what_is_opaque_has_no_skeleton() -> None:
-    recipe = Recipe((b"head", attached(b"ABC"), attached(b"1\n2", opaque=True)))
-    assert recipe.skeleton() is None
+@pytest.mark.parametrize("head", [b"A: b\n\nline\n", b"A: b\r\n\r\nline\n+"])
+def test_what_is_opaque_tells_its_header(head: bytes) -> None:
+    recipe = Recipe((head, attached(b"ABC"), attached(b"1\n2", opaque=True)))
+    assert recipe.skeleton() == Skeleton(head, (Gap(len(head), 3, 0), Gap(len(head), 3, 1)), header_only=True)
     assert Recipe.unpack(recipe.pack()) == recipe
+
+
+@pytest.mark.parametrize("head", [b"A: b", b"A: b\n", b"A: b\r\n\r\n", b"A: b\n\nline\r", b"A: b\nline"])
+def test_of_what_is_opaque_a_header_that_may_go_on_is_not_told(head: bytes) -> None:
+    assert Recipe((head, attached(b"1\n2", opaque=True))).skeleton() is None
 
 
 GOOD = attached(b"1\n2" * CHUNK_BYTES)
