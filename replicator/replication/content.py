@@ -15,6 +15,7 @@ import trio
 
 from protocol.codec import ProtocolError
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
+from replicator.errors import UnavailableError
 from replicator.mailstore import CHUNK_BYTES
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store import reading
@@ -30,6 +31,10 @@ AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
 ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
 """A chunk of a part, by its hash, from an octet on; None: it is not here."""
+
+
+Links: TypeAlias = Callable[[], Iterable[PeerLink]]
+"""To the neighbours, as of now."""
 
 
 class Fetched(NamedTuple):
@@ -50,10 +55,12 @@ async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int
 
 
 async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
-    """A chunk of a part from this neighbour, if it has it whole. Raises LinkDownError."""
+    """A chunk of a part from this neighbour; None: it has it not whole. Raises LinkDownError, UnavailableError."""
     match await link.request(FetchPart(attached.hash, number * CHUNK_BYTES)):
         case Content(chunk) if attached.verify(number, chunk):
             return chunk
+        case Refused(code=code, text=text) if code != RefusalCode.NO_CONTENT:
+            raise UnavailableError(f"{link.sid} does not give a part of a message now: {text}")
     return None
 
 
@@ -63,7 +70,7 @@ async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[
     async def attempt(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
         try:
             answer = await ask(link)
-        except LinkDownError:
+        except (LinkDownError, UnavailableError):
             answer = None
         if answer is not None:
             found.append(answer)

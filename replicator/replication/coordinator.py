@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -44,7 +45,7 @@ from protocol.commands import (
 from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import MailError
+from replicator.errors import DiskFullError, MailError
 from replicator.replication import comparison, content, snapshots
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
@@ -69,6 +70,7 @@ from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.texts import Texts
 from replicator.replication.wire import refusal
 from replicator.store.archive import Archive
+from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
@@ -139,7 +141,7 @@ class Coordinator:
             self.connections.link,
             too_old=self.transfer.begin,
             remotes=self.remotes,
-            texts=self.texts,
+            taker=self.texts.taker,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )
         self._snapshots = snapshots.Snapshots(store)
@@ -159,7 +161,7 @@ class Coordinator:
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
-            nursery.start_soon(self.texts.parts.run)
+            nursery.start_soon(self.texts.run)
             nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
@@ -252,13 +254,24 @@ class Coordinator:
                 return await snapshots.answer(self._snapshots, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
                 return await content.answer_fetch(self.store, link, command, self.texts.read_part)
-            case Save(message=message):
-                async with self.texts.taking([message], link) as taken:
+            case Save():
+                async with self._taken(link, command) as taken:
                     if not taken:
                         return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
                     return await self._perform(link, saves_from(link, command, taken[0]))
             case _:
                 return await self._perform(link, from_command(link, command, self._new_id))
+
+    @asynccontextmanager
+    async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
+        """The message, with its parts. Who has no room for them is not to be the master (see `Changes.perform`)."""
+        try:
+            async with self.texts.taker.taking([save.message], link) as taken:
+                yield taken
+        except DiskFullError:
+            for number in save.mailboxes:
+                await self.mover.resign(_named(link, number), link.sid)
+            raise NotMasterError from None
 
     async def _perform(self, link: PeerLink, operations: Sequence[Operation]) -> Reply:
         if not operations:

@@ -15,7 +15,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver, TooOld
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.shipping import Shipper, Ships
-from replicator.replication.texts import Texts
+from replicator.replication.taking import Taker
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
 
@@ -46,7 +46,7 @@ class Feeds(Mapping[str, Feed]):
         *,
         too_old: TooOld,
         remotes: RemoteEntries,
-        texts: Texts,
+        taker: Taker,
         holes_patience_s: float,
     ) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
-        self._texts = texts
+        self._taker = taker
         self.holes = Holes(store, self._start_again, holes_patience_s)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
@@ -80,7 +80,7 @@ class Feeds(Mapping[str, Feed]):
             too_old=self._too_old,
             may_ask=self.may_ask,
             remotes=self._remotes,
-            texts=self._texts,
+            taker=self._taker,
         )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed

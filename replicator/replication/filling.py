@@ -39,7 +39,6 @@ SLICE = 256  # texts of one look
 PATIENCE_S = 5.0  # most texts of a merge are on their way with its branches' entries
 RETRY_S = 30.0  # from a look for all that is lacking to the next one, if not all was to be had
 NOTED = 100_000  # texts noted between two looks: some 20 MB. What is beyond waits for a look for all that is lacking
-FETCH_TIMEOUT_S = 300.0  # large ones over a slow line; and of several neighbours the first may take long to refuse
 
 
 class Filler:
@@ -119,8 +118,7 @@ class Filler:
         try:
             if await self._store.read(partial(is_here, content_hash=content_hash)):
                 return True
-            with trio.move_on_after(FETCH_TIMEOUT_S):
-                return await self._fetch(content_hash, partial(_keep, item=item))
+            return await self._fetch(content_hash, partial(_keep, item=item))
         except (MailError, sqlite3.Error):
             pass
         return False
@@ -135,7 +133,7 @@ class Filler:
 
 def _keep(tx: Transaction, stored: StoredText, item: tuple[int, bytes]) -> None:
     """It is counted at once: how many are left says whether any come, and others of one look may take long."""
-    write_text(tx.connection, stored)
+    tx.commit.displaced += write_text(tx.connection, stored)
     forget_lacking(tx.connection, [item])
 
 

@@ -34,7 +34,6 @@ HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
 
 FINDINGS_MAX = 10_000  # that are listed: 3 MiB of JSON
 SUSPECTS_MAX = 100_000  # texts that are damaged, or were looked for in vain: 10 MiB
-FETCH_TIMEOUT_S = 30.0  # of one text, from all neighbours
 FROM_LOG, FROM_PEER = "rebuilt from the log", "fetched from another node"
 
 
@@ -130,8 +129,7 @@ class Inspection:
             return
         is_healed = False
         if self.status.repair and _is_hash(content_hash):
-            with trio.move_on_after(FETCH_TIMEOUT_S):
-                is_healed = await self._heal_text(content_hash)
+            is_healed = await self._heal_text(content_hash)
         if not is_healed and not await self.reader.read(needed):
             return
         self._healed[content_hash] = is_healed

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.skeleton import Skeleton
-from replicator.replication.parts import PartStore
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
 from replicator.store.recipe import Recipe
@@ -31,12 +31,20 @@ class PlainText:
             yield self.raw[at : min(at + CHUNK_BYTES, end)]
 
 
+class Chunks(Protocol):
+    """Where parts are read."""
+
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk, as its hash says. Raises ContentUnavailableError."""
+        ...
+
+
 @dataclass(frozen=True)
 class PartedText:
-    """A text in parts, each of which is held here by one of the `holdings`, by its hash."""
+    """A text in parts, each of which is held here by one of the `holdings`, by its hash, or else is at other nodes."""
 
     recipe: Recipe
-    parts: PartStore = field(repr=False)
+    parts: Chunks = field(repr=False)
     holdings: Mapping[bytes, Holding] = field(repr=False)
 
     @cached_property
@@ -56,7 +64,7 @@ class PartedText:
                 continue
             if piece.attached is not attached:
                 attached, read = piece.attached, {}
-            holding = self.holdings[attached.hash]
+            holding = self.holdings.get(attached.hash)
             read = {
                 number: read[number] if number in read else await self.parts.chunk(attached, holding, number)
                 for number in piece.chunks

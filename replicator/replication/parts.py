@@ -42,27 +42,46 @@ class PartStore:
         self._run_in_thread = run_in_thread
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
+        self._damaged: set[bytes] = set()  # what waits to be healed
+        self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
 
     async def run(self) -> None:
         """Put whole content in the place of what was found to be damaged, until cancelled."""
         async for attached, holding in self._damaged_out:
             with suppress(MailError):
-                await self.heal(attached, holding)
+                await self.heal(attached, holding, self._elsewhere)
+            self._damaged.discard(attached.hash)
 
     # ---- reading
 
-    async def chunk(self, attached: Attached, holding: Holding, number: int) -> bytes:
-        """One chunk, as its hash says. Raises ContentUnavailableError."""
-        data = await self._here(holding, number)
-        if data is not None and attached.verify(number, data):
-            return data
-        log.warning("chunk %d of attachment %s is damaged or missing", number, attached.hash.hex())
-        with suppress(trio.WouldBlock):
-            self._damaged_in.send_nowait((attached, holding))
-        data = await self._there(attached, number, self._elsewhere)
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk, as its hash says; without a holding, from another node. Raises ContentUnavailableError."""
+        if holding is not None:
+            with suppress(ContentUnavailableError):
+                return await self.own_chunk(attached, holding, number)
+            self._note_damage(attached, holding)
+        try:
+            data = await self._there(attached, number, self._elsewhere)
+        except UnavailableError as error:
+            raise ContentUnavailableError(str(error)) from error
         if data is None:
             raise ContentUnavailableError("a part of this message is damaged at every node that can be reached")
         return data
+
+    async def own_chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk that is whole here. Raises ContentUnavailableError."""
+        data = None if holding is None else await self._here(holding, number)
+        if data is None or not attached.verify(number, data):
+            raise ContentUnavailableError("a part of this message is damaged here")
+        return data
+
+    def _note_damage(self, attached: Attached, holding: Holding) -> None:
+        if attached.hash in self._damaged:
+            return
+        log.warning("attachment %s is damaged or missing", attached.hash.hex())
+        with suppress(trio.WouldBlock):
+            self._damaged_in.send_nowait((attached, holding))
+            self._damaged.add(attached.hash)
 
     async def read(self, what: Holding | bytes, start: int) -> bytes | None:
         """A chunk of a held part, or of that with a hash, for another node, which looks at it; None: it is not here."""
@@ -70,10 +89,11 @@ class PartStore:
 
     async def is_whole(self, attached: Attached, holding: Holding) -> bool:
         """Whether each chunk is here as its hash says."""
-        for number in range(attached.chunk_count):
-            data = await self._here(holding, number)
-            if data is None or not attached.verify(number, data):
-                return False
+        try:
+            for number in range(attached.chunk_count):
+                await self.own_chunk(attached, holding, number)
+        except ContentUnavailableError:
+            return False
         return True
 
     async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
@@ -84,74 +104,90 @@ class PartStore:
             return None
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
+        """None: nobody has it. Raises UnavailableError where that cannot be known now."""
         with trio.move_on_after(CHUNK_TIMEOUT_S):
             return await source(attached, number)
-        return None
+        raise UnavailableError("a part of a message does not come; try later")
 
     # ---- holding
 
     async def obtain(self, attached: Attached, source: Source | None) -> Holding | None:
-        """Hold a part, which is fetched if it is not here. None: it is not to be had. Raises DiskFullError, MailError.
+        """Hold a part, which is fetched if it is not here. None: nobody has it. Raises DiskFullError, UnavailableError.
 
-        It is in flight until it is let go or settled.
+        It is in flight until it is let go or settled. Nobody has looked at what was here already.
         """
-        with told():
-            held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
-        if held is not None or source is None:
-            return held
+        lock = self._obtaining.setdefault(attached.hash, trio.Lock())
+        try:
+            async with lock:
+                with told():
+                    held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
+                return held if held is not None or source is None else await self._build(attached, source)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._obtaining.pop(attached.hash, None)
+
+    async def _build(self, attached: Attached, source: Source) -> Holding | None:
         with told():
             construction = await self._run_in_thread(self.attachments.build)
-        if not await self._write(attached, source, construction):
-            return None
-        with told():
-            return await self._run_in_thread(construction.finish)
+        try:
+            if not await self._write(attached, source, construction):
+                return None
+            with told():
+                return await self._run_in_thread(construction.finish)
+        finally:
+            await self._abandon(construction)
 
-    async def heal(self, attached: Attached, holding: Holding) -> bool:
-        """Whether whole content was put in the place of what was damaged. Raises MailError."""
+    async def heal(self, attached: Attached, holding: Holding, source: Source) -> bool:
+        """Whether whole content was put in the place of what was damaged. Raises DiskFullError, UnavailableError."""
 
-        async def source(attached: Attached, number: int) -> bytes | None:
-            data = await self._here(holding, number)
-            return (
-                data if data is not None and attached.verify(number, data) else await self._elsewhere(attached, number)
-            )
+        async def best(attached: Attached, number: int) -> bytes | None:
+            with suppress(ContentUnavailableError):
+                return await self.own_chunk(attached, holding, number)
+            return await source(attached, number)
 
         with told():
             try:
                 replacement = await self._run_in_thread(partial(self.attachments.replace, holding))
-                if not await self._write(attached, source, replacement):
+            except MissingError:
+                return False
+            try:
+                if not await self._write(attached, best, replacement):
                     return False
                 await self._run_in_thread(replacement.finish)
             except (MissingError, ValueError):  # it is gone by now
                 return False
+            finally:
+                await self._abandon(replacement)
         log.warning("attachment %s is whole again", attached.hash.hex())
         return True
 
     async def let_go(self, holdings: Iterable[Holding]) -> None:
-        """Nobody has recorded these. What cannot be let go now is found by a scrub."""
+        """Nobody has recorded these. What cannot be let go now is found by a sweep."""
+        left = list(holdings)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + LET_GO_TIMEOUT_S):
-            for holding in holdings:
+            while left:
                 try:
-                    await self._run_in_thread(partial(self.attachments.unlink, holding))
+                    await self._run_in_thread(partial(self.attachments.unlink, left[-1]))
                 except OSError as error:
                     log.warning("an attachment cannot be let go: %s; `replicator scrub` will", error)
-                    self.attachments.settle(holding.holder)
+                self.attachments.settle(left.pop().holder)
+        for holding in left:
+            self.attachments.settle(holding.holder)
 
     async def _write(self, attached: Attached, source: Source, into: Construction | Replacement) -> bool:
-        """Whether all of the part was to be had. What is not is abandoned."""
-        is_complete = False
-        try:
-            for first in range(0, attached.chunk_count, READ_AHEAD):
-                some = await self._ahead(attached, range(first, min(first + READ_AHEAD, attached.chunk_count)), source)
-                if some is None:
-                    return False
-                with told():
-                    await self._run_in_thread(partial(_write_all, into, some))
-            is_complete = True
-        finally:
-            if not is_complete:
-                with trio.CancelScope(shield=True):
-                    await self._run_in_thread(into.abandon)
+        """Whether all of the part was to be had. Raises DiskFullError, UnavailableError."""
+        for first in range(0, attached.chunk_count, READ_AHEAD):
+            some = await self._ahead(attached, range(first, min(first + READ_AHEAD, attached.chunk_count)), source)
+            if some is None:
+                return False
+            with told():
+                await self._run_in_thread(partial(_write_all, into, some))
         return True
+
+    async def _abandon(self, what: Construction | Replacement) -> None:
+        """Nothing happens to what is finished."""
+        with trio.CancelScope(shield=True):
+            await self._run_in_thread(what.abandon)
 
     async def _ahead(self, attached: Attached, numbers: range, source: Source) -> list[bytes] | None:
         found = dict[int, bytes]()

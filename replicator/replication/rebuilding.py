@@ -248,7 +248,7 @@ class Rebuild:
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
                     messages = [message for _, brought in part.entries for message in brought]
-                    async with self._coordinator.texts.taking(messages) as texts:
+                    async with self._coordinator.texts.taker.taking(messages) as texts:
                         taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
                     count += taken
                     untaken |= left
@@ -278,7 +278,7 @@ class Rebuild:
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             messages = await self._environment.run_in_thread(partial(_messages, wreck, some))
-            async with self._coordinator.texts.taking(messages) as taken:
+            async with self._coordinator.texts.taker.taking(messages) as taken:
                 await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
@@ -348,7 +348,7 @@ def _messages(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[bytes | Parts
 
 def _write(tx: Transaction, texts: list[StoredText]) -> None:
     for stored in texts:
-        write_text(tx.connection, stored)
+        tx.commit.displaced += write_text(tx.connection, stored)
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:

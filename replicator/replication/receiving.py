@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import trio
 
 from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
-from replicator.errors import DiskFullError
+from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication.link import PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
-from replicator.replication.texts import Texts
+from replicator.replication.taking import Taker
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
 from replicator.store.damage import DatabaseDamagedError
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
+PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
 DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
 
 LinkTo = Callable[[str], PeerLink | None]
@@ -51,7 +52,7 @@ class Receiver:
         too_old: TooOld,
         may_ask: trio.Event,
         remotes: RemoteEntries,
-        texts: Texts,
+        taker: Taker,
     ) -> None:
         self._store = store
         self._link = link
@@ -61,7 +62,7 @@ class Receiver:
         self._remotes = remotes
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
-        self._texts = texts
+        self._taker = taker
         self._is_completing = False  # parts are asked for on this link: it must be read on
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
@@ -104,8 +105,9 @@ class Receiver:
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._taken.set()
                 self._taken = trio.Event()
-                await self._complete_and_write(batch)
-                self._acknowledge(batch)
+                for some in _of_some_size(batch):  # what is large comes after what came before it is acknowledged
+                    await self._complete_and_write(some)
+                    self._acknowledge(some)
                 if self._has_dropped or any(self._is_missing(item.dot) for item in batch):
                     self._has_dropped = False
                     self.ask_again()
@@ -135,13 +137,18 @@ class Receiver:
             return await self._write(batch)
         self._is_completing = True
         try:
-            async with self._texts.taking(parted.values(), self._link) as taken:
-                self._is_completing = False
-                whole = {text.content_hash: text for text in taken}
-                await self._write([item.completed(whole) if isinstance(item, Arrived) else item for item in batch])
+            while True:
+                try:
+                    async with self._taker.taking(parted.values(), self._link) as taken:
+                        whole = {text.content_hash: text for text in taken}
+                        return await self._write(
+                            [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
+                        )
+                except (DiskFullError, UnavailableError) as error:  # the link stays up for what needs no parts
+                    log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
+                    await trio.sleep(DISK_FULL_RETRY_S)
         finally:
             self._is_completing = False
-        return None
 
     async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
         """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""
@@ -224,6 +231,19 @@ class Receiver:
         if self._told.get(origin, 0) < seq:
             self._told[origin] = seq
             link.post(Ack(origin, seq))
+
+
+def _of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
+    """In pieces whose large messages are no more than `PARTED_BYTES` together, or a single one."""
+    start, size_bytes = 0, 0
+    for at, item in enumerate(batch):
+        own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0
+        if own_bytes and size_bytes + own_bytes > PARTED_BYTES and at > start:
+            yield batch[start:at]
+            start, size_bytes = at, 0
+        size_bytes += own_bytes
+    if start < len(batch):
+        yield batch[start:]
 
 
 def _receive_all(batch: list[Arrived], tx: Transaction) -> None:

@@ -68,7 +68,7 @@ class Redelivery:
         if await self._shows(add.guid, stray.mailbox_id):
             return None
         message = await self._message(add.content_hash)
-        async with self._coordinator.texts.taking([message] if message is not None else []) as taken:
+        async with self._coordinator.texts.taker.taking([message] if message is not None else []) as taken:
             return await self._save(stray, taken[0]) if taken else False
 
     async def _save(self, stray: Stray, stored: StoredText) -> bool | None:

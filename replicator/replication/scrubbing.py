@@ -84,7 +84,7 @@ class Scrub:
             if attached.hash in self._whole:
                 continue
             if holding is None or not await self._texts.parts.is_whole(attached, holding):
-                is_mended = holding is not None and await self._texts.parts.heal(attached, holding)
+                is_mended = holding is not None and await self._texts.heal_part(attached, holding)
                 what = "a part of its text is missing or damaged"
                 if not await self._heal(work, content_hash, what, healed=is_mended):
                     return

@@ -1,4 +1,4 @@
-"""Message texts at this node: taken in from clients and peers, kept, opened to be read, and healed.
+"""Message texts at this node: taken in from clients, kept, opened to be read, and healed; from peers: see `taking`.
 
 What is small lies in the database; of what is large the parts lie in the attachment store (`replicator.store.recipe`).
 Parts are held before a text is written, since the disk must have them first. What is not recorded in the end, because
@@ -8,45 +8,43 @@ leaves is found by a scrub.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import math
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import TypeAlias
 
 import trio
 
-from protocol.codec import ProtocolError
 from protocol.commands import Parts
 from replicator.environment import Environment
-from replicator.errors import ContentUnavailableError, DiskFullError, MailError
+from replicator.errors import DiskFullError, MailError, UnavailableError
 from replicator.mailstore import ReceivedText, Text
-from replicator.replication.content import chunk_from, fetch, fetch_chunk
+from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
-from replicator.replication.link import PeerLink
 from replicator.replication.parted import PartedText, PlainText
-from replicator.replication.parts import PartStore, Source
+from replicator.replication.parts import PartStore
+from replicator.replication.taking import Taker
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
 from replicator.store.content import (
-    MAX_TEXT_BYTES,
     StoredText,
     holdings_of,
     keepers_of,
     read_text,
     replace_text,
-    unrecorded,
 )
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.recipe import Recipe
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
+from replicator.store.transaction import Commit, Transaction
 
-HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
+FETCH_PATIENCE_S = 300.0  # for the text or the recipe: of several neighbours the first may take long to refuse
+HEAL_PATIENCE_S = 30.0  # the same, where somebody waits for it
+WANTED_MAX = 1000  # texts that were read from other nodes and are to be kept here; of more a scrub is to be told
 
 WriteText: TypeAlias = Callable[[Transaction, StoredText], None]
-
-Links = Callable[[], Iterable[PeerLink]]
 
 
 class Texts:
@@ -58,6 +56,27 @@ class Texts:
         self._inline_max_bytes = inline_max_bytes
         self._links = links
         self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere)
+        self.taker = Taker(store, self.parts, environment.run_in_thread, links)
+        self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
+        self._displaced_in, self._displaced_out = trio.open_memory_channel[list[Holding]](math.inf)
+        store.listeners.append(self._note_commit)
+
+    async def run(self) -> None:
+        """Heal what was found to be damaged or missing, and let go of what is held no more, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.parts.run)
+            nursery.start_soon(self._heal_wanted)
+            async for displaced in self._displaced_out:
+                await self.parts.let_go(displaced)
+
+    async def _heal_wanted(self) -> None:
+        async for content_hash in self._wanted_out:
+            with suppress(MailError, sqlite3.Error):
+                await self.heal(content_hash)
+
+    def _note_commit(self, commit: Commit) -> None:
+        if commit.displaced:
+            self._displaced_in.send_nowait(commit.displaced)
 
     # ---- taking in
 
@@ -69,7 +88,7 @@ class Texts:
             yield sink
         finally:
             await sink.close()
-            await self._let_go(sink.holdings)
+            await self.taker.let_go(sink.holdings)
 
     @asynccontextmanager
     async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
@@ -85,125 +104,61 @@ class Texts:
             await sink.write(text)
             yield (await sink.finish()).stored
 
-    @asynccontextmanager
-    async def taking(
-        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None
-    ) -> AsyncIterator[list[StoredText]]:
-        """Those of the messages that can be had with all their parts, ready to be written within the block.
-
-        Parts that are not here come from the link's peer, or from others; without a link they do not. Raises
-        ProtocolError for parts that do not give the message, MailError where the disk does not take them.
-        """
-        held: list[Holding] = []
-        taken: list[StoredText] = []
-        try:
-            for message in messages:
-                stored = await self._take(message, link, held)
-                if stored is not None:
-                    taken.append(stored)
-            yield taken
-        finally:
-            await self._let_go(held)
-
-    async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
-        if isinstance(message, bytes):
-            return await self._prepared(message)
-        try:
-            recipe = Recipe.unpack(message.recipe)
-        except ValueError as error:
-            raise ProtocolError(f"the recipe of {message.content_hash.hex()}: {error}") from None
-        if recipe.length != message.size or message.size > MAX_TEXT_BYTES:
-            raise ProtocolError(f"the recipe of {message.content_hash.hex()} is of {recipe.length} octets")
-        found = await self._hold(recipe, partial(self._from, link) if link else None, held)
-        if found is None:
-            return None
-        text = PartedText(recipe, self.parts, {holding.hash: holding for holding in found})
-        try:
-            content_hash = await self._hash_of(text, recipe.length)
-        except ContentUnavailableError:  # a part that is here is damaged, and nobody has it whole
-            return None
-        if content_hash != message.content_hash:
-            raise ProtocolError(f"the parts of {message.content_hash.hex()} give another message")
-        return StoredText.of_parts(message, found)
-
-    async def _hold(self, recipe: Recipe, source: Source | None, held: list[Holding]) -> list[Holding] | None:
-        """Hold each part once; None: one of them is not to be had. `held` gets what is held in any case."""
-        found: list[Holding] = []
-        for attached in distinct(recipe):
-            holding = await self.parts.obtain(attached, source)
-            if holding is None:
-                return None
-            held.append(holding)
-            if holding.hash != attached.hash:
-                return None
-            found.append(holding)
-        return found
-
-    async def _hash_of(self, text: PartedText, length: int) -> bytes:
-        hasher = hashlib.sha256()
-        async with aclosing(text.read(0, length)) as chunks:
-            async for chunk in chunks:
-                hasher.update(chunk)
-        return hasher.digest()
-
-    async def _prepared(self, text: bytes) -> StoredText:
-        if len(text) <= HASH_IN_THREAD_BYTES:
-            return StoredText.of(text)
-        return await self._run_in_thread(partial(StoredText.of, text))
-
-    async def _let_go(self, held: Sequence[Holding]) -> None:
-        """Those that no text has by now; the others belong to theirs."""
-        if not held:
-            return
-        with trio.CancelScope(shield=True), suppress(MailError):  # else they stay in flight, and a scrub leaves them
-            surplus = await self._store.read(partial(unrecorded, holdings=held))
-            for holding in held:
-                if holding not in surplus:
-                    self.parts.attachments.settle(holding.holder)
-            await self.parts.let_go(surplus)
-
     # ---- from other nodes
 
     async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
         """Get a text from a neighbour and write it. Whether it could be had. Raises MailError."""
-        return await self._fetch(content_hash, write) is not None
+        return await self._fetch(content_hash, write, FETCH_PATIENCE_S)
 
     async def heal(self, content_hash: bytes) -> bool:
         """Put a text that a neighbour has in the place of a damaged or missing one. Raises MailError."""
-        return await self.fetch(content_hash, _replace)
+        try:
+            return await self._fetch(content_hash, _replace, HEAL_PATIENCE_S)
+        except UnavailableError:  # a part does not come now
+            return False
+
+    async def heal_part(self, attached: Attached, holding: Holding) -> bool:
+        """Put whole content from a neighbour in the place of a damaged part. Whether that could be done."""
+        try:
+            return await self.parts.heal(attached, holding, self._elsewhere)
+        except UnavailableError:
+            return False
 
     async def take_over(self, messages: Iterable[bytes | Parts]) -> bool:
         """Put these texts, as far as their parts are here, in the place of missing ones; whether there were any."""
-        async with self.taking(messages) as taken:
+        async with self.taker.taking(messages) as taken:
             for stored in taken:
                 await self._store.write(partial(_replace, stored=stored))
             return bool(taken)
 
     async def fetch_to_read(self, content_hash: bytes) -> Text | None:
-        """As `heal`; what can be read although the disk does not take it is read all the same. Raises MailError."""
-        message: bytes | Parts | None = None
-        with suppress(DiskFullError, DatabaseDamagedError):
-            message = await self._fetch(content_hash, _replace)
-        if message is None:
-            found = await fetch(self._links(), content_hash)
-            message = found.message if found else None
-        return PlainText(message) if isinstance(message, bytes) else await self.open(content_hash)
+        """A text that is not here, from a neighbour; it is kept if that works. Raises MailError.
 
-    async def _fetch(self, content_hash: bytes, write: WriteText) -> bytes | Parts | None:
+        Of one in parts these come as they are read; that they are lacking here is noted, so that all of it comes.
+        """
         found = await fetch(self._links(), content_hash)
         if found is None:
             return None
-        with suppress(ProtocolError):
-            async with self.taking([found.message], found.link) as taken:
-                for stored in taken:
-                    await self._store.write(partial(_write, write, stored))
-                    return found.message
-        return None
+        if isinstance(found.message, bytes):
+            with suppress(DiskFullError, DatabaseDamagedError):  # it can be read all the same
+                stored = await self._run_in_thread(partial(StoredText.of, found.message))
+                await self._store.write(partial(_replace, stored=stored))
+            return PlainText(found.message)
+        with suppress(trio.WouldBlock):
+            self._wanted_in.send_nowait(content_hash)
+        recipe = _recipe_of(found.message)
+        return None if recipe is None else await self._opened(recipe, {})
 
-    async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
-        """A chunk from the peer that has named the part, else from others. Raises LinkDownError."""
-        chunk = await chunk_from(link, attached, number)
-        return chunk if chunk is not None else await self._elsewhere(attached, number)
+    async def _fetch(self, content_hash: bytes, write: WriteText, patience_s: float) -> bool:
+        found: Fetched | None = None
+        with trio.move_on_after(patience_s):
+            found = await fetch(self._links(), content_hash)
+        if found is None:
+            return False
+        async with self.taker.taking([found.message], found.link) as taken:
+            for stored in taken:
+                await self._store.write(partial(_write, write, stored))
+            return bool(taken)
 
     async def _elsewhere(self, attached: Attached, number: int) -> bytes | None:
         return await fetch_chunk(self._links(), attached, number)
@@ -216,8 +171,11 @@ class Texts:
         if message is None or isinstance(message, bytes):
             return None if message is None else PlainText(message)
         recipe = _recipe_of(message)
-        if recipe is None or any(attached.hash not in found for attached in distinct(recipe)):
+        if recipe is None or any(attached.hash not in found for attached in recipe.distinct):
             return None
+        return await self._opened(recipe, found)
+
+    async def _opened(self, recipe: Recipe, found: Mapping[bytes, Holding]) -> Text:
         text = PartedText(recipe, self.parts, found)
         if recipe.skeleton() is None:  # its header goes on for so long
             async with aclosing(text.read(0, recipe.length)) as chunks:
@@ -230,7 +188,7 @@ class Texts:
         if not isinstance(message, Parts):
             return []  # it is gone by now
         recipe = _recipe_of(message)
-        return None if recipe is None else [(attached, found.get(attached.hash)) for attached in distinct(recipe)]
+        return None if recipe is None else [(attached, found.get(attached.hash)) for attached in recipe.distinct]
 
     async def _kept(self, content_hash: bytes) -> tuple[bytes | Parts | None, dict[bytes, Holding]]:
         message, holdings = await self._store.read(
@@ -258,14 +216,9 @@ def _recipe_of(parts: Parts) -> Recipe | None:
     return recipe if recipe.length == parts.size else None
 
 
-def distinct(recipe: Recipe) -> list[Attached]:
-    """The attachments of a text, each once, however often it is in it."""
-    return list({attached.hash: attached for attached in recipe.attached}.values())
-
-
 def _write(write: WriteText, stored: StoredText, tx: Transaction) -> None:
     write(tx, stored)
 
 
 def _replace(tx: Transaction, stored: StoredText) -> None:
-    replace_text(tx.connection, stored)
+    tx.commit.displaced += replace_text(tx.connection, stored)

@@ -97,7 +97,7 @@ class Undelete:
         """Whether its text is whole. Raises MailError, TaskError."""
         async with AsyncExitStack() as taking:
             try:
-                taken = await taking.enter_async_context(self._coordinator.texts.taking([message]))
+                taken = await taking.enter_async_context(self._coordinator.texts.taker.taking([message]))
             except (ProtocolError, ContentUnavailableError):
                 return False
             for stored in taken:

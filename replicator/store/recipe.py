@@ -55,6 +55,11 @@ class Recipe:
         """The pieces that are attachments; one attachment may be several."""
         return tuple(piece for piece in self.pieces if isinstance(piece, Attached))
 
+    @property
+    def distinct(self) -> tuple[Attached, ...]:
+        """The attachments, each once, however often it is in the text."""
+        return tuple({attached.hash: attached for attached in self.attached}.values())
+
     def skeleton(self) -> Skeleton | None:
         """The text without its attachments; None if not even its header is in the recipe: the whole text has it."""
         raw, gaps, is_opaque = bytearray(), [], False

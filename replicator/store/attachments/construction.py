@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +15,8 @@ from replicator.store.attachments.files import Files, MissingError, Writer
 from replicator.store.attachments.steps import Algorithm
 
 T = TypeVar("T")
+
+READ_BYTES = 1 << 20  # of content that is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Construction:
         self._place = place = self._site.algorithms.h_name(content_hash)
         if self._site.perform(linking.link(place, self._holder)):
             self._close()
+            if not self._is_sound(place, content_hash):
+                self._put_in_place(place)
             self._site.perform(linking.drop(self._built))
             is_shared = True
         else:
@@ -118,6 +124,35 @@ class Construction:
             is_shared = self._site.perform(linking.publish(self._built, place, self._holder))
         self._is_over = True
         return Holding(content_hash, self._holder, kept=not is_shared)
+
+    def _is_sound(self, place: str, content_hash: bytes) -> bool:
+        """Whether what is there is what was written here: that would be dropped in favour of damage."""
+        hasher = self._site.algorithms.current.new()
+        try:
+            content = linking.content_in(self._site.files.names(place))
+            for data in self._pieces(f"{place}/{content}"):
+                hasher.update(data)
+        except (MissingError, OSError):
+            return False
+        return hasher.digest() == content_hash
+
+    def _put_in_place(self, place: str) -> None:
+        """Give what was written to all who hold what is damaged. Raises OSError."""
+        new = self._site.files.open_new(f"{place}/{names.NEW_PREFIX}{self._holder}")
+        try:
+            for data in self._pieces(f"{self._built}/{names.CONTENT_PREFIX}{self._holder}"):
+                new.write(data)
+            new.sync()
+        finally:
+            new.close()
+        if not self._site.perform(linking.put_in_place(place, self._holder)):
+            raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: what is held was removed", place)
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        at = 0
+        while data := self._site.files.read(name, at, READ_BYTES):
+            yield data
+            at += len(data)
 
     def _make_durable(self, place: str) -> None:
         """All names are made before the first sync: where there is a journal, that writes all of them at once."""

@@ -1,0 +1,173 @@
+"""Texts that come from other nodes, or from elsewhere on this disk, made ready to be written: their parts are held.
+
+Nothing is ready unless each part is whole on this disk, whoever had it before: what is acknowledged rests on that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol.commands import Parts
+from replicator.environment import ThreadRunner
+from replicator.errors import ContentUnavailableError, MailError, UnavailableError
+from replicator.replication.content import Links, chunk_from, fetch_chunk
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.parted import PartedText
+from replicator.replication.parts import PartStore, Source
+from replicator.store.attached import Attached
+from replicator.store.attachments.construction import Holding
+from replicator.store.content import MAX_TEXT_BYTES, StoredText, unrecorded
+from replicator.store.recipe import Recipe
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
+FLUSH_TIMEOUT_S = 30.0  # for what may still write a text; without that nothing is let go
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParts:
+    """Gives what is whole on this disk. See `parted.Parts`."""
+
+    parts: PartStore = field(repr=False)
+
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """See `PartStore.own_chunk`."""
+        return await self.parts.own_chunk(attached, holding, number)
+
+
+class Taker:
+    """Belongs to the event loop. `links` are those to the neighbours."""
+
+    def __init__(self, store: Store, parts: PartStore, run_in_thread: ThreadRunner, links: Links) -> None:
+        self._store = store
+        self._parts = parts
+        self._run_in_thread = run_in_thread
+        self._links = links
+
+    @asynccontextmanager
+    async def taking(
+        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None
+    ) -> AsyncIterator[list[StoredText]]:
+        """Those of the messages that can be had with all their parts, ready to be written within the block.
+
+        Parts that are not here come from the link's peer, or from others; without a link they do not. Those that are
+        left out nobody has. Raises DiskFullError, and UnavailableError where it is to be tried again.
+        """
+        held: list[Holding] = []
+        taken: list[StoredText] = []
+        try:
+            for message in messages:
+                stored = await self._take(message, link, held)
+                if stored is not None:
+                    taken.append(stored)
+            yield taken
+        finally:
+            await self.let_go(held)
+
+    async def let_go(self, held: Sequence[Holding]) -> None:
+        """Those that no text has by now; the others belong to theirs. What cannot be known now stays in flight."""
+        if not held:
+            return
+        with trio.CancelScope(shield=True), suppress(MailError):
+            # Whoever was cancelled or refused may have left a job behind, which writes its text all the same.
+            with trio.move_on_after(FLUSH_TIMEOUT_S) as scope:
+                await self._store.flush()
+            if scope.cancelled_caught:
+                return
+            surplus = await self._store.read(partial(unrecorded, holdings=held))
+            for holding in held:
+                if holding not in surplus:
+                    self._parts.attachments.settle(holding.holder)
+            await self._parts.let_go(surplus)
+
+    async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
+        if isinstance(message, bytes):
+            return await self._prepared(message)
+        recipe = _recipe_of(message)
+        if recipe is None:
+            return None
+        source = partial(self._from, link) if link else None
+        found = await self._hold(recipe, source, held)
+        if found is None:
+            return None
+        content_hash = await self._hash_here(recipe, found)
+        if content_hash is None and source is not None and await self._heal(recipe, found, source):
+            content_hash = await self._hash_here(recipe, found)
+        if content_hash is not None and content_hash != message.content_hash:
+            log.warning("a text counts as lost, %s: its parts give another one", message.content_hash.hex())
+        return StoredText.of_parts(message, found.values()) if content_hash == message.content_hash else None
+
+    async def _hold(self, recipe: Recipe, source: Source | None, held: list[Holding]) -> dict[bytes, Holding] | None:
+        """Hold each part once; None: nobody has one of them. `held` gets what is held in any case."""
+        found: dict[bytes, Holding] = {}
+        for attached in recipe.distinct:
+            holding = await self._parts.obtain(attached, source)
+            if holding is None:
+                return None
+            held.append(holding)
+            if holding.hash != attached.hash:
+                return None
+            found[attached.hash] = holding
+        return found
+
+    async def _heal(self, recipe: Recipe, found: dict[bytes, Holding], source: Source) -> bool:
+        for attached in recipe.distinct:
+            holding = found[attached.hash]
+            is_whole = await self._parts.is_whole(attached, holding)
+            if not is_whole and not await self._parts.heal(attached, holding, source):
+                return False
+        return True
+
+    async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
+        """None: a part that was here already is damaged."""
+        hasher = hashlib.sha256()
+        text = PartedText(recipe, OwnParts(self._parts), found)
+        try:
+            async with aclosing(text.read(0, recipe.length)) as chunks:
+                async for chunk in chunks:
+                    hasher.update(chunk)
+        except ContentUnavailableError:
+            return None
+        return hasher.digest()
+
+    async def _prepared(self, text: bytes) -> StoredText:
+        if len(text) <= HASH_IN_THREAD_BYTES:
+            return StoredText.of(text)
+        return await self._run_in_thread(partial(StoredText.of, text))
+
+    async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
+        """A chunk from the peer that has named the part, else from others. Raises UnavailableError."""
+        later: UnavailableError | None = None
+        try:
+            chunk = await chunk_from(link, attached, number)
+        except LinkDownError:
+            chunk, later = None, UnavailableError(f"the link to {link.sid} broke while parts of a message came")
+        except UnavailableError as error:
+            chunk, later = None, error
+        if chunk is None:
+            chunk = await fetch_chunk(self._links(), attached, number)
+        if chunk is None and later is not None:
+            raise later
+        return chunk
+
+
+def _recipe_of(message: Parts) -> Recipe | None:
+    """None: it is none, or of another text; one bad text is not to keep all others away."""
+    try:
+        recipe = Recipe.unpack(message.recipe)
+    except ValueError as error:
+        log.warning("a text counts as lost, %s: its recipe cannot be used: %s", message.content_hash.hex(), error)
+        return None
+    if recipe.length == message.size <= MAX_TEXT_BYTES:
+        return recipe
+    log.warning("a text counts as lost, %s: its recipe is of %d octets", message.content_hash.hex(), recipe.length)
+    return None
