@@ -1,0 +1,271 @@
+"""What is acknowledged rests on parts that are on this disk, whatever ends, breaks or is full meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import FetchPart, RefusalCode, Refused, Reply
+from replicator.config import WhenShort
+from replicator.errors import MailError
+from replicator.mailstore import NewMessage
+from replicator.replication import content
+from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.link import PeerLink
+from replicator.store.attachments.construction import Construction, Holding, Replacement
+from replicator.store.store import Store
+from tests.replication.cluster import USER, Node, cluster
+from tests.replication.test_parts import LOGO, contents, found, held, message, save, texts
+
+T = TypeVar("T")
+
+AnswerPart = Callable[[FetchPart], Reply | None]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer_part: AnswerPart, delay_s: float = 0.0) -> None:
+    """All nodes answer so when they are asked for a chunk; None: as they always do."""
+    answer = content.answer_fetch
+
+    async def answering(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if isinstance(command, FetchPart):
+            await trio.sleep(delay_s)
+            if (reply := answer_part(command)) is not None:
+                return reply
+        return await answer(store, link, command, read_part)
+
+    monkeypatch.setattr(content, "answer_fetch", answering)
+
+
+class Gate:
+    """The writer of a node stands still before its next batch until the gate is opened."""
+
+    def __init__(self, node: Node) -> None:
+        self.reached = trio.Event()
+        self.opened = trio.Event()
+        self._writer = node.store._writer
+        self._run = self._writer._run_in_thread
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.reached.set()
+        await self.opened.wait()
+        return await self._run(work)
+
+
+@asynccontextmanager
+async def gate(node: Node) -> AsyncIterator[Gate]:
+    made = Gate(node)
+    made._writer._run_in_thread = made.run
+    try:
+        yield made
+    finally:
+        made.opened.set()
+        await node.store.flush()
+        made._writer._run_in_thread = made._run
+
+
+async def test_what_the_writer_still_writes_when_its_client_goes_is_held(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save(node, b"first")
+        inbox, scope = await node.mail.folder(USER, "INBOX"), trio.CancelScope()
+
+        async def leaving() -> None:
+            with scope:
+                await node.mail.save(inbox, NewMessage(message(1)))
+
+        async with gate(node) as closed, trio.open_nursery() as nursery:
+            nursery.start_soon(leaving)
+            await closed.reached.wait()
+            scope.cancel()
+            await trio.sleep(1)
+            closed.opened.set()
+        uid = await save(node, message(1))  # tries again
+        assert (await texts(node))[uid] == message(1)
+        await held(node)
+
+
+async def test_what_is_written_when_the_link_breaks_is_held(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, when_short=WhenShort.REFUSE) as nodes:
+        await save(nodes["dc1"], b"first")
+        await nodes.converged()
+        async with gate(nodes["dc2"]) as closed, trio.open_nursery() as nursery:
+            nursery.start_soon(save, nodes["dc1"], message(1))
+            await closed.reached.wait()
+            link = nodes["dc1"].coordinator.connections.link("dc2")
+            assert link is not None
+            link.scope.cancel()
+            await trio.sleep(0.5)
+            closed.opened.set()
+        await nodes.converged()
+        await held(nodes["dc2"])
+        assert [file.read_bytes() for file in contents(nodes["dc2"])] == [LOGO]
+
+
+async def test_a_message_without_its_parts_is_no_copy(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
+    answering(monkeypatch, lambda _: busy[0] if busy else None)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        with pytest.raises(MailError):
+            await save(nodes["dc1"], message(1))
+        assert await texts(nodes["dc2"]) == {}
+        busy.clear()
+        await nodes.converged()
+        assert await texts(nodes["dc2"]) == {1: message(1)}
+
+
+async def test_a_link_that_breaks_while_parts_come_ends_no_node(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        cuts = [1, 2]
+
+        def cutting(_: FetchPart) -> None:
+            if cuts:
+                cuts.pop()
+                nodes.network.cut(("dc1", "dc2"))
+
+        answering(monkeypatch, cutting, delay_s=0.1)
+        await save(nodes["dc1"], message(1))
+        await trio.sleep(30)
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await trio.sleep(30)
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await nodes.converged()
+        assert await texts(nodes["dc2"]) == {1: message(1)}
+
+
+def full() -> Construction:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def test_a_disk_without_room_for_parts_breaks_no_link(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], b"first")
+        await nodes.converged()
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes["dc3"].store.attachments, "build", full)
+            term = nodes["dc1"].coordinator.mastership.masters.term
+            await save(nodes["dc1"], message(1))
+            await trio.sleep(30)
+            assert nodes["dc1"].coordinator.mastership.masters.term == term
+        await nodes.converged()
+        assert await texts(nodes["dc3"]) == {1: b"first", 2: message(1)}
+
+
+async def test_a_master_without_room_for_parts_hands_the_mailbox_on(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], b"first")
+        await nodes.converged()
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes["dc1"].store.attachments, "build", full)
+            await save(nodes["dc2"], message(1))
+        await nodes.converged()
+
+
+async def test_a_part_that_many_wait_for_is_fetched_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = list[int]()
+    answering(monkeypatch, lambda command: chunks.append(command.start), delay_s=0.1)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        users = [f"user{number}" for number in range(16)]
+        for user in users:
+            await save(nodes["dc1"], b"first", user)
+        await nodes.converged()
+        mail = nodes["dc2"].mail
+        async with mail.receive() as sink:
+            await sink.write(message(1))
+            text = await sink.finish()
+            async with trio.open_nursery() as nursery:
+                for user in users:
+                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(text))
+        assert len(chunks) == 3
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"x" * len(LOGO))])
+async def test_a_new_delivery_takes_the_place_of_a_damaged_part(
+    tmp_path: Path, autojump_clock: MockClock, harm: Callable[[Path], object]
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save(node, message(1))
+        (file,) = contents(node)
+        harm(file)
+        await save(node, message(2))
+        assert await texts(node) == {1: message(1), 2: message(2)}
+
+
+async def test_a_message_that_is_delivered_again_brings_its_parts_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save(node, message(1))
+        for file in (*contents(node), *found(node, "holders/*")):
+            file.unlink()
+        for holders in found(node, "holders"):
+            holders.rmdir()
+            holders.parent.rmdir()
+        uid = await save(node, message(1))
+        assert (await texts(node))[uid] == message(1)
+        await held(node)
+
+
+async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        parts = node.coordinator.texts.parts
+        holdings = []
+        for number in range(10):
+            construction = node.store.attachments.build()
+            construction.write(b"%d" % number)
+            holdings.append(construction.finish())
+        run = parts._run_in_thread
+
+        async def slow(work: Callable[[], T]) -> T:
+            await trio.sleep(3)
+            return await run(work)
+
+        parts._run_in_thread = slow
+        await parts.let_go(holdings)
+        assert not node.store.attachments.in_flight()
+
+
+async def test_damage_is_mended_once_however_often_it_is_read(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        (file,) = contents(nodes["dc2"])
+        file.write_bytes(b"x" * len(LOGO))
+        attachments, mended = nodes["dc2"].store.attachments, list[object]()
+        replace = attachments.replace
+
+        def counting(what: Holding | bytes) -> Replacement:
+            mended.append(what)
+            return replace(what)
+
+        monkeypatch.setattr(attachments, "replace", counting)
+        for _ in range(3):
+            assert await texts(nodes["dc2"]) == {1: message(1)}
+        await trio.sleep(60)
+        assert len(mended) == 1
