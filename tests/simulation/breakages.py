@@ -111,15 +111,15 @@ BREAKAGES = (
     ),
     Breakage(
         "adopted", "what an adoption takes in goes on waiting", "replicator/store/apply.py",
-        "if entry.is_merge:\n        _absorb(tx, chain)", "if entry.is_merge and in_log:\n        _absorb(tx, chain)",
+        "if entry.is_merge:\n        _absorb(tx, chain", "if entry.is_merge and in_log:\n        _absorb(tx, chain",
     ),
     Breakage(
-        "let-go", "parts are let go although a text has them", "replicator/replication/texts.py",
-        "surplus = await self._store.read(partial(unrecorded, holdings=held))", "surplus = held",
+        "let-go", "parts are let go although a text has them", "replicator/replication/taking.py",
+        "surplus = await self._store.read(partial(unrecorded, holdings=held))", "surplus = list(held)",
     ),
     Breakage(
-        "parts", "a message is acknowledged before its parts are here", "replicator/replication/texts.py",
-        "if holding is None:\n                return None", "if holding is None:\n                continue",
+        "parts", "a message is written without parts that are here only damaged", "replicator/replication/taking.py",
+        "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
     ),
 )  # fmt: skip
 

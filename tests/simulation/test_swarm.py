@@ -1,27 +1,13 @@
-"""Many seeds, on all cores; a failure tells what happened. `python -m tests.simulation.soak` runs others."""
-
-import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
+"""Many seeds; a failure tells what happened. `python -m tests.simulation.soak` runs others."""
 
 import pytest
 
-from tests.simulation.soak import Attempt, attempt
+from tests.simulation.soak import attempt
 
 SEEDS = range(100)
 
-Attempts = dict[int, Future[Attempt]]
-
-
-@pytest.fixture(scope="module")
-def attempts() -> Iterator[Attempts]:
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        yield {seed: pool.submit(attempt, seed) for seed in SEEDS}
-        pool.shutdown(cancel_futures=True)
-
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_chaos_ends_with_all_nodes_equal_and_every_promise_kept(seed: int, attempts: Attempts) -> None:
-    result = attempts[seed].result()
+def test_chaos_ends_with_all_nodes_equal_and_every_promise_kept(seed: int) -> None:
+    result = attempt(seed)
     assert not result.has_failed, result.story

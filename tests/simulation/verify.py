@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import trio
+
 from protocol.codec import Decoder, Request, Response
 from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
@@ -29,6 +31,9 @@ from tests.simulation.watch import uidvalidity_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+LET_GO_S = 60.0  # longer than anyone holds what is not recorded, where nothing goes wrong any more
 
 
 async def verify(world: World, caches: Iterable[Cache]) -> None:
@@ -52,7 +57,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_ledger(world, known, node, rows)
     for machine in world.up():
         await _check_sight(known, machine.node, rows)
-        _check_attachments(machine.node)
+        await _check_attachments(machine.node)
     await _check_caches(known, world, caches)
 
 
@@ -207,9 +212,13 @@ async def _check_sight(known: _Known, node: Node, rows: dict[bytes, dict[Placeme
     assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
 
 
-def _check_attachments(node: Node) -> None:
+async def _check_attachments(node: Node) -> None:
     """What crashes left is found, and then each attachment is held by those that are recorded and by nobody else."""
     recorded, attachments = Recorded(node.store._connection), node.store.attachments
+    with trio.move_on_after(LET_GO_S):
+        while attachments.in_flight():  # noqa: ASYNC110 - nothing of the node tells of its end
+            await trio.sleep(1)
+    assert not attachments.in_flight(), f"nobody has recorded or let go of {attachments.in_flight()}"
     for _ in range(2):  # who has nothing any more is seen by the second
         for _ in sweep(attachments, recorded, repair=True):
             pass
@@ -217,9 +226,10 @@ def _check_attachments(node: Node) -> None:
     assert not left, f"after a sweep there is still: {left}"
     files = attachments.files
     assert isinstance(files, MemoryFiles)
-    held = Counter(name.rpartition("/")[2] for name in files.tree() if "/holders/" in name)
-    query = "SELECT holder, kept FROM attachment"
-    assert held == Counter(holder for holder, _ in node.store._connection.execute(query)), "holders are not those"
+    query = "SELECT holder FROM attachment"
+    recorded_holders = sorted(holder for (holder,) in node.store._connection.execute(query))
+    held = sorted(name.rpartition("/")[2] for name in files.tree() if "/holders/" in name)
+    assert held == recorded_holders, f"held by {held}, recorded {recorded_holders}, {attachments.in_flight()} in flight"
 
 
 async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) -> None:
