@@ -29,6 +29,7 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.jobs import tasks_of
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.replication.sweeping import Sweeper
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
 from replicator.store.archive import Archive
@@ -75,6 +76,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
+            nursery.start_soon(Sweeper(store).run)
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)

@@ -5,19 +5,17 @@ What is damaged or missing comes from other nodes.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
+from contextlib import aclosing
 from functools import partial
 
 from replicator.replication.inspection import FROM_PEER, SUSPECTS_MAX, Inspection, advising
+from replicator.replication.sweeping import swept
 from replicator.replication.tasks import TaskError
 from replicator.replication.texts import Texts
 from replicator.store import sweeps
-from replicator.store.attachments.sweep import Slice as AttachmentSlice
-from replicator.store.attachments.sweep import sweep
 from replicator.store.check import Damage
 from replicator.store.content import is_here
-from replicator.store.recorded import Recorded, parted_texts
+from replicator.store.recorded import parted_texts
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
 from replicator.tasks import CheckStatus, ScrubOptions
@@ -32,7 +30,9 @@ class Scrub:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
         self._texts = texts
-        self._whole: set[bytes] = set()  # parts that were looked at: many texts may have them
+        self._whole: set[tuple[bytes, str]] = (
+            set()
+        )  # parts that were looked at, by where they lie: many texts may have them
 
     async def run(self) -> None:
         """Read every text; then see whose messages those are that are damaged, or missing."""
@@ -49,21 +49,15 @@ class Scrub:
 
     async def _sweep(self, work: Inspection) -> None:
         """Mend what crashes have left among the attachments."""
-        slices: list[Iterator[AttachmentSlice]] = []  # made where they are used: they read by that connection
-
-        def next_slice(connection: sqlite3.Connection) -> AttachmentSlice | None:
-            if not slices:
-                slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
-            return next(slices[0], None)
-
         try:
-            while (part := await work.reader.read(next_slice)) is not None:
-                for finding in part.found:
-                    if finding.holding is not None and not finding.mended:
-                        continue  # the text that has it tells of it, and is healed
-                    damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
-                    await work.note(damage, "mended" if finding.mended else None)
-                await work.pace(part.size)
+            async with aclosing(swept(self._store, work.reader)) as parts:
+                async for part in parts:
+                    for finding in part.found:
+                        if finding.holding is not None and not finding.mended:
+                            continue  # the text that has it tells of it, and is healed
+                        damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
+                        await work.note(damage, "mended" if finding.mended else None)
+                    await work.pace(part.size)
         except OSError as error:
             raise TaskError(f"the attachments cannot be looked through: {error}") from error
 
@@ -81,7 +75,8 @@ class Scrub:
             await self._heal(work, content_hash, "its recipe is damaged", healed=False)
             return
         for attached, holding in parts:
-            if attached.hash in self._whole:
+            place = (attached.hash, holding.holder if holding is not None and holding.kept else "")
+            if place in self._whole:
                 continue
             if holding is None or not await self._texts.parts.is_whole(attached, holding):
                 is_mended = holding is not None and await self._texts.heal_part(attached, holding)
@@ -90,7 +85,7 @@ class Scrub:
                     return
             if len(self._whole) >= SUSPECTS_MAX:
                 self._whole.clear()
-            self._whole.add(attached.hash)
+            self._whole.add(place)
             await work.pace(attached.chunk_count)
 
     async def _heal(self, work: Inspection, content_hash: bytes, what: str, *, healed: bool) -> bool:

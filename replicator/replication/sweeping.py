@@ -1,0 +1,66 @@
+"""Mending what crashes have left among the attachments: some time after a node's start, and each day.
+
+It goes slowly, since nothing depends on it but room on the disk; a scrub does the same at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+
+import trio
+
+from replicator.errors import MailError
+from replicator.store.attachments.sweep import Slice, sweep
+from replicator.store.recorded import Recorded
+from replicator.store.store import Reader, Store
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 600.0  # after the start: what is to be caught up comes first
+EVERY_S = 86_400.0
+RATE = 1000.0  # attachments and holders a second
+REST_S = 0.02  # at least, between two slices
+
+
+class Sweeper:
+    """One task of a node that runs. Not of one that is being rebuilt: what its old database has is not recorded yet."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run(self) -> None:
+        """Sweep now and then, until cancelled."""
+        await trio.sleep(FIRST_S)
+        while True:
+            try:
+                mended = await self._sweep()
+            except (MailError, OSError, sqlite3.Error) as error:
+                log.warning("the attachments cannot be looked through: %s", error)
+            else:
+                if mended:
+                    log.info("of the attachments, %d things that crashes have left are mended", mended)
+            await trio.sleep(EVERY_S)
+
+    async def _sweep(self) -> int:
+        mended = 0
+        async with self._store.reader() as reader, aclosing(swept(self._store, reader)) as parts:
+            async for part in parts:
+                mended += sum(finding.mended for finding in part.found)
+                await trio.sleep(max(REST_S, part.size / RATE))
+        return mended
+
+
+async def swept(store: Store, reader: Reader) -> AsyncGenerator[Slice, None]:
+    """A sweep, slice by slice. Raises OSError, sqlite3.Error, MailError."""
+    slices: list[Iterator[Slice]] = []  # made where they are used: they read by that connection
+
+    def next_slice(connection: sqlite3.Connection) -> Slice | None:
+        if not slices:
+            slices.append(sweep(store.attachments, Recorded(connection), repair=True))
+        return next(slices[0], None)
+
+    while (part := await reader.read(next_slice)) is not None:
+        yield part

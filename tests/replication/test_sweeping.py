@@ -1,0 +1,33 @@
+"""A node mends by itself what crashes have left among its attachments."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from replicator.replication import sweeping
+from replicator.replication.sweeping import Sweeper
+from tests.replication.cluster import cluster
+from tests.replication.test_parts import LOGO, contents, held, message, save, texts
+
+
+async def test_what_a_crash_has_left_goes_some_time_after_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        construction = nodes["dc1"].store.attachments.build()
+        construction.write(b"half of it")
+        assert nodes["dc1"].store.attachments.link(hashlib.sha256(LOGO).digest()) is not None
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        node = nodes["dc1"]
+        assert len(contents(node)) == 2
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Sweeper(node.store).run)
+            await trio.sleep(sweeping.FIRST_S + 60)
+            nursery.cancel_scope.cancel()
+        assert len(contents(node)) == 1
+        await held(node)
+        assert await texts(node) == {1: message(1)}
