@@ -83,6 +83,13 @@ class Text(Protocol):
         """Its structure: all of it but its attachments. See `Skeleton.header_only`, of thousands of small parts."""
         ...
 
+    async def check(self, start: int, end: int) -> None:
+        """See whether each part can be read of which some of these octets are. Raises ContentUnavailableError.
+
+        The beginnings are read: what is damaged further on shows when it is read.
+        """
+        ...
+
     def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Octets from `start` up to `end`, in chunks of at most `CHUNK_BYTES`. Raises ContentUnavailableError.
 

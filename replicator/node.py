@@ -90,7 +90,7 @@ def attachments_of(config: Config) -> Files | None:
     directory = config.content.attachments
     if directory is None:
         return None
-    make_directory(directory, "content.attachments")
+    make_directory(directory, "content.attachments", mode=0o777)  # others may share it: by the umask
     return DiskFiles(directory)
 
 
@@ -140,9 +140,9 @@ def _doors(
         yield doors.http, http.serve
 
 
-def make_directory(path: Path, key: str = "node.data") -> None:
+def make_directory(path: Path, key: str = "node.data", mode: int = 0o700) -> None:
     """Raises DataError, which names the key of the configuration."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; check `{key}`") from error

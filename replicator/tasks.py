@@ -129,6 +129,7 @@ class CheckStatus(TaskStatus):
     damage: dict[str, int] = field(default_factory=dict)  # findings of each kind
     repaired: int = 0
     unrepaired: int = 0
+    tidied: int = 0  # things that crashes have left among the attachments; no damage
     unproven: int = 0  # mailboxes and trees whose past is elsewhere until their next checkpoint: nothing was compared
     findings: list[Finding] = field(default_factory=list)  # in copies none while it is running
     left_out: int = 0  # findings beyond those that are listed

@@ -67,6 +67,8 @@ def _print(status: CheckStatus) -> None:
     kinds = "".join(f", {count} in {kind}" for kind, count in sorted(status.damage.items()))
     found = status.repaired + status.unrepaired
     click.echo(f"{_amount(status)} read: {found} damaged{kinds}; {status.repaired} repaired")
+    if status.tidied:
+        click.echo(f"{status.tidied} things that crashes have left among the attachments are tidied away")
     if status.unproven:
         click.echo(f"{status.unproven} could not be compared with the log: `replicator checkpoint` makes that possible")
     if status.state != "done":

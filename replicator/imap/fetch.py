@@ -6,6 +6,7 @@ flags. So nothing needs to be taken back, and a FETCH that is cut off has marked
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other c
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
 SLICE_BYTES = MIB  # of texts, and one more, in memory
 SLICE_S = 1.0  # what is here waits for one text that is far away, and not for many
+
+log = logging.getLogger(__name__)
 
 _Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 """With the names that answers give them."""
@@ -101,7 +104,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
                 seen = await _mark_seen(session, [one.message.uid for one in some])
             except MailError:  # a full disk or a lost link keeps nobody from reading, and is waited for once
                 marks = False
-        await _tell(session, plan, some, seen)
+        await _tell(session, plan, some, seen, left_out)
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
@@ -160,7 +163,7 @@ async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
     return unseen
 
 
-async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet) -> None:
+async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet, left_out: _LeftOut) -> None:
     """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
     selection = session.selection
     chunks: list[bytes] = []
@@ -172,10 +175,25 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
         if kept is None or text is None:
             chunks += without_text(respond())
             continue
-        await _send(session, kept, await session.services.parsing.run(text, respond))
+        response = await session.services.parsing.run(text, respond)
+        if await _can_be_read(kept, response):
+            await _send(session, kept, response)
+        else:
+            left_out.unreadable.append(message.uid)
         await trio.lowlevel.checkpoint()
     await session.write(chunks)
     await trio.lowlevel.checkpoint()
+
+
+async def _can_be_read(text: Text, chunks: Iterable[bytes | Span]) -> bool:
+    """As far as that can be known before lengths are said."""
+    try:
+        for chunk in chunks:
+            if not isinstance(chunk, bytes):
+                await text.check(chunk.start, chunk.end)
+    except ContentUnavailableError:
+        return False
+    return True
 
 
 async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:
@@ -192,6 +210,7 @@ async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> Non
                 async for some in octets:
                     await session.write([some])
         except ContentUnavailableError as error:
+            log.warning("a connection ends, as a text that was being sent cannot be read: %s", error)
             raise ConnectionEndedError(f"a text that was being sent cannot be read: {error}") from error
 
 

@@ -16,6 +16,7 @@ from replicator.store.check import Comparison, Damage, chain_ids, readable_chain
 from replicator.store.mending import compare_and_mend, mend
 from replicator.store.past import Base
 from replicator.store.proof import log_lacks
+from replicator.store.recorded import lost_parts
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
 from replicator.tasks import CheckOptions, CheckStatus
@@ -69,7 +70,18 @@ class _Check:
                     await self._compare(chain_id, doubted=False)
         await self._work.mend_strays(await self._reader.read(sweeps.strays_of_trees))
         await self._work.sweep_rows()
+        await self._sweep_parts()
         await self._sweep_pointers()
+
+    async def _sweep_parts(self) -> None:
+        """Attachments must be there; what is in them a scrub reads."""
+        after: tuple[bytes, bytes] | None = (b"", b"")
+        while after is not None:
+            look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
+            size, after, texts = await self._reader.read(look)
+            for text in texts:
+                await self._work.heal_parts(Damage("content", "a part of its text is missing", None, content_hash=text))
+            await self._work.pace(size)
 
     async def _unseen_chains(self) -> set[bytes]:
         found: set[bytes] = set()

@@ -139,6 +139,12 @@ class Inspection:
             return
         await self.note(damage, FROM_PEER)
 
+    async def heal_parts(self, damage: Damage) -> None:
+        """A text is here, and not all of its parts: get them from other nodes."""
+        assert damage.content_hash is not None
+        is_healed = self.status.repair and await self._heal_text(damage.content_hash)
+        await self.note(damage, FROM_PEER if is_healed else None)
+
     def _is_known(self, damage: Damage) -> bool:
         """Whether it only follows from what was found, and not mended, before."""
         if damage.kind in {"by_uid", "folder", "subscription"}:

@@ -25,6 +25,9 @@ class PlainText:
         """See `Text`."""
         return Skeleton(self.raw)
 
+    async def check(self, start: int, end: int) -> None:
+        """See `Text`."""
+
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Text`."""
         for at in range(start, min(end, len(self.raw)), CHUNK_BYTES):
@@ -53,6 +56,14 @@ class PartedText:
         skeleton = self.recipe.skeleton()
         assert skeleton is not None, "who opens such a text reads it whole"
         return skeleton
+
+    async def check(self, start: int, end: int) -> None:
+        """See `Text`."""
+        checked: Attached | None = None
+        for piece in self.recipe.slices(start, end):
+            if not isinstance(piece, bytes) and piece.attached is not checked:
+                checked = piece.attached
+                await self.parts.chunk(checked, self.holdings.get(checked.hash), piece.chunks[0])
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Text`."""

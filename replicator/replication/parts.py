@@ -214,6 +214,7 @@ def told() -> Iterator[None]:
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise DiskFullError("the disk of this node is full; try later") from error
-        raise UnavailableError(f"attachments cannot be written at this node: {error.strerror}") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise UnavailableError(f"attachments cannot be written at this node: {where}{error.strerror}") from error
     except MissingError as error:
         raise UnavailableError(f"attachments cannot be written at this node: {error} was removed") from error

@@ -20,6 +20,7 @@ from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import catalog, expunged, reading, schema
+from replicator.store.attachments.files import MissingError
 from replicator.store.chain import Chain
 from replicator.store.content import lacking_count
 from replicator.store.damage import REMEDY, DatabaseDamagedError
@@ -120,11 +121,14 @@ class Report:
             if trio.current_time() > self._tried_at + TRY_EVERY_S:
                 with trio.fail_after(WRITE_TIMEOUT_S):
                     await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+                    await self._environment.run_in_thread(self._store.attachments.try_to_write)
                 self._tried_at = trio.current_time()
         except DatabaseDamagedError:
             pass  # told below, also where it was met by others
         except sqlite3.Error as error:
             problems.append(f"the database does not answer: {error}")
+        except (OSError, MissingError) as error:
+            problems.append(f"large messages are refused, for attachments cannot be written: {error}")
         except MailError as error:
             problems.append(f"changes are refused: {error}")
         except trio.TooSlowError:

@@ -53,10 +53,11 @@ class Scrub:
             async with aclosing(swept(self._store, work.reader)) as parts:
                 async for part in parts:
                     for finding in part.found:
-                        if finding.holding is not None and not finding.mended:
-                            continue  # the text that has it tells of it, and is healed
-                        damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
-                        await work.note(damage, "mended" if finding.mended else None)
+                        if finding.holding is None and finding.mended:
+                            self.status.tidied += 1
+                        elif finding.holding is None or finding.mended:  # what is lost is told by the text that has it
+                            damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
+                            await work.note(damage, "mended" if finding.mended else None)
                     await work.pace(part.size)
         except OSError as error:
             raise TaskError(f"the attachments cannot be looked through: {error}") from error

@@ -5,8 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.files import MissingError
+from replicator.store.attachments.store import Attachments
+
+PARTS_AT_ONCE = 500  # each is looked for on the disk
 
 
 class Recorded:
@@ -31,6 +36,27 @@ class Recorded:
         query = "SELECT hash, holder, kept FROM attachment WHERE (hash, holder) > (?, ?) ORDER BY hash, holder LIMIT ?"
         rows = self._connection.execute(query, (*key, limit))
         return [Holding(part, holder, kept=bool(kept)) for part, holder, kept in rows]
+
+
+class LostParts(NamedTuple):
+    """A slice of what is recorded: how much, the text and the part to go on after, and texts that lack a part."""
+
+    size: int
+    after: tuple[bytes, bytes] | None
+    texts: list[bytes]
+
+
+def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]) -> LostParts:
+    """Texts of which a part is not where it is recorded to be. Nobody looks at what is in it."""
+    query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
+    rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
+    lost: list[bytes] = []
+    for text, part, holder, kept in rows:
+        try:
+            attachments.size(Holding(part, holder, kept=bool(kept)))
+        except (MissingError, OSError, ValueError):
+            lost.append(text)
+    return LostParts(len(rows), (rows[-1][0], rows[-1][1]) if rows else None, lost)
 
 
 def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:

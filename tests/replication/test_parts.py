@@ -12,15 +12,18 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import Content, FetchPart, Reply
+from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import NewMessage, read_all
 from replicator.replication import content
+from replicator.replication.bases import LogAlone
+from replicator.replication.checking import Check
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
 from replicator.replication.scrubbing import Scrub
 from replicator.store.attachments.names import s_name
 from replicator.store.store import Store
-from replicator.tasks import CheckStatus, ScrubOptions
+from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
 from tests.replication.cluster import USER, Node, cluster
 
 LOGO = random.Random(1).randbytes(300_000)
@@ -189,6 +192,19 @@ async def keep_apart(node: Node) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     content_file.parent.rename(place)
     await node.store.write(lambda tx: tx.connection.execute("UPDATE attachment SET kept = 1"))
+
+
+async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        node = nodes["dc2"]
+        lose_content(node)
+        for repair, unrepaired in ((False, 1), (True, 0)):
+            job = Check(CheckOptions(repair), node.store, Environment(), node.coordinator.texts.heal, LogAlone())
+            await job.run()
+            assert (job.status.damage, job.status.unrepaired) == ({"content": 1}, unrepaired)
+        assert [file.read_bytes() for file in contents(node)] == [LOGO]
 
 
 @pytest.mark.parametrize("harm", HARM)

@@ -21,6 +21,7 @@ from replicator.store.attachments.steps import Algorithm, ListDirectory, run
 T = TypeVar("T")
 
 READ_TRIES = 3
+TRIAL_BYTES = 64 * 1024  # as large as small attachments
 
 
 class Attachments:
@@ -88,6 +89,11 @@ class Attachments:
         """Holders, S-names among them, that only this process knows of."""
         with self._lock:
             return frozenset(self._in_flight)
+
+    def try_to_write(self) -> None:
+        """Build an attachment and take it away. Raises OSError, MissingError."""
+        with self.build() as construction:
+            construction.write(bytes(TRIAL_BYTES))
 
     # ---- content
 
