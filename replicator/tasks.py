@@ -212,7 +212,7 @@ class UndeleteStatus(TaskStatus):
     restored_bytes: int = 0
     present: int = 0  # left, because the folder has them
     elsewhere: int = 0  # left, because another folder of the user has them: they were moved
-    textless: int = 0  # left, because their text is nowhere any more
+    textless: int = 0  # left, because no node that can be reached has their text
     messages: list[Undeleted] = field(default_factory=list)  # in copies none while it is running
     left_out: int = 0  # messages beyond those that are listed
 

@@ -94,7 +94,7 @@ def _left(status: UndeleteStatus) -> str:
     reasons = {
         "in the folder already": status.present,
         "in another folder": status.elsewhere,
-        "without a text at any node": status.textless,
+        "without a text at any node that can be reached": status.textless,
     }
     return ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count) or "none"
 

@@ -33,7 +33,7 @@ FETCH_TIMEOUT_S = 30.0  # of one text, from all neighbours
 TRIES, TRY_AGAIN_S = 20, 0.5  # of a folder that becomes another one meanwhile
 
 DELETED = "\\deleted"
-PRESENT, TEXTLESS = "it is in the folder", "its text is nowhere any more"
+PRESENT, TEXTLESS = "it is in the folder", "no node that can be reached has its text"
 
 
 class _Sight(NamedTuple):

@@ -65,10 +65,10 @@ def test_what_is_left_is_told_in_the_report(node: ServedNode, invoke: Invoke) ->
     report = json.loads(result.stdout)
     assert (result.exit_code, report["state"], report["restored"], report["textless"]) == (1, "done", 1, 1)
     assert [(one["uid"], one["why_not"]) for one in report["messages"]] == [
-        (1, None), (3, "its text is nowhere any more")
+        (1, None), (3, "no node that can be reached has its text")
     ]  # fmt: skip
     told = invoke("undelete", "alice", "INBOX", "--url", node.url)
-    assert (told.exit_code, "left: 1 without a text at any node" in told.stdout) == (1, True)
+    assert (told.exit_code, "left: 1 without a text at any node that can be reached" in told.stdout) == (1, True)
 
     async def forget() -> None:
         await node.mail._store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)

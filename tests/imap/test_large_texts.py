@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from protocol.values import UidSet
@@ -79,3 +80,22 @@ async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, ser
         ]
         assert (await client.run("NOOP"))[0] == "* 1 EXPUNGE"
         assert (await client.run("UID FETCH 2 RFC822.HEADER"))[0].startswith("* 1 FETCH (UID 2 RFC822.HEADER {")
+
+
+def lose_content(directory: Path) -> None:
+    (content,) = directory.rglob("content.*")
+    content.unlink()
+
+
+async def test_a_part_that_no_node_has_leaves_its_message_out(
+    mail: HookedMail, served: ImapServices, tmp_path: Path
+) -> None:
+    await fill(mail, text=b"Subject: large\r\n\r\n" + b"Hello\r\n" * 20_000)
+    lose_content(tmp_path)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        assert await client.run("FETCH 1 (BODY.PEEK[])") == [
+            "t NO [UNAVAILABLE] 1 message is left out: no node in reach has the text of UID 1; try later"
+        ]
+        header = await client.run("FETCH 1 (BODY.PEEK[HEADER])")
+        assert header[0].startswith("* 1 FETCH (BODY[HEADER] ")
