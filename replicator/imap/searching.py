@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 
 import trio
@@ -16,6 +17,7 @@ from replicator.imap.search_bounds import is_text
 from replicator.imap.session import Completion, Session
 from replicator.mailstore import Text, read_all, skeleton_of
 from replicator.mime.skeleton import Skeleton
+from replicator.view import Message
 
 
 async def search(session: Session, command: c.Search) -> Completion:
@@ -33,18 +35,25 @@ async def search(session: Session, command: c.Search) -> Completion:
         if (message := view.messages.get(uid)) is None:
             continue
         try:
-            text = MessageText(await _readable(await session.mail.read_text(message), evaluation))
+            if await _matches(session, message, evaluation) and uid in view.messages:
+                found.add(uid)
         except ContentUnavailableError:
             unreadable += 1
-            continue
-        matches = await session.services.parsing.run(text, partial(evaluation.matches, message, text))
-        if matches and uid in view.messages:
-            found.add(uid)
     numbers = found if command.by_uid else {n for uid in found if (n := numbering.number(uid)) is not None}
     await session.write([search_response(sorted(numbers))])
     if unreadable:
         raise CommandFailedError(f"The text of {unreadable} messages is at no node in reach; try later", "UNAVAILABLE")
     return Completion("Searched")
+
+
+async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
+    parsing = session.services.parsing
+    async with AsyncExitStack() as turn:
+        kept = await session.mail.read_text(message)
+        if evaluation.reads_bodies and kept.skeleton.gaps:
+            await turn.enter_async_context(parsing.whole)
+        text = MessageText(await _readable(kept, evaluation))
+        return await parsing.run(text, partial(evaluation.matches, message, text))
 
 
 async def _readable(text: Text, evaluation: Search) -> Skeleton:

@@ -13,10 +13,12 @@ from functools import partial
 
 import trio
 
-from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
+from protocol.commands import Ack, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError, UnavailableError
+from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.link import PeerLink
+from replicator.replication.operations import transfer_s
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.taking import Taker
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
+LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
+LOST_MARGIN_S = 10.0
 PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
 DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
 
@@ -38,6 +42,11 @@ LinkTo = Callable[[str], PeerLink | None]
 
 TooOld = Callable[[str], None]
 """SID of a peer whose log begins after what this node has."""
+
+
+def lost_after_s(parts: Parts) -> float:
+    """When a message whose parts nobody has is written without: when nobody waits for an OK that would rest on it."""
+    return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
 
 
 class Receiver:
@@ -135,15 +144,21 @@ class Receiver:
         }
         if not parted:
             return await self._write(batch)
-        self._is_completing = True
+        self._is_completing, began = True, trio.current_time()
         try:
             while True:
                 try:
                     async with self._taker.taking(parted.values(), self._link) as taken:
                         whole = {text.content_hash: text for text in taken}
-                        return await self._write(
-                            [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                        )
+                        lost = [parts for content_hash, parts in parted.items() if content_hash not in whole]
+                        if not any(trio.current_time() < began + lost_after_s(parts) for parts in lost):
+                            return await self._write(
+                                [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
+                            )
+                    log.warning(
+                        "%s has not all parts of %d messages; they are asked for again", self._link.sid, len(lost)
+                    )
+                    await trio.sleep(LOST_RETRY_S)
                 except (DiskFullError, UnavailableError) as error:  # the link stays up for what needs no parts
                     log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
                     await trio.sleep(DISK_FULL_RETRY_S)

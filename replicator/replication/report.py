@@ -67,6 +67,7 @@ class Report:
         self._started_ms = environment.clock_ms()
         self._metrics = _Metrics(registry)
         self._tried_at = -math.inf
+        self._version = version("mail-replicator")  # reads a file
         store.listeners.append(self._metrics.committed)
 
     async def node_status(self) -> NodeStatus:
@@ -77,7 +78,7 @@ class Report:
             sid=coordinator.sid,
             origin=self._store.origin,
             cluster=coordinator.config.node.cluster,
-            version=version("mail-replicator"),
+            version=self._version,
             started_ms=self._started_ms,
             clock_ms=self._environment.clock_ms(),
             component=mastership.table.component,
@@ -166,7 +167,7 @@ class Report:
         return {
             "sid": self._coordinator.sid,
             "cluster": self._coordinator.config.node.cluster,
-            "version": version("mail-replicator"),
+            "version": self._version,
             "root": election.root or "",
             "term": str(election.term),
         }

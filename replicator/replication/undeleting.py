@@ -94,7 +94,15 @@ class Undelete:
         return None
 
     async def _save(self, kept: Kept, message: bytes | Parts) -> bool:
-        """Whether its text is whole. Raises MailError, TaskError."""
+        """Whether its text is whole, if need be with what other nodes have of it. Raises MailError, TaskError."""
+        if await self._save_taken(kept, message):
+            return True
+        if not await self._coordinator.texts.heal(kept.content_hash):
+            return False
+        healed = await self._store.read(partial(read_text, content_hash=kept.content_hash))
+        return healed is not None and await self._save_taken(kept, healed)
+
+    async def _save_taken(self, kept: Kept, message: bytes | Parts) -> bool:
         async with AsyncExitStack() as taking:
             try:
                 taken = await taking.enter_async_context(self._coordinator.texts.taker.taking([message]))

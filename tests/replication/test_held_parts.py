@@ -125,6 +125,20 @@ async def test_a_message_without_its_parts_is_no_copy(
         assert await texts(nodes["dc2"]) == {1: message(1)}
 
 
+async def test_a_message_whose_parts_are_lost_is_no_copy_while_anyone_waits_for_one(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [Refused(RefusalCode.NO_CONTENT, "not at this node")]
+    answering(monkeypatch, lambda _: lost[0] if lost else None)
+    async with cluster(tmp_path, autojump_clock, 2, when_short=WhenShort.REFUSE) as nodes:
+        with pytest.raises(MailError):
+            await save(nodes["dc1"], message(1))
+        assert len((await nodes["dc2"].view()).messages) == 0
+        await trio.sleep(60)
+        assert len((await nodes["dc2"].view()).messages) == 1  # nobody is kept waiting for ever
+        assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
+
+
 async def test_a_link_that_breaks_while_parts_come_ends_no_node(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

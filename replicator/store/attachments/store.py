@@ -67,11 +67,21 @@ class Attachments:
         return None
 
     def build(self) -> Construction:
-        """Begin a new attachment. Raises OSError."""
-        return Construction(self, self._new_holder())
+        """Begin a new attachment. Raises OSError, MissingError."""
+        try:
+            return Construction(self, self._new_holder())
+        except MissingError:  # somebody has removed the whole directory
+            with self._lock:
+                self._durable.clear()
+                self._introduce()
+            return Construction(self, self._new_holder())
 
     def relink(self, holding: Holding) -> bool:
         """Make a holder's file again that was lost. False: the attachment is not there. Raises OSError."""
+        owner = names.owner_of(holding.holder)
+        if owner is not None:  # a sweep is to know later whose it is
+            self.files.create_file(names.owner_file(self.sid, owner))
+            self.files.sync_directory(names.OWNERS)
         return self.perform(linking.link(self.place(holding), holding.holder))
 
     def unlink(self, holding: Holding) -> None:
