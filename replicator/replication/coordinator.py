@@ -127,7 +127,7 @@ class Coordinator:
         self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
         self.filler = Filler(store, self.texts.fetch)
         self.expirer = Expirer(
-            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.texts.parts.let_go
+            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.texts.taker.let_go_removed
         )
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
         self.collector = (

@@ -133,7 +133,7 @@ class Filler:
 
 def _keep(tx: Transaction, stored: StoredText, item: tuple[int, bytes]) -> None:
     """It is counted at once: how many are left says whether any come, and others of one look may take long."""
-    tx.commit.displaced += write_text(tx.connection, stored)
+    write_text(tx.connection, stored)
     forget_lacking(tx.connection, [item])
 
 

@@ -96,6 +96,16 @@ class PartStore:
             return False
         return True
 
+    async def are_there(self, holdings: Iterable[Holding]) -> bool:
+        """See `Attachments.is_held`."""
+        try:
+            for holding in holdings:
+                if not await self._run_in_thread(partial(self.attachments.is_held, holding)):
+                    return False
+        except (OSError, ValueError):
+            return False
+        return True
+
     async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
         read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
         try:

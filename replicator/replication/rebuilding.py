@@ -348,7 +348,7 @@ def _messages(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[bytes | Parts
 
 def _write(tx: Transaction, texts: list[StoredText]) -> None:
     for stored in texts:
-        tx.commit.displaced += write_text(tx.connection, stored)
+        write_text(tx.connection, stored)
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:

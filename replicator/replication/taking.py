@@ -23,7 +23,7 @@ from replicator.replication.parted import PartedText
 from replicator.replication.parts import PartStore, Source
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import MAX_TEXT_BYTES, StoredText, unrecorded
+from replicator.store.content import MAX_TEXT_BYTES, StoredText, holdings_of, replace_text, unrecorded
 from replicator.store.recipe import Recipe
 from replicator.store.store import Store
 
@@ -104,7 +104,25 @@ class Taker:
             content_hash = await self._hash_here(recipe, found)
         if content_hash is not None and content_hash != message.content_hash:
             log.warning("a text counts as lost, %s: its parts give another one", message.content_hash.hex())
-        return StoredText.of_parts(message, found.values()) if content_hash == message.content_hash else None
+        if content_hash != message.content_hash:
+            return None
+        stored = StoredText.of_parts(message, found.values())
+        await self.displace_lost(stored)
+        return stored
+
+    async def displace_lost(self, stored: StoredText) -> None:
+        """Put the text in the place of one whose parts are not there any more, which it would leave as it is.
+
+        Raises MailError.
+        """
+        recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
+        if stored.holdings and recorded and not await self._parts.are_there(recorded):
+            await self._store.write(lambda tx: replace_text(tx.connection, stored))
+
+    async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
+        """The texts that these were recorded for are removed. Who is about to write one once more lets go himself."""
+        busy = self._parts.attachments.in_flight()
+        await self._parts.let_go([holding for holding in holdings if holding.holder not in busy])
 
     async def _hold(self, recipe: Recipe, source: Source | None, held: list[Holding]) -> dict[bytes, Holding] | None:
         """Hold each part once; None: nobody has one of them. `held` gets what is held in any case."""

@@ -8,7 +8,6 @@ leaves is found by a scrub.
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -38,7 +37,7 @@ from replicator.store.content import (
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.recipe import Recipe
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
+from replicator.store.transaction import Transaction
 
 FETCH_PATIENCE_S = 300.0  # for the text or the recipe: of several neighbours the first may take long to refuse
 HEAL_PATIENCE_S = 30.0  # the same, where somebody waits for it
@@ -58,25 +57,14 @@ class Texts:
         self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere)
         self.taker = Taker(store, self.parts, environment.run_in_thread, links)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
-        self._displaced_in, self._displaced_out = trio.open_memory_channel[list[Holding]](math.inf)
-        store.listeners.append(self._note_commit)
 
     async def run(self) -> None:
-        """Heal what was found to be damaged or missing, and let go of what is held no more, until cancelled."""
+        """Heal what was found to be damaged or missing, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.parts.run)
-            nursery.start_soon(self._heal_wanted)
-            async for displaced in self._displaced_out:
-                await self.parts.let_go(displaced)
-
-    async def _heal_wanted(self) -> None:
-        async for content_hash in self._wanted_out:
-            with suppress(MailError, sqlite3.Error):
-                await self.heal(content_hash)
-
-    def _note_commit(self, commit: Commit) -> None:
-        if commit.displaced:
-            self._displaced_in.send_nowait(commit.displaced)
+            async for content_hash in self._wanted_out:
+                with suppress(MailError, sqlite3.Error):
+                    await self.heal(content_hash)
 
     # ---- taking in
 
@@ -94,6 +82,7 @@ class Texts:
     async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
         """A text, or what a sink has given, ready to be written within the block. Raises MailError."""
         if isinstance(text, Received):
+            await self.taker.displace_lost(text.stored)
             yield text.stored
             return
         assert isinstance(text, bytes), "what `receive` has given"
@@ -102,7 +91,9 @@ class Texts:
             return
         async with self.receive() as sink:
             await sink.write(text)
-            yield (await sink.finish()).stored
+            stored = (await sink.finish()).stored
+            await self.taker.displace_lost(stored)
+            yield stored
 
     # ---- from other nodes
 
@@ -221,4 +212,4 @@ def _write(write: WriteText, stored: StoredText, tx: Transaction) -> None:
 
 
 def _replace(tx: Transaction, stored: StoredText) -> None:
-    tx.commit.displaced += replace_text(tx.connection, stored)
+    replace_text(tx.connection, stored)

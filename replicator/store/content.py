@@ -63,26 +63,17 @@ def memory_of(message: bytes | Parts) -> int:
     return len(message) if isinstance(message, bytes) else len(message.recipe)
 
 
-def write_text(connection: sqlite3.Connection, stored: StoredText) -> list[Holding]:
-    """Keep a text. What held parts of one that was there, and is to be let go: those of the new one are here for sure.
-
-    A text that is not in parts is left as it is.
-    """
+def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text; one that is there already is left as it is: what holds its parts may be held by nothing else."""
     if _insert(connection, "IGNORE", stored):
         _record(connection, stored)
-        return []
-    query = "SELECT parted FROM content WHERE hash = ?"
-    parted = connection.execute(query, (stored.content_hash,)).fetchone()[0]
-    return replace_text(connection, stored) if parted else []
 
 
-def replace_text(connection: sqlite3.Connection, stored: StoredText) -> list[Holding]:
-    """Keep a text in the place of a damaged one. What held parts of that one, and is to be let go."""
-    displaced = holdings_of(connection, stored.content_hash)
+def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text in the place of a damaged one. What held parts of that one a sweep lets go."""
     connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
     _insert(connection, "REPLACE", stored)
     _record(connection, stored)
-    return displaced
 
 
 def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:

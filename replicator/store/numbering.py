@@ -66,7 +66,7 @@ def save(
     known = reading.row_of_guid(tx.connection, guid, key.mailbox_id)
     if known is not None:
         if stored.content_hash == known.content_hash:
-            tx.commit.displaced += write_text(tx.connection, stored)  # the message may have been taken over without it
+            write_text(tx.connection, stored)  # the message may have been taken over without it
         return Placed((known.uid,), _head_of(tx, key), known.dot)
     uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)

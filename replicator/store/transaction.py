@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from protocol.commands import Parts
 from protocol.values import Context, Dot
 from replicator.store import chain as chains
-from replicator.store.attachments.construction import Holding
 from replicator.store.chain import Chain
 from replicator.store.content import StoredText, memory_of, size_of, write_text
 from replicator.store.damage import WrongCountError
@@ -66,7 +65,6 @@ class Commit:
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
     collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
-    displaced: list[Holding] = field(default_factory=list)  # what held parts of texts that came once more
     unsettled_after: dict[str, int] | None = None  # see `postponed`, if that has changed
 
 
@@ -180,7 +178,7 @@ class Transaction:
         """Write the next entry of its origin to the log, with the message texts that came with it."""
         assert entry.dot.seq == self.seen(entry.dot.origin) + 1, "an origin's entries come without gaps"
         for text in texts:
-            self.commit.displaced += write_text(self.connection, text)
+            write_text(self.connection, text)
         body = entry.pack()
         size_bytes = len(body) + sum(text.size_bytes for text in texts)
         origin = self.memory.origins.setdefault(entry.dot.origin, Origin())

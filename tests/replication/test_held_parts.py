@@ -283,3 +283,22 @@ async def test_damage_is_mended_once_however_often_it_is_read(
             assert await texts(nodes["dc2"]) == {1: message(1)}
         await trio.sleep(60)
         assert len(mended) == 1
+
+
+async def test_one_message_for_many_is_held_once_and_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for user in ("bob", USER):
+            await save(nodes["dc1"], b"first", user)
+        mail = nodes["dc1"].mail
+        async with mail.receive() as sink:
+            await sink.write(message(1))
+            text = await sink.finish()
+            for user in ("bob", USER):
+                await mail.save(await mail.folder(user, "INBOX"), NewMessage(text))
+            await save(nodes["dc1"], message(1))  # the same octets, held once more meanwhile
+            await mail.save(await mail.folder("bob", "INBOX"), NewMessage(text))
+        await nodes.converged()
+        for node in nodes.all():
+            assert await texts(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
+            assert await texts(node) == {1: b"first", 2: message(1), 3: message(1)}
+            await held(node)

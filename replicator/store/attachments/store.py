@@ -76,6 +76,15 @@ class Attachments:
                 self._introduce()
             return Construction(self, self._new_holder())
 
+    def is_held(self, holding: Holding) -> bool:
+        """Whether its holder is there, and some content; nobody looks at that. Raises OSError."""
+        try:
+            self.files.size(f"{names.holders(self.place(holding))}/{holding.holder}")
+            self.size(holding)
+        except MissingError:
+            return False
+        return True
+
     def relink(self, holding: Holding) -> bool:
         """Make a holder's file again that was lost. False: the attachment is not there. Raises OSError."""
         owner = names.owner_of(holding.holder)
