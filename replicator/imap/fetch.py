@@ -104,7 +104,7 @@ async def fetch(session: Session, command: c.Fetch) -> Completion:
                 seen = await _mark_seen(session, [one.message.uid for one in some])
             except MailError:  # a full disk or a lost link keeps nobody from reading, and is waited for once
                 marks = False
-        await _tell(session, plan, some, seen, left_out)
+        await _tell(session, plan, some, seen)
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
@@ -143,6 +143,7 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
             try:
                 text = await session.mail.read_text(message)
                 skeleton = await skeleton_of(text, with_structure=plan.with_structure)
+                await _check(session, plan, message, text, skeleton)
                 some.append(_Found(number, message, text, skeleton))
                 size_bytes += len(skeleton.raw)
             except ContentUnavailableError:
@@ -163,7 +164,7 @@ async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
     return unseen
 
 
-async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet, left_out: _LeftOut) -> None:
+async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet) -> None:
     """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
     selection = session.selection
     chunks: list[bytes] = []
@@ -175,25 +176,23 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
         if kept is None or text is None:
             chunks += without_text(respond())
             continue
-        response = await session.services.parsing.run(text, respond)
-        if await _can_be_read(kept, response):
-            await _send(session, kept, response)
-        else:
-            left_out.unreadable.append(message.uid)
+        await _send(session, kept, await session.services.parsing.run(text, respond))
         await trio.lowlevel.checkpoint()
     await session.write(chunks)
     await trio.lowlevel.checkpoint()
 
 
-async def _can_be_read(text: Text, chunks: Iterable[bytes | Span]) -> bool:
-    """As far as that can be known before lengths are said."""
-    try:
-        for chunk in chunks:
-            if not isinstance(chunk, bytes):
-                await text.check(chunk.start, chunk.end)
-    except ContentUnavailableError:
-        return False
-    return True
+async def _check(session: Session, plan: _Plan, message: Message, text: Text, skeleton: Skeleton) -> None:
+    """See whether what is asked for can be read, before the message is marked and lengths are said.
+
+    Raises ContentUnavailableError.
+    """
+    if not skeleton.gaps:
+        return
+    respond = partial(_response, plan.items, 0, message, Atom(""), MessageText(skeleton))
+    for chunk in await session.services.parsing.run(MessageText(skeleton), respond):
+        if not isinstance(chunk, bytes):
+            await text.check(chunk.start, chunk.end)
 
 
 async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:

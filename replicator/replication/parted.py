@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from protocol.commands import Parts
 from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.skeleton import Skeleton
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
+from replicator.store.content import MAX_TEXT_BYTES
 from replicator.store.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +86,16 @@ class PartedText:
                 for number in piece.chunks
             }
             yield piece.octets(b"".join(read.values()))
+
+
+def recipe_of(message: Parts) -> Recipe | None:
+    """None: it is none, or of another text; one bad text is not to keep all others away."""
+    try:
+        recipe = Recipe.unpack(message.recipe)
+    except ValueError as error:
+        log.warning("a text counts as lost, %s: its recipe cannot be used: %s", message.content_hash.hex(), error)
+        return None
+    if recipe.length == message.size <= MAX_TEXT_BYTES:
+        return recipe
+    log.warning("a text counts as lost, %s: its recipe is of %d octets", message.content_hash.hex(), recipe.length)
+    return None

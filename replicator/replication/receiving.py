@@ -135,7 +135,7 @@ class Receiver:
             self._tell(self._link, origin, seq)
 
     async def _complete_and_write(self, batch: Sequence[Arrived | Announced]) -> None:
-        """Raises ProtocolError for a message that is not of the parts that are named."""
+        """Return when it is on disk with all parts of its messages that can be had, see `lost_after_s`."""
         parted = {
             parts.content_hash: parts
             for item in batch

@@ -122,7 +122,7 @@ class Report:
             if trio.current_time() > self._tried_at + TRY_EVERY_S:
                 with trio.fail_after(WRITE_TIMEOUT_S):
                     await self._store.write(lambda tx: schema.try_to_write(tx.connection))
-                    await self._environment.run_in_thread(self._store.attachments.try_to_write)
+                    await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
                 self._tried_at = trio.current_time()
         except DatabaseDamagedError:
             pass  # told below, also where it was met by others

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,11 +20,12 @@ from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
 from replicator.replication.content import Links, chunk_from, fetch_chunk
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.parted import PartedText
+from replicator.replication.parted import PartedText, recipe_of
 from replicator.replication.parts import PartStore, Source
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import MAX_TEXT_BYTES, StoredText, holdings_of, replace_text, unrecorded
+from replicator.store.content import StoredText, holdings_of, replace_text, unrecorded
+from replicator.store.damage import DatabaseDamagedError
 from replicator.store.recipe import Recipe
 from replicator.store.store import Store
 
@@ -77,7 +79,7 @@ class Taker:
         """Those that no text has by now; the others belong to theirs. What cannot be known now stays in flight."""
         if not held:
             return
-        with trio.CancelScope(shield=True), suppress(MailError):
+        with trio.CancelScope(shield=True), suppress(MailError, sqlite3.Error):
             # Whoever was cancelled or refused may have left a job behind, which writes its text all the same.
             with trio.move_on_after(FLUSH_TIMEOUT_S) as scope:
                 await self._store.flush()
@@ -92,7 +94,7 @@ class Taker:
     async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
         if isinstance(message, bytes):
             return await self._prepared(message)
-        recipe = _recipe_of(message)
+        recipe = recipe_of(message)
         if recipe is None:
             return None
         source = partial(self._from, link) if link else None
@@ -113,11 +115,12 @@ class Taker:
     async def displace_lost(self, stored: StoredText) -> None:
         """Put the text in the place of one whose parts are not there any more, which it would leave as it is.
 
-        Raises MailError.
+        What is damaged in the database is left to whoever writes the text. Raises MailError.
         """
-        recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
-        if stored.holdings and recorded and not await self._parts.are_there(recorded):
-            await self._store.write(lambda tx: replace_text(tx.connection, stored))
+        with suppress(DatabaseDamagedError):
+            recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
+            if stored.holdings and recorded and not await self._parts.are_there(recorded):
+                await self._store.write(lambda tx: replace_text(tx.connection, stored))
 
     async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
         """The texts that these were recorded for are removed. Who is about to write one once more lets go himself."""
@@ -176,16 +179,3 @@ class Taker:
         if chunk is None and later is not None:
             raise later
         return chunk
-
-
-def _recipe_of(message: Parts) -> Recipe | None:
-    """None: it is none, or of another text; one bad text is not to keep all others away."""
-    try:
-        recipe = Recipe.unpack(message.recipe)
-    except ValueError as error:
-        log.warning("a text counts as lost, %s: its recipe cannot be used: %s", message.content_hash.hex(), error)
-        return None
-    if recipe.length == message.size <= MAX_TEXT_BYTES:
-        return recipe
-    log.warning("a text counts as lost, %s: its recipe is of %d octets", message.content_hash.hex(), recipe.length)
-    return None

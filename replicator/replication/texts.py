@@ -22,7 +22,7 @@ from replicator.errors import DiskFullError, MailError, UnavailableError
 from replicator.mailstore import ReceivedText, Text
 from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
-from replicator.replication.parted import PartedText, PlainText
+from replicator.replication.parted import PartedText, PlainText, recipe_of
 from replicator.replication.parts import PartStore
 from replicator.replication.taking import Taker
 from replicator.store.attached import Attached
@@ -137,7 +137,7 @@ class Texts:
             return PlainText(found.message)
         with suppress(trio.WouldBlock):
             self._wanted_in.send_nowait(content_hash)
-        recipe = _recipe_of(found.message)
+        recipe = recipe_of(found.message)
         return None if recipe is None else await self._opened(recipe, {})
 
     async def _fetch(self, content_hash: bytes, write: WriteText, patience_s: float) -> bool:
@@ -161,7 +161,7 @@ class Texts:
         message, found = await self._kept(content_hash)
         if message is None or isinstance(message, bytes):
             return None if message is None else PlainText(message)
-        recipe = _recipe_of(message)
+        recipe = recipe_of(message)
         if recipe is None or any(attached.hash not in found for attached in recipe.distinct):
             return None
         return await self._opened(recipe, found)
@@ -178,7 +178,7 @@ class Texts:
         message, found = await self._kept(content_hash)
         if not isinstance(message, Parts):
             return []  # it is gone by now
-        recipe = _recipe_of(message)
+        recipe = recipe_of(message)
         return None if recipe is None else [(attached, found.get(attached.hash)) for attached in recipe.distinct]
 
     async def _kept(self, content_hash: bytes) -> tuple[bytes | Parts | None, dict[bytes, Holding]]:
@@ -197,14 +197,6 @@ class Texts:
         for holding in keepers:
             chunk = chunk if chunk is not None else await self.parts.read(holding, start)
         return chunk
-
-
-def _recipe_of(parts: Parts) -> Recipe | None:
-    try:
-        recipe = Recipe.unpack(parts.recipe)
-    except ValueError:
-        return None
-    return recipe if recipe.length == parts.size else None
 
 
 def _write(write: WriteText, stored: StoredText, tx: Transaction) -> None:

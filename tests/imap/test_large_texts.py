@@ -94,8 +94,9 @@ async def test_a_part_that_no_node_has_leaves_its_message_out(
     lose_content(tmp_path)
     async with connected(served) as client:
         await client.log_in("alice", "INBOX")
-        assert await client.run("FETCH 1 (BODY.PEEK[])") == [
+        assert await client.run("FETCH 1 (BODY[])") == [
             "t NO [UNAVAILABLE] 1 message is left out: no node in reach has the text of UID 1; try later"
         ]
+        assert (await client.run("FETCH 1 (FLAGS)"))[0] == "* 1 FETCH (FLAGS (\\Recent))"  # nobody has seen it
         header = await client.run("FETCH 1 (BODY.PEEK[HEADER])")
         assert header[0].startswith("* 1 FETCH (BODY[HEADER] ")

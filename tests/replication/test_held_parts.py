@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from replicator.replication.link import PeerLink
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster
-from tests.replication.test_parts import LOGO, contents, found, held, message, save, texts
+from tests.replication.test_parts import LOGO, contents, found, held, message, save, scrub, texts
 
 T = TypeVar("T")
 
@@ -302,3 +303,35 @@ async def test_one_message_for_many_is_held_once_and_stays(tmp_path: Path, autoj
             assert await texts(node, "bob") == {1: b"first", 2: message(1), 3: message(1)}
             assert await texts(node) == {1: b"first", 2: message(1), 3: message(1)}
             await held(node)
+
+
+async def test_a_directory_that_is_removed_under_a_node_is_made_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await save(node, message(1))
+        await nodes.converged()
+        shutil.rmtree(node.config.node.data / "attachments")
+        await save(node, message(2))
+        await nodes.converged()
+        assert (await texts(node))[2] == message(2)
+        assert await scrubbed(node) == await scrubbed(node) == 0
+        assert await texts(node) == {1: message(1), 2: message(2)}
+        await held(node)
+
+
+async def scrubbed(node: Node) -> int:
+    """What is left unrepaired."""
+    return (await scrub(node)).unrepaired
+
+
+async def test_health_tells_of_attachments_that_cannot_be_written(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        assert await node.report.healthy() == []
+        await trio.sleep(60)
+        shutil.rmtree(node.config.node.data / "attachments")
+        (node.config.node.data / "attachments").write_bytes(b"no directory")
+        (problem,) = await node.report.healthy()
+        assert "attachments cannot be written" in problem

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +42,10 @@ class Site(Protocol):
 
     def note_durable_levels(self, place: str) -> None:
         """They do."""
+        ...
+
+    def new_holder(self) -> str:
+        """A name that was never used, in flight from now on."""
         ...
 
     def settle(self, holder: str) -> None:
@@ -116,7 +118,7 @@ class Construction:
         if self._site.perform(linking.link(place, self._holder)):
             self._close()
             if not self._is_sound(place, content_hash):
-                self._put_in_place(place)
+                self._put_in_place(place, content_hash)
             self._site.perform(linking.drop(self._built))
             is_shared = True
         else:
@@ -130,23 +132,18 @@ class Construction:
         hasher = self._site.algorithms.current.new()
         try:
             content = linking.content_in(self._site.files.names(place))
-            for data in self._pieces(f"{place}/{content}"):
+            for data in self._pieces(f"{place}/{content}") if content is not None else ():
                 hasher.update(data)
         except (MissingError, OSError):
             return False
         return hasher.digest() == content_hash
 
-    def _put_in_place(self, place: str) -> None:
-        """Give what was written to all who hold what is damaged. Raises OSError."""
-        new = self._site.files.open_new(f"{place}/{names.NEW_PREFIX}{self._holder}")
-        try:
-            for data in self._pieces(f"{self._built}/{names.CONTENT_PREFIX}{self._holder}"):
-                new.write(data)
-            new.sync()
-        finally:
-            new.close()
-        if not self._site.perform(linking.put_in_place(place, self._holder)):
-            raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: what is held was removed", place)
+    def _put_in_place(self, place: str, content_hash: bytes) -> None:
+        """Give what was written to all who hold what is damaged. Raises OSError, MissingError."""
+        with Replacement(self._site, place, content_hash, self._site.new_holder()) as replacement:
+            for data in self._pieces(f"{self._built}/{names.content(self._holder)}"):
+                replacement.write(data)
+            replacement.finish()
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         at = 0

@@ -55,7 +55,7 @@ class Attachments:
 
     def link(self, content_hash: bytes) -> Holding | None:
         """Hold an attachment that is there; None: it is not. On disk then, in flight until settled. Raises OSError."""
-        holder = self._new_holder()
+        holder = self.new_holder()
         try:
             is_held = self.perform(linking.link(self.algorithms.h_name(content_hash), holder))
         except (OSError, ValueError):
@@ -69,12 +69,14 @@ class Attachments:
     def build(self) -> Construction:
         """Begin a new attachment. Raises OSError, MissingError."""
         try:
-            return Construction(self, self._new_holder())
-        except MissingError:  # somebody has removed the whole directory
+            return Construction(self, self.new_holder())
+        except MissingError:
             with self._lock:
-                self._durable.clear()
+                if self._owner_is_there():
+                    raise
+                self._durable.clear()  # somebody has removed the whole directory
                 self._introduce()
-            return Construction(self, self._new_holder())
+            return Construction(self, self.new_holder())
 
     def is_held(self, holding: Holding) -> bool:
         """Whether its holder is there, and some content; nobody looks at that. Raises OSError."""
@@ -110,9 +112,16 @@ class Attachments:
             return frozenset(self._in_flight)
 
     def try_to_write(self) -> None:
-        """Build an attachment and take it away. Raises OSError, MissingError."""
-        with self.build() as construction:
-            construction.write(bytes(TRIAL_BYTES))
+        """Write as much as an attachment has, and take it away. Raises OSError, MissingError."""
+        self.files.make_directory("")
+        trial = f"trial.{self.sid}"
+        self.files.remove_file(trial)  # of a process that died there
+        writer = self.files.open_new(trial)
+        try:
+            writer.write(bytes(TRIAL_BYTES))
+        finally:
+            writer.close()
+            self.files.remove_file(trial)
 
     # ---- content
 
@@ -133,7 +142,7 @@ class Attachments:
     def replace(self, what: Holding | bytes) -> Replacement:
         """Begin new bytes for one whose content is damaged. Raises MissingError if it is not there, OSError."""
         content_hash = what if isinstance(what, bytes) else what.hash
-        return Replacement(self, self.place(what), content_hash, self._new_holder())
+        return Replacement(self, self.place(what), content_hash, self.new_holder())
 
     # ---- for constructions and sweeps
 
@@ -163,7 +172,8 @@ class Attachments:
                 continue
         raise MissingError(place)
 
-    def _new_holder(self) -> str:
+    def new_holder(self) -> str:
+        """See `Site`."""
         with self._lock:
             if not self._is_introduced:
                 self._introduce()
@@ -171,6 +181,12 @@ class Attachments:
             holder = names.new_holder(self.owner, next(self._counter))
             self._in_flight.add(holder)
         return holder
+
+    def _owner_is_there(self) -> bool:
+        try:
+            return self.files.size(names.owner_file(self.sid, self.owner)) == 0
+        except MissingError:
+            return False
 
     def _introduce(self) -> None:
         """Before anything has this owner's name: whose it is then follows from the directory, without any database."""
