@@ -85,7 +85,8 @@ def _print(status: UndeleteStatus) -> None:
         click.echo(f"{status.left_out} more, which are not listed")
     if status.state == "done" or status.messages:
         verb = "would come back" if status.dry_run else "came back"
-        click.echo(f"{status.restored} messages ({status.restored_bytes} bytes) {verb}; left: {_left(status)}")
+        some = "1 message" if status.restored == 1 else f"{status.restored} messages"
+        click.echo(f"{some} ({status.restored_bytes} bytes) {verb}; left: {_left(status)}")
     if status.state != "done":
         echo_end(status)
 
