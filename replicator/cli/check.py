@@ -28,8 +28,9 @@ LEFT_AS_IT_IS = "nothing"
 def check(config_file: Path | None, url: str | None, rate: int | None, *, repair: bool, as_json: bool) -> None:
     """Compare what a node shows with its log, while it runs.
 
-    Messages, indexes, counters, folders and subscriptions; and whether the text of each message, and each attachment, is
-    there, which `scrub` reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1 otherwise.
+    Messages, indexes, counters, folders and subscriptions; and whether the text of each message and each attachment is
+    there, which `scrub` reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1
+    otherwise.
     """
     _run(one_node(config_file, url), CHECK, CheckOptions(repair, rate), "Checking", as_json=as_json)
 
@@ -44,7 +45,8 @@ def check(config_file: Path | None, url: str | None, rate: int | None, *, repair
 def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
     """Read all texts and attachments of a node, while it runs; get what is damaged or missing from other nodes.
 
-    What crashes have left among the attachments is tidied away. An interrupt ends it. Exit code 0 if all texts are whole in the end, 1 if no node that can be reached has some.
+    What crashes have left among the attachments is tidied away. An interrupt ends it. Exit code 0 if all texts are
+    whole in the end, 1 if no node that can be reached has some.
     """
     _run(one_node(config_file, url), SCRUB, ScrubOptions(rate), "Scrubbing", as_json=as_json)
 
