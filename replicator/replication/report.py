@@ -67,6 +67,7 @@ class Report:
         self._started_ms = environment.clock_ms()
         self._metrics = _Metrics(registry)
         self._tried_at = -math.inf
+        self._trying = trio.Lock()
         self._version = version("mail-replicator")  # reads a file
         store.listeners.append(self._metrics.committed)
 
@@ -119,11 +120,9 @@ class Report:
         problems = list(self._problems())
         try:
             await self._store.read(reading.log_end)
-            if trio.current_time() > self._tried_at + TRY_EVERY_S:
-                with trio.fail_after(WRITE_TIMEOUT_S):
-                    await self._store.write(lambda tx: schema.try_to_write(tx.connection))
-                    await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
-                self._tried_at = trio.current_time()
+            async with self._trying:  # many may ask at once
+                if trio.current_time() > self._tried_at + TRY_EVERY_S:
+                    await self._try_to_write()
         except DatabaseDamagedError:
             pass  # told below, also where it was met by others
         except sqlite3.Error as error:
@@ -137,6 +136,12 @@ class Report:
         if self._store.damage.found is not None:
             problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
         return problems
+
+    async def _try_to_write(self) -> None:
+        with trio.fail_after(WRITE_TIMEOUT_S):
+            await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+            await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
+        self._tried_at = trio.current_time()
 
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
