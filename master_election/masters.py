@@ -8,7 +8,7 @@ elsewhere, so that requests follow the chain of former masters until the root ha
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
@@ -81,7 +81,8 @@ class Masters:
         self._held: dict[str, Standing] = {}  # OURS, TAKING and GIVING
         self._parts: set[str] = set()  # those of them that are part of a wider scope
         self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
-        self._covering: OrderedDict[str, str] = OrderedDict()  # of scopes that are part of a wider one
+        self._covering: OrderedDict[str, tuple[str, int]] = OrderedDict()  # of parts of wider scopes; with its `_came`
+        self._came: Counter[str] = Counter()  # how often a wider scope has come to this node
         self._taking: dict[str, str] = {}  # the scopes of mailboxes that were asked for, and what covered them then
         self._splitting: set[str] = set()  # parts that are promised, of wider ones that stay ours
         self._untold: set[str] = set()  # what was given away, and the root has not heard of it
@@ -109,7 +110,7 @@ class Masters:
             return scope
         if scope in self._covering:
             self._covering.move_to_end(scope)
-        return self._covering.get(scope)
+        return self._known_covering(scope)
 
     def standing(self, scope: str) -> Standing:
         """Of the scope that covers this one."""
@@ -130,12 +131,16 @@ class Masters:
 
     def is_ours(self, scope: str) -> bool:
         """Whether this node masters the scope at this moment. Changes nothing here, so any thread may ask."""
-        covering = scope if wider(scope) is None else self._covering.get(scope)
+        covering = scope if wider(scope) is None else self._known_covering(scope)
         return covering is not None and self._held.get(covering) is Standing.OURS
 
     def is_moving(self, scope: str) -> bool:
         """Whether changes must wait for the end of a move."""
         return self.standing(scope) in (Standing.TAKING, Standing.GIVING)
+
+    def came(self, scope: str) -> int:
+        """How often what the scope is part of has come to this node: what was said before that is out of date."""
+        return self._came[wider(scope) or scope]
 
     # ---- events
 
@@ -146,24 +151,32 @@ class Masters:
         self._parts.clear()
         self._elsewhere.clear()
         self._covering.clear()
+        self._came.clear()
         self._taking.clear()
         self._splitting.clear()
         self._untold.clear()
 
-    def learn(self, scope: str, master: str, asked_in: int, covering: str | None = None) -> bool:
-        """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again."""
+    def learn(
+        self, scope: str, master: str, asked_in: int, covering: str | None = None, came: int | None = None
+    ) -> bool:
+        """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again.
+
+        `came`: as it was then. If the wider scope has come here since, the part may have been split off before that.
+        """
         if asked_in != self.term:
             return False
         if scope in self._untold:
             return True
         covering = covering or scope
-        self._cover(scope, covering)
+        if covering != scope and came not in (None, self._came[covering]):
+            return False
         happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
         if covering not in self._untold and self._step(covering, happening):
             if master == self.sid:
-                self._elsewhere.pop(covering, None)
+                self._comes(covering, scope)
             else:
                 self._remember(covering, master)
+        self._cover(scope, covering)
         return True
 
     def bounced(self, scope: str) -> None:
@@ -190,9 +203,9 @@ class Masters:
             return False
         if given != covering:
             self._step(covering, Happening.PART_TAKEN)
-        self._cover(scope, given)
         self._step(given, Happening.TAKEN)
-        self._elsewhere.pop(given, None)
+        self._comes(given, scope)
+        self._cover(scope, given)
         self._untold.discard(given)
         return True
 
@@ -255,6 +268,16 @@ class Masters:
 
     # ---- the table
 
+    def _known_covering(self, scope: str) -> str | None:
+        covering, came = self._covering.get(scope, (None, 0))
+        return covering if covering in (None, scope) or came == self._came[covering] else None
+
+    def _comes(self, covering: str, scope: str) -> None:
+        """What covers the scope is ours now. Which other parts it still has only the root knows."""
+        self._elsewhere.pop(covering, None)
+        if covering != scope:
+            self._came[covering] += 1
+
     def _standing(self, scope: str | None) -> Standing:
         if scope is None:
             return Standing.UNKNOWN
@@ -285,7 +308,7 @@ class Masters:
     def _cover(self, scope: str, covering: str) -> None:
         if wider(scope) is None:
             return
-        self._covering[scope] = covering
+        self._covering[scope] = covering, self._came[covering]
         self._covering.move_to_end(scope)
         if len(self._covering) > self._cached_max:
             self._covering.popitem(last=False)

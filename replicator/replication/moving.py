@@ -64,15 +64,16 @@ class Mover:
             return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
         if came_from is not None and _wish(key, move) in self._forwarded:
             return self._not_this_way(key)
-        master = await self._mastership.find(key)
+        scope = self._mastership.scope(key)
+        master, came = await self._mastership.find(key), self._masters.came(scope)
         if master == self._mastership.sid:
             return await self._give(key, move)
         link = self._mastership.toward(master)
         reply = None if link is came_from else await self._request(key, master, move)
         if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
             return self._not_this_way(key)  # also where it may have moved: who asked must ask the root
-        if isinstance(reply, Moved) and reply.scope in _names(self._mastership.scope(key)):
-            self._masters.learn(self._mastership.scope(key), move.destination, move.term, reply.scope)
+        if isinstance(reply, Moved) and reply.scope in _names(scope):
+            self._masters.learn(scope, move.destination, move.term, reply.scope, came)
         return reply
 
     def _not_this_way(self, key: MailboxKey) -> Refused:

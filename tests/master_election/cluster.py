@@ -68,6 +68,7 @@ class Message:
 class Question:
     scope: str
     term: int
+    came: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Cluster:
         node = self.nodes[sid]
         if node.masters.master(scope) is None:
             request = next(self.tags)
-            node.requests[request] = Question(scope, node.masters.term)
+            node.requests[request] = Question(scope, node.masters.term, node.masters.came(scope))
             self._perform(sid, node.election.receive_who(Who(node.masters.term, scope, sid), request))
 
     def move(self, sid: str, scope: str) -> None:
@@ -294,8 +295,8 @@ class Cluster:
                 if isinstance(body, Move) and isinstance(reply, Moved):
                     node.masters.learn(body.scope, body.destination, body.term, reply.scope)
                 self._send(here, sender, Message(reply, tag))
-            case Question(scope, term):
-                self._answered(node, scope, term, reply)
+            case Question() as question:
+                self._answered(node, question, reply)
             case Taking(scope, term):
                 self._taken(node, scope, term, reply)
             case Telling(who) if isinstance(reply, Master) and who.candidate == who.former:
@@ -307,10 +308,11 @@ class Cluster:
             case Telling(who):
                 self._tell(node, who, at_once=False)
 
-    def _answered(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:
+    def _answered(self, node: Node, question: Question, reply: Master | Moved | Refused) -> None:
+        scope = question.scope
         if not isinstance(reply, Master):
             self._say(f"{node.sid}: has no answer about {scope}")
-        elif node.masters.learn(scope, reply.sid, term, reply.covering):
+        elif node.masters.learn(scope, reply.sid, question.term, reply.covering, question.came):
             self._say(f"{node.sid}: master of {scope} is {reply.sid}")
         else:
             self._say(f"{node.sid}: answer {reply.sid} about {scope} comes too late")

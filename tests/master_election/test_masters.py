@@ -222,6 +222,41 @@ def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhi
     assert (masters.is_moving(OTHER), masters.master(OTHER), masters.master(PART)) == (False, "b", "a")
 
 
+def test_a_user_that_is_handed_over_comes_without_the_parts_that_are_elsewhere() -> None:
+    masters = Masters("a")
+    for scope in (PART, OTHER):
+        masters.learn(scope, "b", asked_in=1, covering=USER)
+    masters.want(OTHER)
+    assert masters.taken(OTHER, USER, asked_in=1)
+    assert masters.is_ours(OTHER)
+    assert (masters.is_ours(PART), masters.master(PART)) == (False, None), "b may have split it off, for c"
+    masters.learn(PART, "c", asked_in=1)
+    assert (masters.master(PART), masters.own) == ("c", {USER})
+
+
+def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewhere() -> None:
+    masters = Masters("a")
+    for scope in (PART, OTHER):
+        masters.learn(scope, "b", asked_in=1, covering=USER)
+    masters.want(OTHER)
+    masters.not_taken(OTHER, 1, refused=False)
+    assert masters.learn(OTHER, "a", asked_in=1, covering=USER)
+    assert (masters.is_ours(OTHER), masters.is_ours(PART)) == (True, False)
+
+
+def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
+    masters = Masters("a")
+    masters.learn(OTHER, "b", asked_in=1, covering=USER)
+    before = masters.came(PART)
+    masters.want(OTHER)
+    assert masters.taken(OTHER, USER, asked_in=1)
+    for master in "ba":
+        assert not masters.learn(PART, master, asked_in=1, covering=USER, came=before), "it may be c's since"
+        assert not masters.is_ours(PART)
+    assert masters.learn(PART, "b", asked_in=1, covering=USER, came=masters.came(PART)), "of the move it may hear later"
+    assert masters.is_ours(PART)
+
+
 def test_what_is_covered_is_remembered_within_bounds() -> None:
     masters = Masters("a", cached_max=2)
     for number in range(9):

@@ -41,6 +41,7 @@ class Client:
         self._user = self._dice.choice(world.plan.users)
         self._machine = self._dice.choice(list(world.machines.values()))
         self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
+        self._named: dict[bytes, str] = {}  # mailbox id -> the name under which its folder was opened
         self._mails = 0
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
@@ -116,6 +117,7 @@ class Client:
         key = (node.sid, self._user, folder.name, folder.uidvalidity)
         known = self._world.names.setdefault(key, folder.mailbox_id)
         assert known == folder.mailbox_id, f"{name} {folder.uidvalidity} at {node.sid} is another mailbox than before"
+        self._named[folder.mailbox_id] = name
         return await node.mail.open_mailbox(folder)
 
     async def _look(self, node: Node, name: str) -> MailboxView:
@@ -136,15 +138,15 @@ class Client:
         self._mails += 1
         text = f"mail {self._mails} of {self._name}"
         size = self._dice.choice((0, 0, 0, 0, 100, 3000, 30_000, 100_000))
-        folder = Folder(self._user, "", view.mailbox_id, view.uidvalidity)
+        folder = self._folder(view)
         flags = frozenset(self._dice.sample(FLAGS, self._dice.choice((0, 0, 1))))
         whole = self._message(text.encode(), size)
         content_hash = self._ledger.asks_to_save(whole)
         saved = await node.mail.save(folder, NewMessage(whole, flags))
+        is_same = saved.uidvalidity == view.uidvalidity  # it follows its name to what has taken its place
         if self._hears(node):
-            is_same = saved.uidvalidity == view.uidvalidity
             self._ledger.promised(view.mailbox_id if is_same else None, [content_hash])
-        shown = view.messages.get(saved.uid)
+        shown = view.messages.get(saved.uid) if is_same else None
         assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
         return f"saves {text}: UID {saved.uid} of {view.mailbox_id.hex()[:4]}"
 
@@ -208,7 +210,7 @@ class Client:
         chosen = self._some(view)  # as the node shows it now
         if not chosen or (moves and to.mailbox_id == view.mailbox_id):
             return "finds nothing to copy"
-        folder = Folder(self._user, "", to.mailbox_id, to.uidvalidity)
+        folder = self._folder(to)
         transfer = node.mail.move if moves else node.mail.copy
         began = trio.current_time()
         self._ledger.asks_to_copy(chosen)
@@ -274,6 +276,9 @@ class Client:
         assert not left, f"{_uids(left)} was expunged with OK at {node.sid} and is there"
 
     # ---- helpers
+
+    def _folder(self, view: MailboxView) -> Folder:
+        return Folder(self._user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
 
     def _some(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())
