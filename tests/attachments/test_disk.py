@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.store.attachments import disk, names
+from replicator.store.attachments import names
 from replicator.store.attachments.disk import DiskFiles
 from tests.attachments.helpers import HASH, PLACE, TEXT, opened, stored
 
@@ -49,11 +49,13 @@ def test_where_they_may_not_everything_is_synced(tmp_path: Path, synced: list[st
     synced.clear()
     holding = stored(store)
     built, level = names.s_name(holding.holder), names.parent(PLACE)
-    before = [f"{built}/content.{holding.holder}", f"{built}/holders", built, names.parent(level), ""]
+    files = [f"{built}/holders/{holding.holder}", f"{built}/content.{holding.holder}"]
+    before = [*files, f"{built}/holders", built, names.parent(level), ""]
     assert synced == [*before, level, names.parent(built)]
     synced.clear()
-    assert store.link(HASH) is not None
-    assert synced == [f"{PLACE}/holders", level]
+    linked = store.link(HASH)
+    assert linked is not None
+    assert synced == [f"{PLACE}/holders/{linked.holder}", f"{PLACE}/holders", level]
 
 
 def test_a_sync_covers_what_the_same_thread_did_before_it(tmp_path: Path, synced: list[str]) -> None:
@@ -83,19 +85,3 @@ def test_content_is_the_last_that_changed_when_it_is_synced(tmp_path: Path) -> N
     writer.sync()
     writer.close()
     assert (tmp_path / "store" / "a").stat().st_mtime > 0
-
-
-@pytest.mark.parametrize(("kind", "is_ordered"), [("ext4", True), ("xfs", True), ("btrfs", False), ("nfs4", False)])
-def test_the_type_of_the_file_system_says_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_ordered: bool
-) -> None:
-    device = tmp_path.stat().st_dev
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        "21 1 0:999 / /proc rw shared:1 - proc proc rw\n"
-        f"22 1 {os.major(device)}:{os.minor(device)} / / rw shared:1 master:2 - {kind} /dev/x rw\n"
-    )
-    monkeypatch.setattr(disk, "_MOUNTS", mounts)
-    assert DiskFiles(tmp_path).is_ordered is is_ordered
-    mounts.unlink()
-    assert not DiskFiles(tmp_path).is_ordered

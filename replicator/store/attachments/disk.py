@@ -16,14 +16,13 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from replicator.store.attachments import ordering
 from replicator.store.attachments.files import MissingError, Outcome
 
 _MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # NFS: removed by another machine
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # Linux says the latter of a directory that is not empty
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})  # CIFS and VFAT, of a rename onto a directory
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
-_ORDERED = frozenset({"ext3", "ext4", "xfs"})
-_MOUNTS = Path("/proc/self/mountinfo")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -57,7 +56,7 @@ class DiskWriter:
 class DiskFiles:
     """See `Files`. `root` is made by `make_directory("")`, with all above it, if it is not there.
 
-    `is_ordered`: whether changes of names reach the disk in order; None: as the type of the file system says.
+    `is_ordered`: whether changes of names reach the disk in order; None: as is known of the file system.
     """
 
     def __init__(self, root: Path, *, is_ordered: bool | None = None) -> None:
@@ -68,7 +67,7 @@ class DiskFiles:
     @cached_property
     def is_ordered(self) -> bool:
         """Whether one sync makes safe what was done before it, whatever it is of. Asked when there is a directory."""
-        return _type(self._root) in _ORDERED if self._is_ordered is None else self._is_ordered
+        return ordering.is_ordered(self._root) if self._is_ordered is None else self._is_ordered
 
     def note_sync(self) -> None:
         """This thread has synced all it did, if the file system is ordered."""
@@ -80,7 +79,7 @@ class DiskFiles:
 
     def create_file(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(lambda: os.close(os.open(self._path(name), _NEW, 0o666)))
+        return _outcome(lambda: self._create(self._path(name)))
 
     def open_new(self, name: str) -> DiskWriter:
         """See `Files`."""
@@ -149,6 +148,15 @@ class DiskFiles:
         for level in new:
             _sync(level.parent)
 
+    def _create(self, path: Path) -> None:
+        """Without a journal, the directory's fsync says nothing of the file itself, not even of an empty one."""
+        descriptor = os.open(path, _NEW, 0o666)
+        try:
+            if not self.is_ordered:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def _rename(self, old: Path, new: Path) -> None:
         old.rename(new)
 
@@ -192,14 +200,3 @@ def _sync(path: Path) -> None:
     finally:
         with suppress(OSError):
             os.close(descriptor)
-
-
-def _type(directory: Path) -> str:
-    """Of the file system there, such as ext4; "" if nothing says so."""
-    try:
-        device = directory.stat().st_dev
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    return next((mount.partition(" - ")[2].split(" ")[0] for mount in mounts if mount.split(" ")[2] == number), "")
