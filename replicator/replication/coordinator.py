@@ -48,6 +48,7 @@ from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
 from replicator.replication import comparison, content, snapshots
 from replicator.replication.bases import Bases, LogAlone
+from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import Certify, Connections, Dial
@@ -97,7 +98,9 @@ class Coordinator:
         self.connections = Connections(
             config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
         )
-        self.durability = Durability(config.durability, self._others)
+        self.durability = Durability(
+            config.durability, self._others, Behind(self._own_entries, config.mastership.timeout_s)
+        )
         self.mastership = Mastership(
             self.sid,
             store,
@@ -153,6 +156,7 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
+            nursery.start_soon(self.durability.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.holes.run)
             nursery.start_soon(self.remotes.run)
@@ -286,6 +290,9 @@ class Coordinator:
 
     def _others(self) -> list[str]:
         return [sid for sid in self.mastership.table.component if sid != self.sid]
+
+    def _own_entries(self) -> dict[str, int]:
+        return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) == self.sid}
 
     def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
         """Raises ProtocolError. What another node waits for goes on to it."""

@@ -11,6 +11,7 @@ from sortedcontainers import SortedDict
 from protocol.values import Dot, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DurabilityError
+from replicator.replication.behind import Behind
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +23,15 @@ class Durability:
     """Counts the disks that hold an entry. Belongs to the event loop.
 
     A node holds what it has acknowledged, and what it has numbered itself: nothing leaves a node before it is on its
-    disk. But what it numbered in a past run it may have lost, with a disk that came back from a backup.
+    disk. But what it numbered in a past run it may have lost, with a disk that came back from a backup. One that has
+    much to catch up with cannot have what is new soon: until then it is as if it could not be reached.
     """
 
-    def __init__(self, config: DurabilityConfig, reachable: Reachable) -> None:
+    def __init__(self, config: DurabilityConfig, reachable: Reachable, behind: Behind) -> None:
         self._config = config
         self._others = reachable
+        self._behind = behind
+        self._known: set[str] = set()  # who could be reached last
         self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
         self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
         self._was_short = config.copies > 1  # until the first links are up
@@ -35,8 +39,8 @@ class Durability:
 
     @property
     def reachable(self) -> int:
-        """How many nodes can have a change on disk now, this one included."""
-        return 1 + len(list(self._others()))
+        """How many nodes can have a change on disk soon, this one included."""
+        return 1 + sum(sid not in self._behind for sid in self._others())
 
     @property
     def is_short(self) -> bool:
@@ -47,7 +51,7 @@ class Durability:
         """Raises DurabilityError if too few nodes are reachable and the configuration says to refuse then."""
         if self._config.when_short is WhenShort.REFUSE and self.is_short:
             wanted = f"{self.reachable} of the {self._config.copies} nodes that must have it on disk"
-            raise DurabilityError(f"{wanted} can be reached; try later")
+            raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")
 
     async def wait(self, dot: Dot) -> None:
         """Return when an entry that is here is on as many disks as are asked for, this one included."""
@@ -66,6 +70,7 @@ class Durability:
     def linked(self, sid: str, origin: str) -> None:
         """A link to the node stands: what counts is what it says over it, for its data may come from a backup."""
         self._held[sid], self._origins[sid] = {}, origin
+        self._behind.came(sid)
 
     def acknowledged(self, sid: str, context: Mapping[str, int]) -> None:
         """So much is on the node's disk, and more may be: what it says may come out of turn."""
@@ -73,12 +78,26 @@ class Durability:
         for origin, seq in context.items():
             held[origin] = max(seq, held.get(origin, 0))
             self._wake(origin)
+        self._behind.has(sid, held)
 
     def changed(self) -> None:
-        """Nodes have come or gone."""
+        """Nodes have come or gone, or time has."""
+        known, self._known = self._known, set(self._others())
+        for sid in self._known - known:
+            self._behind.came(sid)
+        for sid in known - self._known:
+            self._behind.went(sid)
+        for sid in self._known:
+            self._behind.has(sid, self._held.get(sid, {}))
         self._say_if_short()
         for origin in list(self._waiting):
             self._wake(origin)
+
+    async def run(self, interval_s: float) -> None:
+        """Look whom nobody is to wait for any more, until cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            self.changed()
 
     def _wake(self, origin: str) -> None:
         waiting = self._waiting.get(origin)
@@ -98,7 +117,7 @@ class Durability:
         ]
         needed = self._config.copies - 1
         if self._config.when_short is WhenShort.PROCEED:
-            needed = min(needed, len(held))
+            needed = min(needed, self.reachable - 1)
         if needed > len(held):
             return 0
         return sorted(held, reverse=True)[needed - 1] if needed else float("inf")
@@ -110,6 +129,11 @@ class Durability:
         refusing = self._config.when_short is WhenShort.REFUSE
         if self._was_short:
             what = "changes are refused" if refusing else "clients hear OK with fewer copies than that"
-            log.warning("%d of %d copies can be made: %s", self.reachable, self._config.copies, what)
+            why = self._who_is_behind()
+            log.warning("%d of %d copies can be made%s: %s", self.reachable, self._config.copies, why, what)
         else:
             log.info("%d copies can be made", self._config.copies)
+
+    def _who_is_behind(self) -> str:
+        names = ", ".join(sorted(sid for sid in self._others() if sid in self._behind))
+        return f" ({names} has yet to catch up)" if names else ""

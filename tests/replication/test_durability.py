@@ -13,12 +13,15 @@ from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError
 from replicator.replication import collecting, comparison, filling
+from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.durability import Durability
 from replicator.store.content import StoredText, read_text
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
 from tests.replication.stranger import visit
+
+PATIENCE_S = 4.0
 
 
 class Saving:
@@ -147,6 +150,43 @@ async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_cloc
         await nodes.converged()
 
 
+@pytest.mark.parametrize("when_short", list(WhenShort))
+async def test_nobody_waits_for_a_node_that_comes_back_with_much_to_take_in(
+    tmp_path: Path, autojump_clock: MockClock, when_short: WhenShort
+) -> None:
+    """What is new stands behind all that it lacks: each client would hear that its change was not confirmed."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.stop("dc2")
+        await nodes.linked()
+        for number in range(200):
+            await nodes["dc1"].save(f"{number} ".join(map(str, range(400, 1000))))
+        nodes.durability = DurabilityConfig(2, when_short)
+        await nodes.stop("dc1")
+        nodes.network.road("dc1", "dc2").bytes_per_s = 4_000
+        await nodes.start()
+        await nodes.linked()
+        await trio.sleep(TIMEOUT_S + HEARTBEAT_S)
+        assert nodes["dc1"].coordinator.durability.reachable == 1
+        if when_short is WhenShort.PROCEED:
+            await nodes["dc1"].save("asks how the mailbox looks elsewhere, which takes its time")
+            with trio.fail_after(0.5):
+                await nodes["dc1"].save("new")
+        else:
+            with pytest.raises(DurabilityError, match=r"1 of the 2 .* \(dc2 has yet to catch up\)"):
+                await nodes["dc1"].save("new")
+        assert len(await nodes["dc2"].messages()) < 100
+        nodes.network.road("dc1", "dc2").bytes_per_s = None
+        await nodes.converged()
+        await until(lambda: nodes["dc1"].coordinator.durability.reachable == 2)
+        nodes.network.road("dc2", "dc1").hold()
+        with trio.move_on_after(TIMEOUT_S / 2) as scope:
+            await nodes["dc1"].save("on two disks")
+        assert scope.cancelled_caught
+        nodes.network.road("dc2", "dc1").release()
+        await nodes.linked()
+
+
 @pytest.mark.parametrize(("said", "counts"), [(2, True), (3, False)])
 async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
     tmp_path: Path, autojump_clock: MockClock, said: int, *, counts: bool
@@ -207,12 +247,16 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
 # ---- counting --------------------------------------------------------------------------------------------------
 
 
+def nobody_is_behind() -> Behind:
+    return Behind(dict, PATIENCE_S)
+
+
 class Counting:
     """`Durability` over acknowledgements that the test sets."""
 
     def __init__(self, copies: int, when_short: WhenShort, *acknowledged: int) -> None:
         self.others: list[str] = []
-        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.others)
+        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.others, nobody_is_behind())
         self.woken: list[int] = []
         self.set(*acknowledged)
 
@@ -292,7 +336,7 @@ async def test_a_waiter_that_comes_while_another_wakes_is_not_forgotten() -> Non
 
 
 @pytest.mark.parametrize(("peers", "refused"), [(0, True), (1, True), (2, False), (3, False)])
-def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> None:
+async def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> None:
     acknowledged = [0] * peers
     Counting(3, WhenShort.PROCEED, *acknowledged).durability.check()
     counting = Counting(3, WhenShort.REFUSE, *acknowledged)
@@ -304,7 +348,7 @@ def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> N
 
 
 async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_still() -> None:
-    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"])
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
     woken: list[int] = []
 
     async def wait(seq: int) -> None:
@@ -325,7 +369,7 @@ async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_sti
 
 async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -> None:
     """An ACK overtakes the LOG that was sent before it."""
-    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"])
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
     durability.linked("dc2", "dc2.b")
     durability.acknowledged("dc2", {"dc1.a": 5})
     durability.acknowledged("dc2", {"dc1.a": 3})
@@ -345,3 +389,63 @@ async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number
         await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc1")
         with trio.fail_after(5):
             await nodes["dc1"].flag(1)
+
+
+# ---- who is behind ---------------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_comes_has_time_to_catch_up(mock_clock: MockClock) -> None:
+    behind = Behind(lambda: {"dc1.a": 5, "dc1.b": 3}, PATIENCE_S)
+    behind.came("dc2")
+    assert "dc2" not in behind
+    behind.has("dc2", {"dc1.a": 5, "dc1.b": 2})  # what was numbered in a past run counts, too
+    mock_clock.jump(PATIENCE_S + 1)
+    assert "dc2" in behind
+
+
+async def test_a_node_that_has_caught_up_in_time_is_waited_for(mock_clock: MockClock) -> None:
+    behind = Behind(lambda: {"dc1.a": 5}, PATIENCE_S)
+    behind.came("dc2")
+    behind.has("dc2", {"dc1.a": 5, "dc2.a": 0})
+    mock_clock.jump(PATIENCE_S + 1)
+    assert "dc2" not in behind
+
+
+async def test_a_node_is_behind_until_a_round_is_short(mock_clock: MockClock) -> None:
+    """Else it would be waited for while it takes in what was written during its catching up."""
+    ours = {"dc1.a": 1000}
+    behind = Behind(lambda: ours, PATIENCE_S)
+    behind.came("dc2")
+    mock_clock.jump(1000)
+    ours = {"dc1.a": 1500}
+    behind.has("dc2", {"dc1.a": 1000})
+    assert "dc2" in behind
+    mock_clock.jump(PATIENCE_S + 1)
+    ours = {"dc1.a": 1510}
+    behind.has("dc2", {"dc1.a": 1500})
+    assert "dc2" in behind
+    mock_clock.jump(1)
+    behind.has("dc2", {"dc1.a": 1509})
+    assert "dc2" in behind
+    behind.has("dc2", {"dc1.a": 1510})
+    assert "dc2" not in behind
+
+
+async def test_a_node_that_went_is_behind_with_nothing(mock_clock: MockClock) -> None:
+    behind = Behind(lambda: {"dc1.a": 5}, PATIENCE_S)
+    behind.came("dc2")
+    mock_clock.jump(PATIENCE_S + 1)
+    behind.went("dc2")
+    assert "dc2" not in behind
+
+
+async def test_what_a_node_behind_has_is_a_copy_all_the_same(mock_clock: MockClock) -> None:
+    behind = Behind(lambda: {"dc1.a": 5}, PATIENCE_S)
+    durability = Durability(DurabilityConfig(3, WhenShort.REFUSE), lambda: ["dc2", "dc3"], behind)
+    durability.changed()
+    durability.acknowledged("dc2", {"dc1.a": 6})
+    mock_clock.jump(PATIENCE_S + 1)
+    assert durability.reachable == 2
+    durability.acknowledged("dc3", {"dc1.a": 4})
+    with trio.fail_after(5):
+        await durability.wait(Dot("dc1.a", 4))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -37,6 +38,14 @@ from tests.simulation.watch import Watch
 
 RESTART_S = 5.0  # before a term: whoever has started since may have dropped in the run before that
 SLACK_S = 1.0  # of a deadline: for the disk, and for what the scheduler does in between
+
+
+class Standing(NamedTuple):
+    """A node's term, whom it can reach in it, and how many disks it may wait for: some may have yet to catch up."""
+
+    term: int
+    component: tuple[str, ...]
+    reachable: int
 
 
 class World:
@@ -139,7 +148,7 @@ class World:
     async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
         """See `Observer`: every wait is bounded, and OK means as many disks as it says."""
         life, began, frozen_s = machine.life, trio.current_time(), machine.frozen_s
-        before = self._standing(machine.sid)
+        before = {sid: self._standing(sid) for sid in self.machines}
         try:
             reply = await submit()
         finally:
@@ -178,22 +187,24 @@ class World:
             and rival.life.node.coordinator.mastership.masters.term < life.term
         ]
 
-    def _standing(self, sid: str) -> tuple[int, tuple[str, ...]] | None:
-        """A node's term, and whom it can reach in it."""
+    def _standing(self, sid: str) -> Standing | None:
         life = self.machines[sid].life if sid in self.machines else None
         if life is None:
             return None
-        mastership = life.node.coordinator.mastership
-        return mastership.masters.term, mastership.table.component
+        coordinator = life.node.coordinator
+        mastership = coordinator.mastership
+        return Standing(mastership.masters.term, mastership.table.component, coordinator.durability.reachable)
 
-    def _copies_needed(self, sid: str, author: str, before: tuple[int, tuple[str, ...]] | None) -> int:
-        """How many disks must have what this node calls safe. `before`: its standing when the change was asked for."""
+    def _copies_needed(self, sid: str, author: str, before: Mapping[str, Standing | None]) -> int:
+        """How many disks must have what this node calls safe. `before`: all nodes', when the change was asked for."""
         durability = self.plan.durability
         if durability.when_short is WhenShort.REFUSE:
             return durability.copies
-        if before is None or not before == self._standing(sid) == self._standing(author):
+        at, by = before.get(sid), before.get(author)
+        stands = at == self._standing(sid) and by == self._standing(author)
+        if at is None or by is None or not stands or at[:2] != by[:2]:
             return 1  # whoever was master may rightly have reached fewer nodes than there are now
-        return min(durability.copies, len(before[1]))
+        return min(durability.copies, by.reachable)
 
     # ---- the end
 
