@@ -150,6 +150,19 @@ class MemoryFiles:
         with self._lock:
             return dict(_walk(self._root, ""))
 
+    def certain(self, name: str) -> bytes | frozenset[str] | None:
+        """A file's bytes or a directory's names, if no loss of power could take anything of them; else None."""
+        with self._lock:
+            node = self._root
+            for level in name.split("/"):
+                child = (node.names or {}).get(level)
+                if child is None or node.safe_names.get(level) is not child:
+                    return None
+                node = child
+            if node.names is not None:
+                return frozenset(leaf for leaf, child in node.names.items() if node.safe_names.get(leaf) is child)
+            return node.data if node.data == node.safe_data else None
+
     def corrupt(self, name: str, data: bytes) -> None:
         """Other bytes in a file, on disk."""
         with self._lock:

@@ -77,3 +77,21 @@ def test_what_came_before_a_rename_does_not_come_back_after_it() -> None:
     files.sync_directory("b")
     files.sync_directory("a")
     assert {tuple(tree) for tree in crashed(files)} == {("a", "b", "b/c")}
+
+
+def test_what_is_certain_is_what_every_loss_of_power_leaves() -> None:
+    files = MemoryFiles()
+    for name in ("a", "b"):
+        files.make_directory(name)
+    files.sync_directory("")
+    writer = files.open_new("a/c")
+    writer.write(b"text")
+    files.sync_directory("a")
+    assert (files.certain("a"), files.certain("a/c")) == (frozenset({"c"}), None), "the bytes may be others"
+    writer.sync()
+    assert files.certain("a/c") == b"text"
+    files.rename("a/c", "b/c")
+    assert (files.certain("a"), files.certain("b")) == (frozenset(), frozenset())
+    assert (files.certain("a/c"), files.certain("b/c")) == (None, None)
+    files.sync_directory("b")
+    assert (files.certain("b"), files.certain("b/c")) == (frozenset({"c"}), b"text")

@@ -121,6 +121,10 @@ BREAKAGES = (
         "parts", "a message is written without parts that are here only damaged", "replicator/replication/taking.py",
         "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
     ),
+    Breakage(
+        "ack", "a node acknowledges a message before it has its parts", "replicator/replication/receiving.py",
+        "        if not parted:\n", "        if parted or not parted:\n",
+    ),
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ From all this follows, by rules that know nothing of chains and merges, what mus
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class History:
     has_limits: bool = False  # logs are cut while clients wait: limits are hurried, and clients are not
     entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
     added: dict[Placement, Added] = field(default_factory=dict)
+    brought: dict[Dot, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))  # an entry's texts
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
     flagged: dict[tuple[Placement, str], list[FlagChange]] = field(default_factory=lambda: defaultdict(list))
     merges: set[Dot] = field(default_factory=set)
@@ -82,7 +83,7 @@ class History:
 
     def on_disk(self, sid: str, entry: Entry) -> None:
         """A node has synced an entry."""
-        fingerprint = blake2b(entry.pack(), digest_size=16).digest()
+        fingerprint = blake2b(_without_texts(entry).pack(), digest_size=16).digest()
         assert self.entries.setdefault(entry.dot, fingerprint) == fingerprint, f"{entry.dot} names two entries"
         held = self._held[sid]
         held[entry.dot.origin] = max(held.get(entry.dot.origin, 0), entry.dot.seq)
@@ -100,6 +101,8 @@ class History:
                     self.added[placement] = Added(
                         entry.user, entry.mailbox_id, change.guid, change.content_hash, change.copied
                     )
+                    if not change.copied:
+                        self.brought[entry.dot][number] = change.content_hash
                     self._flag(entry, [placement], change.flags, value=True)
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
                     named = [placements[uid] for uid in uids]
@@ -140,22 +143,30 @@ class History:
 
     # ---- what clients are told
 
-    def acknowledge(self, dot: Dot, needed: int, what: str, began: float) -> None:
-        """A client hears that it is safe.
+    def acknowledge(
+        self, dot: Dot, needed: int, what: str, began: float, holds_texts: Callable[[str, list[bytes]], bool]
+    ) -> None:
+        """A client hears that it is safe. `holds_texts`: whether these texts are whole on a node's disk.
 
         A disk counts that was lost during the request, or so shortly before that nobody can have noticed: it is one
         of the losses that the other copies are for.
         """
         since = began - self.unnoticed_s
-        holders = set(self.holders(dot))
+        texts = self._texts_of(dot)
+        holders = {sid for sid in self.holders(dot) if holds_texts(sid, texts)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
         if self.has_limits:
             holders |= {sid for sid, passed in self._passed.items() if passed.get(dot.origin, 0) >= dot.seq}
-        at = ", ".join(sorted(holders)) or "no disk"
+        at = (", ".join(sorted(holders)) or "no disk") + (" with its text" if texts else "")
         assert len(holders) >= needed, f"{what}: OK for {dot}, which is on {at}, and {needed} copies were asked for"
         self.acknowledged[dot] = what
         if not self.holders(dot):
             self.lost.add(dot)
+
+    def _texts_of(self, dot: Dot) -> list[bytes]:
+        """Those of its messages that nobody has expunged."""
+        brought = self.brought.get(dot, {})
+        return [text for number, text in brought.items() if not self.expunged.get((dot, number))]
 
     def holders(self, dot: Dot) -> list[str]:
         """Whose disks hold an entry now."""
@@ -167,3 +178,9 @@ class History:
             placement for placement, one in self.added.items() if (one.mailbox_id, one.guid) == (mailbox_id, guid)
         ]
         return [change for placement in placements for flag in flags for change in self.flagged[placement, flag]]
+
+
+def _without_texts(entry: Entry) -> Entry:
+    """As it is where its texts are not: one that goes without them says so, and is the same entry."""
+    changes = (change._replace(copied=True) if isinstance(change, MailAdd) else change for change in entry.changes)
+    return replace(entry, changes=tuple(changes))

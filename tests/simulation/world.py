@@ -33,6 +33,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
 from tests.simulation.story import Story
+from tests.simulation.texts import holds_texts
 from tests.simulation.verify import check_wire, verify
 from tests.simulation.watch import Watch
 
@@ -159,7 +160,7 @@ class World:
         if life is not None and life.is_up:
             for dot in dots_of(reply):
                 needed = self._copies_needed(machine.sid, dot.sid, before)
-                self.history.acknowledge(dot, needed, f"at {machine.sid}", began)
+                self.history.acknowledge(dot, needed, f"at {machine.sid}", began, self._holds_texts)
         return reply
 
     def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
@@ -194,6 +195,9 @@ class World:
         coordinator = life.node.coordinator
         mastership = coordinator.mastership
         return Standing(mastership.masters.term, mastership.table.component, coordinator.durability.reachable)
+
+    def _holds_texts(self, sid: str, texts: list[bytes]) -> bool:
+        return not texts or holds_texts(self.machines[sid], texts)
 
     def _copies_needed(self, sid: str, author: str, before: Mapping[str, Standing | None]) -> int:
         """How many disks must have what this node calls safe. `before`: all nodes', when the change was asked for."""

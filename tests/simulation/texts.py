@@ -1,0 +1,65 @@
+"""Whether a message's text is whole on a machine's disk, with all its parts, and would be after any loss of power.
+
+Looks at the disk and not at what the node says of it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from hashlib import sha256
+
+from protocol.commands import Parts
+from replicator.store.attached import AttachedSlice
+from replicator.store.attachments import linking, names
+from replicator.store.attachments.construction import Holding
+from replicator.store.content import holdings_of, read_text
+from replicator.store.recipe import Recipe
+from tests.attachments.memory import MemoryFiles
+from tests.simulation.machine import Machine
+
+
+def holds_texts(machine: Machine, texts: list[bytes]) -> bool:
+    """Whether all texts of these hashes are whole there. The machine may be down."""
+    with _database(machine) as connection:
+        return all(_is_whole(connection, machine.disk.files, content_hash) for content_hash in texts)
+
+
+@contextmanager
+def _database(machine: Machine) -> Iterator[sqlite3.Connection]:
+    if machine.life is not None:
+        yield machine.life.node.store._connection
+        return
+    with closing(sqlite3.connect(machine.disk.path)) as connection:
+        yield connection
+
+
+def _is_whole(connection: sqlite3.Connection, files: MemoryFiles, content_hash: bytes) -> bool:
+    message = read_text(connection, content_hash)
+    if not isinstance(message, Parts):
+        return message is not None
+    recipe = Recipe.unpack(message.recipe)
+    parts = {holding.hash: _part(files, holding) for holding in holdings_of(connection, content_hash)}
+    if any(parts.get(attached.hash) is None for attached in recipe.distinct):
+        return False
+    return sha256(b"".join(_octets(recipe, parts))).digest() == content_hash
+
+
+def _octets(recipe: Recipe, parts: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
+    for piece in recipe.slices(0, recipe.length):
+        if isinstance(piece, AttachedSlice):
+            start, end = piece.source
+            piece = piece.octets((parts[piece.attached.hash] or b"")[start:end])  # noqa: PLW2901
+        yield piece
+
+
+def _part(files: MemoryFiles, holding: Holding) -> bytes | None:
+    """None: a loss of power may take its holder or its content."""
+    place = names.s_name(holding.holder) if holding.kept else names.Algorithms().h_name(holding.hash)
+    listed = files.certain(place)
+    content = linking.content_in(listed) if isinstance(listed, frozenset) else None
+    if content is None or files.certain(f"{names.holders(place)}/{holding.holder}") is None:
+        return None
+    data = files.certain(f"{place}/{content}")
+    return data if isinstance(data, bytes) else None
