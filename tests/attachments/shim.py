@@ -23,11 +23,11 @@ class ShimFiles(DiskFiles):
         self._dice = random.Random(seed)
         self._lock = threading.Lock()
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str) -> str:
         return super()._path(name.lower())
 
-    def _rename(self, old: Path, new: Path) -> None:
-        if new.is_dir():
+    def _rename(self, old: str, new: str) -> None:
+        if Path(new).is_dir():
             with self._lock:
                 code = self._dice.choice(REFUSALS)
             raise OSError(code, os.strerror(code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable
 
@@ -76,6 +77,23 @@ def test_levels_are_synced_once() -> None:
     stored(store)
     assert f"sync {names.parent(names.parent(PLACE))}" not in files.done
     assert f"sync {names.parent(PLACE)}" in files.done
+
+
+def test_of_new_levels_below_a_known_one_only_the_lower_one_is_made_and_synced() -> None:
+    """The uppermost directory is one for all: a sync of it for each attachment would be waited for by each."""
+    files = Recording()
+    store = opened(files)
+    stored(store)
+    upper, lower = names.levels(PLACE)
+    text = next(text for text in map(str, range(10_000)) if _levels(text)[0] == upper and _levels(text)[1] != lower)
+    files.done.clear()
+    stored(store, text.encode())
+    assert f"sync {upper}" in files.done
+    assert "sync " not in files.done
+
+
+def _levels(text: str) -> tuple[str, str]:
+    return names.levels(names.Algorithms().h_name(hashlib.sha256(text.encode()).digest()))
 
 
 def test_a_holder_is_synced_and_the_name_that_another_one_may_just_have_given() -> None:

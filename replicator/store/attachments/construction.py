@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -36,11 +36,11 @@ class Site(Protocol):
         """Run it. Raises OSError."""
         ...
 
-    def has_durable_levels(self, place: str) -> bool:
-        """Whether the directories above are known to survive a power cut."""
+    def new_levels(self, place: str) -> Sequence[str]:
+        """Those of the directories above, the upper one first, that are not known to survive a power cut."""
         ...
 
-    def note_durable_levels(self, place: str) -> None:
+    def note_durable(self, levels: Sequence[str]) -> None:
         """They do."""
         ...
 
@@ -153,16 +153,14 @@ class Construction:
 
     def _make_durable(self, place: str) -> None:
         """All names are made before the first sync: where there is a journal, that writes all of them at once."""
-        is_new = not self._site.has_durable_levels(place)
-        if is_new:
-            self._site.perform(linking.make_levels(place))
+        new = self._site.new_levels(place)
+        self._site.perform(linking.make_levels(new))
         assert self._writer is not None
         self._writer.sync()
         self._close()
         self._site.perform(linking.sync_built(self._built))
-        if is_new:
-            self._site.perform(linking.sync_levels(place))
-            self._site.note_durable_levels(place)
+        self._site.perform(linking.sync_levels(new))
+        self._site.note_durable(new)
 
     def _close(self) -> None:
         if self._writer is not None:

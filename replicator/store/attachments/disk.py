@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import ParamSpec
 
 from replicator.store.attachments import ordering
 from replicator.store.attachments.files import MissingError, Outcome
@@ -22,6 +23,8 @@ from replicator.store.attachments.files import MissingError, Outcome
 _MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # NFS: removed by another machine
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # Linux says the latter of a directory that is not empty
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})  # CIFS and VFAT, of a rename onto a directory
+P = ParamSpec("P")
+
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -61,6 +64,7 @@ class DiskFiles:
 
     def __init__(self, root: Path, *, is_ordered: bool | None = None) -> None:
         self._root = root.absolute()
+        self._prefix = f"{self._root}/"
         self._is_ordered = is_ordered
         self._synced = threading.local()
 
@@ -75,11 +79,11 @@ class DiskFiles:
 
     def make_directory(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(self._path(name).mkdir if name else self._make_root)
+        return _outcome(os.mkdir, self._path(name)) if name else _outcome(self._make_root)
 
     def create_file(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(lambda: self._create(self._path(name)))
+        return _outcome(self._create, self._path(name))
 
     def open_new(self, name: str) -> DiskWriter:
         """See `Files`."""
@@ -91,25 +95,25 @@ class DiskFiles:
     def rename(self, old: str, new: str) -> Outcome:
         """See `Files`. Where a refusal only means that the name is taken, the other file systems' answer is given."""
         try:
-            return _outcome(lambda: self._rename(self._path(old), self._path(new)))
+            return _outcome(self._rename, self._path(old), self._path(new))
         except OSError as error:
-            if error.errno in _REFUSED and self._path(new).is_dir():
+            if error.errno in _REFUSED and Path(self._path(new)).is_dir():
                 return Outcome.EXISTS
             raise
 
     def remove_file(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(self._path(name).unlink)
+        return _outcome(os.unlink, self._path(name))
 
     def remove_directory(self, name: str) -> Outcome:
         """See `Files`."""
-        return _outcome(self._path(name).rmdir)
+        return _outcome(os.rmdir, self._path(name))
 
     def sync_directory(self, name: str) -> Outcome:
         """See `Files`."""
         if getattr(self._synced, "is_all", False):
             return Outcome.DONE
-        outcome = _outcome(lambda: _sync(self._path(name)))
+        outcome = _outcome(_sync, self._path(name))
         if outcome is Outcome.DONE:
             self.note_sync()
         return outcome
@@ -137,7 +141,7 @@ class DiskFiles:
     def size(self, name: str) -> int:
         """See `Files`."""
         try:
-            return self._path(name).stat().st_size
+            return Path(self._path(name)).stat().st_size
         except OSError as error:
             raise _translated(error, name) from error
 
@@ -148,7 +152,7 @@ class DiskFiles:
         for level in new:
             _sync(level.parent)
 
-    def _create(self, path: Path) -> None:
+    def _create(self, path: str) -> None:
         """Without a journal, the directory's fsync says nothing of the file itself, not even of an empty one."""
         descriptor = os.open(path, _NEW, 0o666)
         try:
@@ -157,18 +161,18 @@ class DiskFiles:
         finally:
             os.close(descriptor)
 
-    def _rename(self, old: Path, new: Path) -> None:
-        old.rename(new)
+    def _rename(self, old: str, new: str) -> None:
+        Path(old).rename(new)
 
-    def _path(self, name: str) -> Path:
-        """For any access."""
+    def _path(self, name: str) -> str:
+        """For any access. A `Path` would take as long to make as some accesses take."""
         self._synced.is_all = False
-        return self._root / name
+        return self._prefix + name
 
 
-def _outcome(step: Callable[[], object]) -> Outcome:
+def _outcome(step: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> Outcome:
     try:
-        step()
+        step(*arguments, **named)
     except OSError as error:
         if error.errno in _MISSING:
             return Outcome.MISSING
@@ -190,7 +194,7 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from replicator.store.attachments import names
 from replicator.store.attachments.files import Outcome
@@ -48,24 +48,22 @@ def link(place: str, holder: str) -> Algorithm[bool]:
 def begin(place: str, holder: str) -> Algorithm[None]:
     """A new S-named directory with its first holder, ready for content."""
     if (yield MakeDirectory(place)) is Outcome.MISSING:
-        yield from make_levels(place)
+        yield from make_levels(names.levels(place))
         yield MakeDirectory(place)
     yield MakeDirectory(names.holders(place))
     yield CreateFile(f"{names.holders(place)}/{holder}")
 
 
-def make_levels(place: str) -> Algorithm[None]:
-    """The two directories above a name, which stay for ever."""
-    level = names.parent(place)
-    yield MakeDirectory(names.parent(level))
-    yield MakeDirectory(level)
+def make_levels(levels: Sequence[str]) -> Algorithm[None]:
+    """Directories above a name, which stay for ever; the upper one first."""
+    for level in levels:
+        yield MakeDirectory(level)
 
 
-def sync_levels(place: str) -> Algorithm[None]:
-    """Afterwards a power cut leaves the two directories above a name where they are."""
-    level = names.parent(place)
-    yield SyncDirectory(names.parent(level))
-    yield SyncDirectory("")
+def sync_levels(levels: Sequence[str]) -> Algorithm[None]:
+    """Afterwards a power cut leaves them where they are."""
+    for level in reversed(levels):
+        yield SyncDirectory(names.parent(level))
 
 
 def sync_built(place: str) -> Algorithm[None]:
@@ -92,7 +90,7 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
             raise OSError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: what was built was removed", built)
         yield from clear(place)
     yield SyncDirectory(names.parent(built))
-    yield from sync_levels(built)
+    yield from sync_levels(names.levels(built))
     return False
 
 

@@ -140,6 +140,12 @@ def parent(name: str) -> str:
     return name.rpartition("/")[0]
 
 
+def levels(place: str) -> tuple[str, str]:
+    """The two directories above an S-name or an H-name, the upper one first."""
+    lower = parent(place)
+    return parent(lower), lower
+
+
 def holders(place: str) -> str:
     """The directory of an attachment's holders."""
     return f"{place}/{HOLDERS}"

@@ -10,7 +10,7 @@ import errno
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from replicator.store.attachments import linking, names
@@ -48,7 +48,7 @@ class Attachments:
         self._lock = threading.Lock()
         self._counter = itertools.count()
         self._in_flight: set[str] = set()
-        self._durable: set[str] = set()  # of the 65,536 directories for names: those that were synced from here
+        self._durable: set[str] = set()  # of the 65,792 levels: those that were synced from here, with all above
         self._is_introduced = False
 
     # ---- references
@@ -150,13 +150,13 @@ class Attachments:
         """Run it. Raises OSError."""
         return run(self.files, algorithm, self._sleep)
 
-    def has_durable_levels(self, place: str) -> bool:
-        """Whether the directories above were made to survive a power cut by this process."""
-        return names.parent(place) in self._durable
+    def new_levels(self, place: str) -> Sequence[str]:
+        """Those above that this process has not made to survive a power cut, the upper one first."""
+        return [level for level in names.levels(place) if level not in self._durable]
 
-    def note_durable_levels(self, place: str) -> None:
-        """They were."""
-        self._durable.add(names.parent(place))
+    def note_durable(self, levels: Sequence[str]) -> None:
+        """It has."""
+        self._durable.update(levels)
 
     def _on_content(self, what: Holding | bytes, work: Callable[[str], T]) -> T:
         """A file that went after it was listed is looked for again: healing gives missing content another name."""
