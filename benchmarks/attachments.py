@@ -1,23 +1,26 @@
 """The attachment store against plain files, that is, against writing a file, its fsync, and that of its directory.
 
 And against files that are written aside and renamed when they are safe, which like the store has to wait for the
-disk twice. All take turns in small rounds, so that a disk which is now fast, now slow, is so for all.
+disk twice; and against the store's own calls of the system alone, its floor. All take turns in small rounds, so that a
+disk which is now fast, now slow, is so for all.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import click
 
-from benchmarks.report import Figure
+from benchmarks.bare_attachments import Bare
+from benchmarks.report import Figure, with_unit
 from benchmarks.scale import Scale
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.disk import DiskFiles
@@ -30,22 +33,30 @@ ROUND = 32
 
 CHUNK_BYTES = 64 << 10
 LINKS_EACH = 8
-NAMES = ("plain files", "files written aside and renamed")
-AIMS = ("at most 1.5 x", "")
+STORE = "the store"
+PLAIN = "plain files"
+ASIDE = "files written aside and renamed"
+BARE = "its system calls alone"
+AIM = "at most 1.5 x"
 
 Job = Callable[[], object]
+Rates = Mapping[str, list[float]]
 
 
 def attachments(directory: Path, scale: Scale) -> list[Figure]:
     directory.mkdir(parents=True)
     store = Attachments(DiskFiles(directory / "store"), "dc1", secrets.token_hex(16))
     plain = Plain(directory / "plain")
+    acts: Mapping[str, Callable[[bytes], object]] = {
+        STORE: partial(store_one, store),
+        PLAIN: plain.write,
+        ASIDE: plain.write_aside,
+        BARE: Bare(directory / "bare").store,
+    }
     rows: list[Figure] = []
     for label, size_bytes in SIZES.items():
+        makers = {name: partial(_jobs, act, size_bytes) for name, act in acts.items()}
         for threads in THREADS:
-            makers = [
-                partial(_jobs, act, size_bytes) for act in (partial(store_one, store), plain.write, plain.write_aside)
-            ]
             what = f"first stores of {label}, {threads} at a time"
             rows += _figures(what, _in_turns(scale.attachment_rounds, threads, makers))
     for threads in THREADS:
@@ -97,35 +108,43 @@ def _links(store: Attachments, plain: Plain, threads: int, scale: Scale) -> list
     """To one attachment. The floor is an empty file with its directory."""
     held = store_one(store, os.urandom(1000))
     times = ROUND * LINKS_EACH
-    makers: list[Callable[[], list[Job]]] = [
-        lambda: [partial(store.link, held.hash)] * times,
-        lambda: [partial(plain.write, b"")] * times,
-    ]
+    makers: Mapping[str, Callable[[], list[Job]]] = {
+        STORE: lambda: [partial(store.link, held.hash)] * times,
+        PLAIN: lambda: [partial(plain.write, b"")] * times,
+    }
     return _figures(f"links to what is there, {threads} at a time", _in_turns(scale.attachment_rounds, threads, makers))
 
 
-def _in_turns(rounds: int, threads: int, makers: Sequence[Callable[[], list[Job]]]) -> list[list[float]]:
+def _in_turns(rounds: int, threads: int, makers: Mapping[str, Callable[[], list[Job]]]) -> Rates:
     """Of each contender, in each round, how many a second. What is to be written is made before."""
-    rates: list[list[float]] = [[] for _ in makers]
+    rates: dict[str, list[float]] = {name: [] for name in makers}
+    dice = random.Random(threads)
     with ThreadPoolExecutor(threads) as pool:
         for number in range(rounds + 1):
-            for make, found in zip(makers, rates, strict=True):
-                jobs = make()
+            for name in dice.sample(sorted(makers), len(makers)):  # the disk is still at work for the one before
+                jobs = makers[name]()
                 began = time.perf_counter()
                 for running in [pool.submit(job) for job in jobs]:
                     running.result()
                 if number:  # the first one warms up
-                    found.append(len(jobs) / (time.perf_counter() - began))
+                    rates[name].append(len(jobs) / (time.perf_counter() - began))
     return rates
 
 
-def _figures(what: str, rates: list[list[float]]) -> list[Figure]:
-    mine, *others = rates
-    rate, floor = statistics.median(mine), statistics.median(others[0])
-    ratios = [statistics.median(theirs / ours for ours, theirs in zip(mine, other, strict=True)) for other in others]
-    told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    click.echo(f"  {what}: {rate:.0f}/s; plain files {floor:.0f}/s; times as long as the others: {told}", err=True)
-    rows = [Figure(what, rate, "1/s", floor=floor, floor_is=NAMES[0], detail={"rates": rates})]
-    for name, ratio, aim in zip(NAMES, ratios, AIMS, strict=False):
-        rows.append(Figure(f"{what}: times as long as {name}", ratio, "x", aim=aim))
+def _figures(what: str, rates: Rates) -> list[Figure]:
+    rate, floor = statistics.median(rates[STORE]), statistics.median(rates[PLAIN])
+    rows = [Figure(what, rate, "1/s", floor=floor, floor_is=PLAIN, detail={"rates": rates})]
+    least = _times_as_long(rates, BARE, PLAIN) if BARE in rates else None
+    named = f"{what}: times as long as {PLAIN}"
+    rows.append(Figure(named, _times_as_long(rates, STORE, PLAIN), "x", least, BARE if least else "", AIM))
+    if ASIDE in rates:
+        rows.append(Figure(f"{what}: times as long as {ASIDE}", _times_as_long(rates, STORE, ASIDE), "x"))
+    for row in rows:
+        beside = "" if row.floor is None else f"; {row.floor_is}: {with_unit(row.floor, row.unit)}"
+        click.echo(f"  {row.name}: {with_unit(row.value, row.unit)}{beside}", err=True)
     return rows
+
+
+def _times_as_long(rates: Rates, one: str, other: str) -> float:
+    """The median of the rounds: both had the same disk in each."""
+    return statistics.median(theirs / ours for ours, theirs in zip(rates[one], rates[other], strict=True))

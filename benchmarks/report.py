@@ -16,6 +16,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from replicator.store.attachments.ordering import is_ordered
+
 COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "figure": "left",
     "measured": "right",
@@ -100,4 +102,5 @@ def _number(value: float) -> str:
 
 def _filesystem(directory: Path) -> str:
     mounts = [part for part in psutil.disk_partitions(all=True) if directory.resolve().is_relative_to(part.mountpoint)]
-    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
+    kind = max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
+    return kind if kind not in {"ext3", "ext4"} or is_ordered(directory) else f"{kind} without a journal"
