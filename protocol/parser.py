@@ -284,7 +284,7 @@ class _Meaning(Transformer[Token, object]):
     entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
-    mbox, expunge, store, merge, remote = c.Mbox, c.Expunge, c.Store, c.Merge, c.Remote
+    mbox, offer, expunge, store, merge, remote = c.Mbox, c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart

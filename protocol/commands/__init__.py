@@ -33,6 +33,7 @@ from protocol.commands.mailboxes import (
     Expunge,
     Mbox,
     Merge,
+    Offer,
     Parts,
     Remote,
     Rename,
@@ -81,6 +82,7 @@ __all__ = [
     "Merge",
     "Mismatch",
     "Moved",
+    "Offer",
     "Parts",
     "Ping",
     "Ranges",
@@ -110,7 +112,7 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 """Commands that may carry an entry header."""
 
 Command = (
-    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | EntryCommand | Remote
+    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | EntryCommand | Remote
     | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchPart | Log | Ack
     | Settled
 )  # fmt: skip

@@ -58,6 +58,16 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """Fetch a message's parts, and hold them for a while: its entry follows. Answered by `Done` once they are held.
+
+    While an entry waits for its parts, so does all that its origin has numbered after it.
+    """
+
+    message: Parts
+
+
+@dataclass(frozen=True, slots=True)
 class Save:
     """A message for one or more mailboxes. From a master, `uid` and `entry` are given and there is one mailbox.
 

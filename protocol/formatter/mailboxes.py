@@ -41,6 +41,11 @@ def _(parts: c.Parts) -> list[v.Field]:
 
 
 @v.form.register
+def _(offer: c.Offer) -> list[v.Field]:
+    return ["OFFER", *v.form(offer.message)]
+
+
+@v.form.register
 def _(save: c.Save) -> list[v.Field]:
     return [
         "SAVE",

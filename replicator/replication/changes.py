@@ -21,7 +21,8 @@ from replicator.replication.durability import Durability
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
-from replicator.replication.operations import NotHereYetError, Operation, dots_of, extra_s
+from replicator.replication.offering import Offering
+from replicator.replication.operations import NotHereYetError, Operation, dots_of, message_of, transfer_s
 from replicator.replication.wire import error_of
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError
@@ -47,11 +48,14 @@ class NotMasterError(MailError):
 class Changes:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, mover: Mover, durability: Durability) -> None:
+    def __init__(
+        self, store: Store, mastership: Mastership, mover: Mover, durability: Durability, offering: Offering
+    ) -> None:
         self._store = store
         self._mastership = mastership
         self._mover = mover
         self._durability = durability
+        self._offering = offering
         self._forwarded = Forwarded()
         self.may_begin = trio.Event()  # a node that has just started has had time to meet the others
         self._committed = trio.Event()
@@ -63,7 +67,7 @@ class Changes:
         A node that is so far behind that it cannot show it soon returns without that.
         """
         reply: Reply | None = None
-        with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s(operation)):
+        with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
             await self.may_begin.wait()
             reply = await self.perform(operation)
         if reply is not None:
@@ -129,6 +133,8 @@ class Changes:
 
     async def _number(self, operation: Operation) -> Reply:
         self._durability.check()
+        await self._offering.offer(message_of(operation))
+        self._durability.check()  # that may have taken its time
         reply = await self._run(operation)
         for dot in dots_of(reply):
             await self._wait_durable(operation.key, dot)

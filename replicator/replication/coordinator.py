@@ -27,6 +27,7 @@ from protocol.commands import (
     Log,
     MasterMove,
     Mbox,
+    Offer,
     Ranges,
     RefusalCode,
     Refused,
@@ -61,6 +62,7 @@ from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
+from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
@@ -98,9 +100,8 @@ class Coordinator:
         self.connections = Connections(
             config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
         )
-        self.durability = Durability(
-            config.durability, self._others, Behind(self._own_entries, config.mastership.timeout_s)
-        )
+        self.behind = Behind(self._own_entries, config.mastership.timeout_s)
+        self.durability = Durability(config.durability, self._others, self.behind)
         self.mastership = Mastership(
             self.sid,
             store,
@@ -120,14 +121,15 @@ class Coordinator:
             links=lambda: self.connections.links,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.changes = Changes(store, self.mastership, self.mover, self.durability)
+        self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
+        self.offering = Offering(self.texts.taker, self._links_kept_up_with)
+        self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
-        self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
         self.filler = Filler(store, self.texts.fetch)
         self.expirer = Expirer(
             store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.texts.taker.let_go_removed
@@ -166,6 +168,7 @@ class Coordinator:
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
             nursery.start_soon(self.texts.run)
+            nursery.start_soon(self.offering.run)
             nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
@@ -228,7 +231,7 @@ class Coordinator:
     async def answer(self, link: PeerLink, command: Command) -> Reply:
         """See `LinkHandler`."""
         try:
-            extra_s = transfer_s(command.message) if isinstance(command, Save) else 0.0
+            extra_s = transfer_s(command.message) if isinstance(command, Save | Offer) else 0.0
             with trio.move_on_after(REQUEST_TIMEOUT_S + extra_s):
                 return await self._answer(link, command)
             return Refused(RefusalCode.UNAVAILABLE, "not done in time")
@@ -258,6 +261,8 @@ class Coordinator:
                 return await snapshots.answer(self._snapshots, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
                 return await content.answer_fetch(self.store, link, command, self.texts.read_part)
+            case Offer():
+                return await self.offering.answer(link, command)
             case Save():
                 async with self._taken(link, command) as taken:
                     if not taken:
@@ -290,6 +295,10 @@ class Coordinator:
 
     def _others(self) -> list[str]:
         return [sid for sid in self.mastership.table.component if sid != self.sid]
+
+    def _links_kept_up_with(self) -> list[PeerLink]:
+        """Those whose nodes get an entry soon after it is numbered."""
+        return [link for link in self.connections.links if link.sid not in self.behind]
 
     def _own_entries(self) -> dict[str, int]:
         return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) == self.sid}

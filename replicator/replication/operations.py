@@ -78,9 +78,9 @@ def transfer_s(message: bytes | Parts) -> float:
     return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
-def extra_s(operation: Operation) -> float:
-    """See `transfer_s`."""
-    return transfer_s(operation.stored.message) if isinstance(operation, SaveOperation) else 0.0
+def message_of(operation: Operation) -> bytes | Parts:
+    """What it brings along; nothing if it is no SAVE."""
+    return operation.stored.message if isinstance(operation, SaveOperation) else b""
 
 
 def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:

@@ -75,6 +75,21 @@ class Taker:
         finally:
             await self.let_go(held)
 
+    async def hold(self, message: Parts, link: PeerLink) -> list[Holding]:
+        """Hold the parts of a message, from the link's peer or others, until they are let go. Empty: not all are there.
+
+        Nobody has looked at those that were here already. Raises DiskFullError, UnavailableError.
+        """
+        held: list[Holding] = []
+        try:
+            recipe = recipe_of(message)
+            if recipe is None or await self._hold(recipe, partial(self._from, link), held) is None:
+                return []
+            held, all_held = [], held
+            return all_held
+        finally:
+            await self.let_go(held)
+
     async def let_go(self, held: Sequence[Holding]) -> None:
         """Those that no text has by now; the others belong to theirs. What cannot be known now stays in flight."""
         if not held:

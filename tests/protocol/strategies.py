@@ -126,6 +126,7 @@ OTHERWISE: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
     (c.Saved, "uids"): tuples_of(uids),
     (c.Save, "message"): literals | st.builds(c.Parts, hashes, numbers, literals),
+    (c.Offer, "message"): st.builds(c.Parts, hashes, numbers, literals),
 }
 
 

@@ -37,6 +37,7 @@ VERBS: list[tuple[str, type]] = [
     ("a UNSUBSCRIBE ann Work", c.Subscribe),
     ("* MERGE 1 ENTRY (dc1.b3:2 () 0 0 0 1) {0+}\r\n", c.Merge),
     (f"* REMOTE 1 ENTRY (dc1.b3:2 () 0 0 0 101) mail/entries/dc1.b3/2 {'0' * 64}", c.Remote),
+    (f"a OFFER PARTS {'0' * 64} 1 {{0+}}\r\n", c.Offer),
     ("a SYNC NODE", c.SyncNode),
     ("a SYNC MAILBOX 1", c.SyncMailbox),
     ("a SYNC MAILBOX 1 ANEW TO dc2", c.SyncMailbox),

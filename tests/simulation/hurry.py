@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicator import objects
-from replicator.replication import collecting, settling
+from replicator.replication import collecting, offering, settling
 
 
 @contextmanager
@@ -20,6 +20,8 @@ def hurried() -> Iterator[None]:
         patch.setattr(collecting, "ROUND_EVERY_S", 1.0)
         patch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.5)
         patch.setattr(settling, "SAY_EVERY_S", 0.3)
+        patch.setattr(offering, "OFFERED_BYTES", 160)
+        patch.setattr(offering, "HELD_S", 1.0)
         patch.setattr(objects, "_sync", _sync_nothing)
         yield
 
