@@ -78,6 +78,19 @@ def test_holders_that_are_not_recorded_are_let_go_of(files: Files, *, is_settled
     assert is_all(store, recorded)
 
 
+def test_what_a_broken_disk_did_not_let_go_is_let_go_of_later() -> None:
+    files = MemoryFiles()
+    store = opened(files)
+    holding = stored(store)
+    files.is_broken = True
+    with pytest.raises(OSError, match="Input/output error"):
+        store.unlink(holding)
+    files.is_broken = False
+    assert store.in_flight() == set()
+    assert kinds(store, Book()) == [Kind.STRAY_HOLDER]
+    assert everything(files) == set()
+
+
 def test_an_attachment_that_only_strays_hold_goes(files: Files) -> None:
     before = opened(files)
     stored(before)

@@ -98,8 +98,10 @@ class Attachments:
     def unlink(self, holding: Holding) -> None:
         """Let go of it. Its owner records it no more; may be called again. Raises OSError: a sweep does the rest."""
         place = self.place(holding)
-        self.perform(linking.drop(place) if holding.kept else linking.unlink(place, holding.holder))
-        self.settle(holding.holder)
+        try:
+            self.perform(linking.drop(place) if holding.kept else linking.unlink(place, holding.holder))
+        finally:
+            self.settle(holding.holder)
 
     def settle(self, holder: str) -> None:
         """Its owner has recorded the holding, durably, or will never do so: from here on a sweep asks for it."""
