@@ -130,11 +130,13 @@ class Taker:
     async def displace_lost(self, stored: StoredText) -> None:
         """Put the text in the place of one whose parts are not there any more, which it would leave as it is.
 
-        What is damaged in the database is left to whoever writes the text. Raises MailError.
+        What is damaged in the database, and what a text without parts displaces, is for `write_text`. Raises MailError.
         """
+        if not stored.holdings:
+            return
         with suppress(DatabaseDamagedError):
             recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
-            if stored.holdings and recorded and not await self._parts.are_there(recorded):
+            if recorded and not await self._parts.are_there(recorded):
                 await self._store.write(lambda tx: replace_text(tx.connection, stored))
 
     async def let_go_removed(self, holdings: Iterable[Holding]) -> None:

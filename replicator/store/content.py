@@ -64,9 +64,14 @@ def memory_of(message: bytes | Parts) -> int:
 
 
 def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Keep a text; one that is there already is left as it is: what holds its parts may be held by nothing else."""
+    """Keep a text; one that is there already is left as it is: what holds its parts may be held by nothing else.
+
+    One that is damaged in the database is replaced, and one in parts by one without, which cannot have lost any.
+    """
     if _insert(connection, "IGNORE", stored):
         _record(connection, stored)
+    elif not _may_stay(connection, stored):
+        replace_text(connection, stored)
 
 
 def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
@@ -115,6 +120,22 @@ def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) 
     row = (stored.content_hash, stored.size_bytes, parted, stored.body)
     query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
     return connection.execute(query, row).rowcount == 1
+
+
+def _may_stay(connection: sqlite3.Connection, stored: StoredText) -> bool:
+    """Whether what is there is as good as this text. It mostly has the same bytes, and is not unpacked then."""
+    parted = isinstance(stored.message, Parts)
+    query = "SELECT (size_bytes, parted, body) = (?, ?, ?) FROM content WHERE hash = ?"
+    row = (stored.size_bytes, parted, stored.body, stored.content_hash)
+    if connection.execute(query, row).fetchone() != (1,):
+        kept = read_text(connection, stored.content_hash)
+        if kept is None or size_of(kept) != stored.size_bytes or (isinstance(kept, Parts) and not parted):
+            return False
+        if isinstance(kept, bytes):
+            return True
+    return not stored.holdings or {held.hash for held in stored.holdings} <= {
+        held.hash for held in holdings_of(connection, stored.content_hash)
+    }
 
 
 def _record(connection: sqlite3.Connection, stored: StoredText) -> None:

@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import FetchPart, RefusalCode, Refused, Reply
-from replicator.config import WhenShort
+from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
 from replicator.replication import content
@@ -242,6 +242,32 @@ async def test_a_message_that_is_delivered_again_brings_its_parts_back(
         uid = await save(node, message(1))
         assert (await texts(node))[uid] == message(1)
         await held(node)
+
+
+async def test_a_text_that_is_delivered_again_whole_takes_the_place_of_one_whose_parts_are_lost(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.stop("dc1")
+        shutil.rmtree(nodes.data("dc1") / "attachments")
+        nodes.content = ContentConfig(inline_max_bytes=1 << 20)
+        await nodes.start("dc1")
+        await save(nodes["dc1"], message(1))
+        assert await texts(nodes["dc1"]) == {1: message(1), 2: message(1)}
+
+
+async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        for text in (b"a mail", message(2)):
+            await save(node, text)
+        node.damage("UPDATE content SET body = x'00'")
+        for text in (b"a mail", message(2)):
+            await save(node, text)
+        assert await texts(node) == {1: b"a mail", 2: message(2), 3: b"a mail", 4: message(2)}
 
 
 async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -1,0 +1,81 @@
+"""What is written over a text that is here already."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from protocol.commands import Parts
+from replicator.store import schema
+from replicator.store.attachments.construction import Holding
+from replicator.store.content import StoredText, holdings_of, read_text, write_text
+
+TEXT = b"text" * 100
+PLAIN = StoredText.of(TEXT)
+PARTS = Parts(PLAIN.content_hash, len(TEXT), b"recipe")
+
+
+def holding(number: int, part: int = 1) -> Holding:
+    return Holding(sha256(b"%d" % part).digest(), f"s{'0' * 32}i{number}")
+
+
+def in_parts(*holdings: Holding) -> StoredText:
+    return StoredText.of_parts(PARTS, holdings)
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(schema.open_writer(Path(":memory:"))) as connection:
+        yield connection
+
+
+def kept(database: sqlite3.Connection) -> tuple[object, list[Holding]]:
+    return read_text(database, PLAIN.content_hash), holdings_of(database, PLAIN.content_hash)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE content SET body = x'00'",
+        "UPDATE content SET body = 'text'",
+        "UPDATE content SET size_bytes = 1",
+        "UPDATE content SET parted = 1 - parted",
+    ],
+)
+@pytest.mark.parametrize("stored", [PLAIN, in_parts(holding(1), holding(2, 2))])
+def test_what_is_damaged_is_replaced(database: sqlite3.Connection, stored: StoredText, damage: str) -> None:
+    write_text(database, stored)
+    database.execute(damage)
+    write_text(database, stored)
+    assert kept(database) == (stored.message, list(stored.holdings))
+
+
+def test_what_holds_the_parts_of_a_text_stays(database: sqlite3.Connection) -> None:
+    """Also where the same recipe was compressed in another way."""
+    write_text(database, in_parts(holding(1)))
+    for body in (in_parts().body, StoredText.of(PARTS.recipe).body):
+        database.execute("UPDATE content SET body = ?", (body,))
+        write_text(database, in_parts(holding(2)))
+        assert kept(database) == (PARTS, [holding(1)])
+
+
+def test_parts_of_which_nothing_is_recorded_are_recorded(database: sqlite3.Connection) -> None:
+    write_text(database, in_parts(holding(1), holding(2, 2)))
+    database.execute("DELETE FROM attachment WHERE hash = ?", (holding(2, 2).hash,))
+    write_text(database, in_parts(holding(3), holding(4, 2)))
+    assert kept(database) == (PARTS, sorted([holding(3), holding(4, 2)], key=lambda held: held.hash))
+
+
+def test_a_text_without_parts_takes_the_place_of_one_in_parts_and_not_the_other_way(
+    database: sqlite3.Connection,
+) -> None:
+    write_text(database, in_parts(holding(1)))
+    write_text(database, PLAIN)
+    assert kept(database) == (TEXT, [])
+    write_text(database, in_parts(holding(2)))
+    assert kept(database) == (TEXT, [])
