@@ -14,6 +14,7 @@ import zstandard
 
 from protocol.commands import Parts
 from replicator.store.attachments.construction import Holding
+from replicator.store.recorded import holdings_in
 from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
@@ -99,13 +100,13 @@ def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Pa
 def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
     """What holds the parts of a text."""
     query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
-    return [Holding(part, holder, kept=bool(kept)) for part, holder, kept in connection.execute(query, (content_hash,))]
+    return list(holdings_in(connection.execute(query, (content_hash,))))
 
 
 def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
     """What is recorded to hold a part that lies where its hash does not lead: see `Holding.kept`."""
-    query = "SELECT holder FROM attachment WHERE hash = ? AND kept = 1"
-    return [Holding(part_hash, holder, kept=True) for (holder,) in connection.execute(query, (part_hash,))]
+    query = "SELECT hash, holder, kept FROM attachment WHERE hash = ? AND kept = 1"
+    return list(holdings_in(connection.execute(query, (part_hash,))))
 
 
 def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import closing
+from itertools import islice
 from typing import NamedTuple
 
+from replicator.store.attached import HASH_BYTES
+from replicator.store.attachments import names
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.files import MissingError
 from replicator.store.attachments.store import Attachments
 
+log = logging.getLogger(__name__)
+
 PARTS_AT_ONCE = 500  # each is looked for on the disk
+
+
+def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
+    """Holdings as they are recorded: hash, holder, kept. A row that cannot be one is damaged, which is told."""
+    for row in rows:
+        holding = _holding_in(row)
+        if holding is None:
+            log.warning("a row of table attachment is damaged, and passed over: %r", row)
+        else:
+            yield holding
+
+
+def _holding_in(row: Sequence[object]) -> Holding | None:
+    part, holder, kept = row
+    if not (isinstance(part, bytes) and len(part) == HASH_BYTES and isinstance(holder, str)):
+        return None
+    return Holding(part, holder, kept=bool(kept)) if names.owner_of(holder) else None
 
 
 class Recorded:
@@ -33,9 +57,9 @@ class Recorded:
     def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
         """See `Records`."""
         key = (b"", "") if after is None else (after.hash, after.holder)
-        query = "SELECT hash, holder, kept FROM attachment WHERE (hash, holder) > (?, ?) ORDER BY hash, holder LIMIT ?"
-        rows = self._connection.execute(query, (*key, limit))
-        return [Holding(part, holder, kept=bool(kept)) for part, holder, kept in rows]
+        query = "SELECT hash, holder, kept FROM attachment WHERE (hash, holder) > (?, ?) ORDER BY hash, holder"
+        with closing(self._connection.execute(query, key)) as rows:
+            return list(islice(holdings_in(rows), limit))
 
 
 class LostParts(NamedTuple):
@@ -50,13 +74,16 @@ def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: 
     """Texts of which a part is not where it is recorded to be. Nobody looks at what is in it."""
     query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
     rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
-    lost: list[bytes] = []
-    for text, part, holder, kept in rows:
-        try:
-            attachments.size(Holding(part, holder, kept=bool(kept)))
-        except (MissingError, OSError, ValueError):
-            lost.append(text)
+    lost = [text for text, *row in rows if not _is_there(attachments, row)]
     return LostParts(len(rows), (rows[-1][0], rows[-1][1]) if rows else None, lost)
+
+
+def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
+    holding = _holding_in(row)
+    try:
+        return holding is not None and attachments.size(holding) >= 0
+    except (MissingError, OSError):
+        return False
 
 
 def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:

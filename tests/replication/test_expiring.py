@@ -96,6 +96,16 @@ async def test_parts_go_with_the_last_text_that_has_them(tmp_path: Path, autojum
             await held(each)
 
 
+async def test_a_damaged_row_of_a_part_ends_no_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        await save(node, message(1))
+        node.damage("UPDATE attachment SET holder = 'a', kept = 1")
+        await node.expunge(1)
+        await trio.sleep(KEEP_S + ROUND_S + 1)
+        assert not await is_kept(node, message(1).decode())
+
+
 @pytest.mark.parametrize(("keep_s", "pause_s"), [(0.0, LEAST_S), (KEEP_S * 5, KEEP_S / 2), (86400 * 14, MOST_S)])
 async def test_how_often_it_is_looked(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keep_s: float, pause_s: float

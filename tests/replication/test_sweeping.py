@@ -5,13 +5,22 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from replicator.replication import sweeping
 from replicator.replication.sweeping import Sweeper
-from tests.replication.cluster import cluster
+from tests.replication.cluster import Node, cluster
 from tests.replication.test_parts import LOGO, contents, held, message, save, texts
+
+
+async def sweep(node: Node) -> None:
+    """A first one, to its end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Sweeper(node.store).run)
+        await trio.sleep(sweeping.FIRST_S + 60)
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_a_crash_has_left_goes_some_time_after_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -24,10 +33,17 @@ async def test_what_a_crash_has_left_goes_some_time_after_the_start(tmp_path: Pa
         await nodes.start("dc1")
         node = nodes["dc1"]
         assert len(contents(node)) == 2
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(Sweeper(node.store).run)
-            await trio.sleep(sweeping.FIRST_S + 60)
-            nursery.cancel_scope.cancel()
+        await sweep(node)
         assert len(contents(node)) == 1
         await held(node)
         assert await texts(node) == {1: message(1)}
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE attachment SET hash = x'0102'", "UPDATE attachment SET holder = 'a', kept = 1"]
+)
+async def test_a_damaged_row_ends_no_node(tmp_path: Path, autojump_clock: MockClock, statement: str) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        nodes["dc1"].damage(statement)
+        await sweep(nodes["dc1"])

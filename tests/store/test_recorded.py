@@ -1,0 +1,69 @@
+"""What the database says of holders, also where it is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from replicator.store import schema
+from replicator.store.attachments.construction import Holding
+from replicator.store.content import holdings_of, keepers_of
+from replicator.store.recorded import Recorded, lost_parts
+from tests.attachments.helpers import opened, stored
+from tests.attachments.memory import MemoryFiles
+
+TEXT = bytes(32)
+
+
+def part(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+def holder(number: int) -> str:
+    return f"s{'0' * 32}i{number}"
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(schema.open_writer(Path(":memory:"))) as connection:
+        yield connection
+
+
+def record(database: sqlite3.Connection, *rows: tuple[object, object, object]) -> None:
+    database.executemany(
+        "INSERT INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)", [(TEXT, *row) for row in rows]
+    )
+
+
+DAMAGED = [(b"\x02", holder(1), 0), (part(2), "a", 1), (part(2), b"\x00", 1), (part(2), 7, 0), ("text", holder(1), 0)]
+
+
+@pytest.mark.parametrize("row", DAMAGED)
+def test_a_row_that_cannot_be_one_is_passed_over(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture, row: tuple[object, object, object]
+) -> None:
+    record(database, (part(1), holder(1), 0), row, (part(3), holder(3), 1))
+    whole = [Holding(part(1), holder(1)), Holding(part(3), holder(3), kept=True)]
+    assert sorted(holdings_of(database, TEXT), key=lambda held: held.hash) == whole
+    assert "a row of table attachment is damaged" in caplog.text
+    assert keepers_of(database, part(2)) == []
+    records = Recorded(database)
+    assert records.holdings(None, 1) == whole[:1]
+    assert records.holdings(whole[0], 1) == whole[1:], "what is passed over is not the end"
+    assert records.holdings(whole[1], 1) == []
+
+
+@pytest.mark.parametrize("row", DAMAGED)
+def test_what_it_is_recorded_for_counts_as_lost(
+    database: sqlite3.Connection, row: tuple[object, object, object]
+) -> None:
+    store = opened(MemoryFiles())
+    there = stored(store)
+    record(database, (there.hash, there.holder, 0))
+    assert lost_parts(database, store, (b"", b"")).texts == []
+    record(database, row)
+    assert lost_parts(database, store, (b"", b"")).texts == [TEXT]
