@@ -44,10 +44,11 @@ class Recorded:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def holders(self, content_hash: bytes) -> AbstractSet[str]:
-        """See `Records`."""
-        query = "SELECT holder FROM attachment WHERE hash = ? AND kept = 0"
-        return {holder for (holder,) in self._connection.execute(query, (content_hash,))}
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
+        """See `Records`. One attachment may have any number of them, so these alone are asked for."""
+        query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ? AND kept = 0"
+        asked = ((holder, self._connection.execute(query, (content_hash, holder)).fetchone()) for holder in among)
+        return {holder for holder, found in asked if found is not None}
 
     def is_kept(self, holder: str) -> bool:
         """See `Records`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from replicator.store.attachments.construction import Holding
@@ -14,8 +14,8 @@ class Book:
     def __init__(self, *recorded: Holding) -> None:
         self.recorded = set(recorded)
 
-    def holders(self, content_hash: bytes) -> AbstractSet[str]:
-        return {one.holder for one in self.recorded if one.hash == content_hash and not one.kept}
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
+        return {one.holder for one in self.recorded if one.hash == content_hash and not one.kept} & set(among)
 
     def is_kept(self, holder: str) -> bool:
         return any(one.holder == holder and one.kept for one in self.recorded)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -76,9 +76,9 @@ class Ledger(Book):
         super().__init__(*recorded)
         self._lock = threading.RLock()
 
-    def holders(self, content_hash: bytes) -> AbstractSet[str]:
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
         with self._lock:
-            return super().holders(content_hash)
+            return super().holders(content_hash, among)
 
     def is_kept(self, holder: str) -> bool:
         with self._lock:

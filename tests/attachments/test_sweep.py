@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -219,10 +219,10 @@ class Meanwhile(Book):
         super().__init__(*recorded)
         self.act: Callable[[], None] = lambda: None
 
-    def holders(self, content_hash: bytes) -> frozenset[str]:
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> frozenset[str]:
         act, self.act = self.act, lambda: None
         act()
-        return frozenset(super().holders(content_hash))
+        return frozenset(super().holders(content_hash, among))
 
 
 def test_a_holder_that_is_recorded_and_settled_between_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:

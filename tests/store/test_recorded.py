@@ -67,3 +67,15 @@ def test_what_it_is_recorded_for_counts_as_lost(
     assert lost_parts(database, store, (b"", b"")).texts == []
     record(database, row)
     assert lost_parts(database, store, (b"", b"")).texts == [TEXT]
+
+
+def test_an_attachment_of_many_texts_is_not_read_whole_for_each_slice_of_its_holders(
+    database: sqlite3.Connection,
+) -> None:
+    texts = [(number.to_bytes(32), part(1), holder(number), number % 2) for number in range(10_000)]
+    database.executemany("INSERT INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)", texts)
+    hundreds = list[int]()
+    database.set_progress_handler(lambda: hundreds.append(1), 100)
+    asked = [holder(number) for number in (2, 3, 9_998, 10_000)]
+    assert Recorded(database).holders(part(1), asked) == {holder(2), holder(9_998)}
+    assert len(hundreds) < 10

@@ -28,8 +28,8 @@ SLICE = 1000
 class Records(Protocol):
     """What the database says of holdings, as of the moment of each call, durably."""
 
-    def holders(self, content_hash: bytes) -> AbstractSet[str]:
-        """Holders of this attachment; of those that are kept, none."""
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
+        """Those of these that are holders of this attachment; of those that are kept, none."""
         ...
 
     def is_kept(self, holder: str) -> bool:
@@ -139,7 +139,7 @@ class _Sweep:
         """In the order that the module's head gives reasons for."""
         own = {holder for holder in listed if self._is_own(holder)}
         strays = own - self._store.in_flight()
-        return sorted(strays - self._records.holders(content_hash)) if strays else []
+        return sorted(strays - self._records.holders(content_hash, strays)) if strays else []
 
     def _look_at_built(self, place: str, holder: str) -> Iterator[Finding]:
         leaves = self._listed(place)
@@ -191,7 +191,7 @@ class _Sweep:
     def _is_recorded(self, holding: Holding) -> bool:
         if holding.kept:
             return self._records.is_kept(holding.holder)
-        return holding.holder in self._records.holders(holding.hash)
+        return bool(self._records.holders(holding.hash, [holding.holder]))
 
     # ---- owners
 
