@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
 FLUSH_TIMEOUT_S = 30.0  # for what may still write a text; without that nothing is let go
+UNKNOWN_RETRY_S = 60.0  # until that is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ class Taker:
         self._parts = parts
         self._run_in_thread = run_in_thread
         self._links = links
+        self._unknown: list[Holding] = []  # of which it could not be known whether texts have them
+
+    async def run(self) -> None:
+        """Let go of what could not be let go when that was to be, until cancelled."""
+        while True:
+            await trio.sleep(UNKNOWN_RETRY_S)
+            unknown, self._unknown = self._unknown, []
+            await self._let_go(unknown)
 
     @asynccontextmanager
     async def taking(
@@ -91,20 +100,27 @@ class Taker:
             await self.let_go(held)
 
     async def let_go(self, held: Sequence[Holding]) -> None:
-        """Those that no text has by now; the others belong to theirs. What cannot be known now stays in flight."""
-        if not held:
+        """Those that no text has by now; the others belong to theirs. What cannot be known now is let go later."""
+        with trio.CancelScope(shield=True):
+            await self._let_go(held)
+
+    async def _let_go(self, held: Sequence[Holding]) -> None:
+        surplus = await self._unrecorded(held) if held else []
+        if surplus is None:
+            self._unknown += held
             return
-        with trio.CancelScope(shield=True), suppress(MailError, sqlite3.Error):
+        for holding in held:
+            if holding not in surplus:
+                self._parts.attachments.settle(holding.holder)
+        await self._parts.let_go(surplus)
+
+    async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
+        """Those that no text has; None: that cannot be known now."""
+        with suppress(MailError, sqlite3.Error), trio.move_on_after(FLUSH_TIMEOUT_S):
             # Whoever was cancelled or refused may have left a job behind, which writes its text all the same.
-            with trio.move_on_after(FLUSH_TIMEOUT_S) as scope:
-                await self._store.flush()
-            if scope.cancelled_caught:
-                return
-            surplus = await self._store.read(partial(unrecorded, holdings=held))
-            for holding in held:
-                if holding not in surplus:
-                    self._parts.attachments.settle(holding.holder)
-            await self._parts.let_go(surplus)
+            await self._store.flush()
+            return await self._store.read(partial(unrecorded, holdings=held))
+        return None
 
     async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
         if isinstance(message, bytes):

@@ -59,9 +59,10 @@ class Texts:
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:
-        """Heal what was found to be damaged or missing, until cancelled."""
+        """Heal what was found to be damaged or missing, and let go of what is left, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.parts.run)
+            nursery.start_soon(self.taker.run)
             async for content_hash in self._wanted_out:
                 with suppress(MailError, sqlite3.Error):
                     await self.heal(content_hash)

@@ -21,6 +21,7 @@ from replicator.mailstore import NewMessage
 from replicator.replication import content
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
+from replicator.replication.taking import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster
@@ -288,6 +289,33 @@ async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path,
         parts._run_in_thread = slow
         await parts.let_go(holdings)
         assert not node.store.attachments.in_flight()
+
+
+async def test_what_could_not_be_known_when_it_was_let_go_goes_later(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Of what is held for nothing, and of what a text has by then."""
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save(node, b"first")
+        inbox, scope = await node.inbox(), trio.CancelScope()
+
+        async def leaving() -> None:
+            with scope:
+                await node.mail.save(inbox, NewMessage(message(2, b"other" * 50_000)))
+
+        async with gate(node) as closed, trio.open_nursery() as nursery:
+            nursery.start_soon(leaving)
+            await closed.reached.wait()
+            scope.cancel()
+            async with node.mail.receive() as sink:
+                await sink.write(message(1))
+                await sink.finish()
+            await trio.sleep(FLUSH_TIMEOUT_S)
+            assert len(node.store.attachments.in_flight()) == 2
+            closed.opened.set()
+        await trio.sleep(UNKNOWN_RETRY_S)
+        assert node.store.attachments.in_flight() == frozenset()
+        assert [file.read_bytes() for file in contents(node)] == [b"other" * 50_000]
+        await held(node)
 
 
 async def test_damage_is_mended_once_however_often_it_is_read(

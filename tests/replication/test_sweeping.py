@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from trio.testing import MockClock
 
 from replicator.replication import sweeping
 from replicator.replication.sweeping import Sweeper
+from replicator.store.attachments.files import Outcome
 from tests.replication.cluster import Node, cluster
 from tests.replication.test_parts import LOGO, contents, held, message, save, texts
 
@@ -47,3 +50,23 @@ async def test_a_damaged_row_ends_no_node(tmp_path: Path, autojump_clock: MockCl
         await save(nodes["dc1"], message(1))
         nodes["dc1"].damage(statement)
         await sweep(nodes["dc1"])
+
+
+async def test_what_an_ill_disk_did_not_let_go_goes(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        attachments = node.store.attachments
+
+        def ill(_: str) -> Outcome:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            async with node.mail.receive() as sink:  # of two parts, one of which is whole
+                await sink.write(message(1).removesuffix(b"--\r\n") + b"\r\n\r\n" + b"x" * 200_000)
+                assert contents(node)
+                patch.setattr(attachments.files, "remove_file", ill)
+        assert attachments.in_flight() == frozenset()
+        await sweep(node)
+        assert contents(node) == []
