@@ -147,6 +147,7 @@ class Coordinator:
             too_old=self.transfer.begin,
             remotes=self.remotes,
             taker=self.texts.taker,
+            clock_ms=environment.clock_ms,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )
         self._snapshots = snapshots.Snapshots(store)

@@ -5,11 +5,12 @@ What a peer has said outlives its link, so that its lag is known while it is awa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import trio
 
+from replicator.replication.completing import Completer
 from replicator.replication.holes import Holes
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver, TooOld
@@ -47,6 +48,7 @@ class Feeds(Mapping[str, Feed]):
         too_old: TooOld,
         remotes: RemoteEntries,
         taker: Taker,
+        clock_ms: Callable[[], int],
         holes_patience_s: float,
     ) -> None:
         self._store = store
@@ -55,6 +57,7 @@ class Feeds(Mapping[str, Feed]):
         self._too_old = too_old
         self._remotes = remotes
         self._taker = taker
+        self._clock_ms = clock_ms
         self.holes = Holes(store, self._start_again, holes_patience_s)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
@@ -80,7 +83,7 @@ class Feeds(Mapping[str, Feed]):
             too_old=self._too_old,
             may_ask=self.may_ask,
             remotes=self._remotes,
-            taker=self._taker,
+            completer=Completer(self._taker, link, self._clock_ms),
         )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed

@@ -9,12 +9,28 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol
 
 import trio
 
 from protocol.codec import ContinuationNeeded, Decoder, Encoder, Item, ProtocolError, Request, Response
-from protocol.commands import Command, Done, Hello, Mbox, Ping, RefusalCode, Refused, Reply
+from protocol.commands import (
+    Command,
+    Done,
+    FetchGuid,
+    FetchHash,
+    FetchPart,
+    FetchUid,
+    Hello,
+    Mbox,
+    Ping,
+    Ranges,
+    RefusalCode,
+    Refused,
+    Reply,
+    Rows,
+)
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from resync.entry import tree_id
@@ -27,7 +43,11 @@ RECEIVE_BYTES = 1 << 17
 OUTPUT_BYTES = 1 << 16
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
+CONTENT_AT_ONCE = 8  # answers that are large: each is in memory until it is sent
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
+
+
+_CONTENT = FetchHash | FetchGuid | FetchUid | FetchPart | Ranges | Rows
 
 
 class LinkDownError(Exception):
@@ -65,6 +85,7 @@ class PeerLink:
         self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
         self._keys: dict[int, MailboxKey] = {}
         self._answering = 0
+        self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
         self._received_bytes = 0
         self.closed = False
         self.scope = trio.CancelScope()
@@ -191,9 +212,10 @@ class PeerLink:
 
     async def _answer(self, handler: LinkHandler, tag: str, command: Command) -> None:
         try:
-            reply = await handler.answer(self, command)
-            await self.room()
-            self._reply(tag, reply)
+            async with self._content_turn if isinstance(command, _CONTENT) else nullcontext():
+                reply = await handler.answer(self, command)
+                await self.room()
+                self._reply(tag, reply)
         except LinkDownError:
             return
         finally:

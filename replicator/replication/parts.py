@@ -25,6 +25,7 @@ from replicator.store.attachments.store import Attachments
 
 log = logging.getLogger(__name__)
 
+FETCHED_AT_ONCE = 16  # parts: their chunks leave room for other requests (`link.MAX_REQUESTS`)
 READ_AHEAD = 8  # chunks that are asked for at once: 1 MiB in memory, and a round trip for each
 CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
 LET_GO_TIMEOUT_S = 10.0  # of what nobody needs; a scrub does the rest
@@ -43,6 +44,7 @@ class PartStore:
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
         self._damaged: set[bytes] = set()  # what waits to be healed
+        self._fetching = trio.Semaphore(FETCHED_AT_ONCE)
         self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
 
     async def run(self) -> None:
@@ -131,7 +133,10 @@ class PartStore:
             async with lock:
                 with told():
                     held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
-                return held if held is not None or source is None else await self._build(attached, source)
+                if held is not None or source is None:
+                    return held
+                async with self._fetching:
+                    return await self._build(attached, source)
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._obtaining.pop(attached.hash, None)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
 
-from protocol.commands import Ack, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
+from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
 from protocol.values import Dot, context_dots
-from replicator.errors import DiskFullError, UnavailableError
-from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.errors import DiskFullError
+from replicator.replication.completing import Completer, of_some_size
 from replicator.replication.link import PeerLink
-from replicator.replication.operations import transfer_s
 from replicator.replication.remote import INLINE_S, RemoteEntries
-from replicator.replication.taking import Taker
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
 from replicator.store.damage import DatabaseDamagedError
@@ -32,9 +30,6 @@ log = logging.getLogger(__name__)
 
 WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
 ENTRY_OVERHEAD_BYTES = 512
-LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
-LOST_MARGIN_S = 10.0
-PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
 DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
 
 LinkTo = Callable[[str], PeerLink | None]
@@ -42,11 +37,6 @@ LinkTo = Callable[[str], PeerLink | None]
 
 TooOld = Callable[[str], None]
 """SID of a peer whose log begins after what this node has."""
-
-
-def lost_after_s(parts: Parts) -> float:
-    """When a message whose parts nobody has is written without: when nobody waits for an OK that would rest on it."""
-    return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
 
 
 class Receiver:
@@ -61,7 +51,7 @@ class Receiver:
         too_old: TooOld,
         may_ask: trio.Event,
         remotes: RemoteEntries,
-        taker: Taker,
+        completer: Completer,
     ) -> None:
         self._store = store
         self._link = link
@@ -71,7 +61,7 @@ class Receiver:
         self._remotes = remotes
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
-        self._taker = taker
+        self._completer = completer
         self._is_completing = False  # parts are asked for on this link: it must be read on
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
@@ -112,10 +102,9 @@ class Receiver:
                 await self._arrived.wait()
                 self._arrived = trio.Event()
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
-                self._taken.set()
-                self._taken = trio.Event()
-                for some in _of_some_size(batch):  # what is large comes after what came before it is acknowledged
-                    await self._complete_and_write(some)
+                self._read_on()
+                for some in of_some_size(batch):  # what is large comes after what came before it is acknowledged
+                    await self._complete_and_write([item for item in some if self._is_missing(item.dot)])
                     self._acknowledge(some)
                 if self._has_dropped or any(self._is_missing(item.dot) for item in batch):
                     self._has_dropped = False
@@ -135,35 +124,18 @@ class Receiver:
             self._tell(self._link, origin, seq)
 
     async def _complete_and_write(self, batch: Sequence[Arrived | Announced]) -> None:
-        """Return when it is on disk with all parts of its messages that can be had, see `lost_after_s`."""
-        parted = {
-            parts.content_hash: parts
-            for item in batch
-            if isinstance(item, Arrived) and self._is_missing(item.dot)
-            for parts in item.parted
-        }
-        if not parted:
-            return await self._write(batch)
-        self._is_completing, began = True, trio.current_time()
+        self._is_completing = any(isinstance(item, Arrived) and item.parted for item in batch)
+        if self._is_completing:
+            self._read_on()
         try:
-            while True:
-                try:
-                    async with self._taker.taking(parted.values(), self._link) as taken:
-                        whole = {text.content_hash: text for text in taken}
-                        lost = [parts for content_hash, parts in parted.items() if content_hash not in whole]
-                        if not any(trio.current_time() < began + lost_after_s(parts) for parts in lost):
-                            return await self._write(
-                                [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                            )
-                    log.warning(
-                        "%s has not all parts of %d messages; they are asked for again", self._link.sid, len(lost)
-                    )
-                    await trio.sleep(LOST_RETRY_S)
-                except (DiskFullError, UnavailableError) as error:  # the link stays up for what needs no parts
-                    log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
-                    await trio.sleep(DISK_FULL_RETRY_S)
+            async with self._completer.completed(batch) as whole:
+                await self._write(whole)
         finally:
             self._is_completing = False
+
+    def _read_on(self) -> None:
+        self._taken.set()
+        self._taken = trio.Event()
 
     async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
         """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""
@@ -246,19 +218,6 @@ class Receiver:
         if self._told.get(origin, 0) < seq:
             self._told[origin] = seq
             link.post(Ack(origin, seq))
-
-
-def _of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
-    """In pieces whose large messages are no more than `PARTED_BYTES` together, or a single one."""
-    start, size_bytes = 0, 0
-    for at, item in enumerate(batch):
-        own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0
-        if own_bytes and size_bytes + own_bytes > PARTED_BYTES and at > start:
-            yield batch[start:at]
-            start, size_bytes = at, 0
-        size_bytes += own_bytes
-    if start < len(batch):
-        yield batch[start:]
 
 
 def _receive_all(batch: list[Arrived], tx: Transaction) -> None:

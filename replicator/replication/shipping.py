@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import trio
 
 from protocol.codec import ProtocolError
-from protocol.commands import Ack, Done, EntryCommand, Log, RefusalCode, Refused, Remote
+from protocol.commands import Ack, Done, EntryCommand, Log, Parts, RefusalCode, Refused, Remote
 from protocol.values import Dot, sid_of
 from replicator.errors import UnavailableError
 from replicator.replication.holes import Holes
@@ -25,6 +26,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.wire import entry_commands, remote_command
 from replicator.store import reading
+from replicator.store.content import is_here
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.history import NUMBER_MAX
 from replicator.store.holes import log_piecewise
@@ -185,6 +187,7 @@ class Shipper:
     async def _send(self, item: Logged) -> None:
         entry = item.entry
         key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        item = await self._without_expired(item)
         name = ""
         if not entry.is_tree and not self._link.is_numbered(key):
             name = await self._store.read(lambda reader: reading.folder_name(reader, key.mailbox_id) or "")
@@ -199,6 +202,16 @@ class Shipper:
         finally:
             self._sending = False
         self._sent[entry.dot.origin] = entry.dot.seq
+
+    async def _without_expired(self, item: Logged) -> Logged:
+        """Without the large messages that are not kept any more: the peer would ask for their parts in vain."""
+        parted = [content_hash for content_hash, text in item.texts.items() if isinstance(text, Parts)]
+        if not parted:
+            return item
+        gone = await self._store.read(
+            lambda reader: [content_hash for content_hash in parted if not is_here(reader, content_hash)]
+        )
+        return replace(item, texts={key: text for key, text in item.texts.items() if key not in gone})
 
     async def _commands(self, item: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand | Remote]:
         if self._remotes.is_shared_on(self._link) and trio.current_time() >= self._inline_until:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +20,7 @@ from protocol.commands import FetchPart, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
-from replicator.replication import content
+from replicator.replication import content, link, parts
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
 from replicator.replication.taking import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
@@ -397,3 +399,48 @@ async def test_health_tells_of_attachments_that_cannot_be_written(tmp_path: Path
         (node.config.node.data / "attachments").write_bytes(b"no directory")
         (problem,) = await node.report.healthy()
         assert "attachments cannot be written" in problem
+
+
+async def test_many_large_messages_at_once_leave_room_for_other_requests(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To scale: it is 16 messages of more than 1 MiB, and 1024 requests."""
+    monkeypatch.setattr(link, "MAX_REQUESTS", 32)
+    monkeypatch.setattr(parts, "FETCHED_AT_ONCE", 3)
+    answering(monkeypatch, lambda _: None, delay_s=0.1)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        users = [f"user{number}" for number in range(8)]
+        for user in users:
+            await save(nodes["dc1"], b"first", user)
+        await nodes.converged()
+        async with trio.open_nursery() as nursery:
+            for number, user in enumerate(users):
+                text = message(number, random.Random(number).randbytes(1_100_000))
+                nursery.start_soon(save, nodes["dc2"], text, user)
+
+
+async def test_what_a_slow_peer_asks_for_does_not_fill_memory(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are made as they can be sent."""
+    answered = list[int]()
+    answering(monkeypatch, lambda command: answered.append(command.start))
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        there, back = nodes["dc1"].coordinator.connections.link("dc2"), nodes["dc2"].coordinator.connections.link("dc1")
+        assert there is not None
+        assert back is not None
+        answered.clear()
+
+        async def full_line(_: bytes) -> None:
+            await trio.sleep_forever()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(there._stream, "send_all", full_line)
+            async with trio.open_nursery() as nursery:
+                for _ in range(200):
+                    nursery.start_soon(back.request, FetchPart(hashlib.sha256(LOGO).digest(), 0))
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+        assert 0 < len(answered) <= 2 * link.CONTENT_AT_ONCE

@@ -123,7 +123,7 @@ BREAKAGES = (
     ),
     Breakage(
         "ack", "a node acknowledges a message before it has its parts", "replicator/replication/receiving.py",
-        "        if not parted:\n", "        if parted or not parted:\n",
+        "await self._complete_and_write([", "await self._write([",
     ),
 )  # fmt: skip
 

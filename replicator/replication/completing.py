@@ -1,0 +1,94 @@
+"""The parts of messages whose entries came: fetched, and held until the entries are on disk.
+
+An entry waits for parts that nobody has as long as a client may wait for it: with fewer copies of the parts than were
+asked for he must not hear OK. Later it is written without the text, which is then asked of everybody (`filling`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+
+from protocol.commands import Parts
+from replicator.errors import DiskFullError, UnavailableError
+from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.connections import MAX_CLOCK_DIFFERENCE_MS
+from replicator.replication.link import PeerLink
+from replicator.replication.operations import transfer_s
+from replicator.replication.taking import Taker
+from replicator.replication.wire import Announced, Arrived
+from resync.clock import COUNTER_BITS
+
+log = logging.getLogger(__name__)
+
+PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
+LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
+RETRY_LEAST_S, RETRY_MOST_S = 1.0, 60.0  # twice as long each time: what came in vain to a full disk comes again
+LOST_MARGIN_S = 10.0
+
+
+def lost_after_s(parts: Parts) -> float:
+    """When nobody waits any more for an OK that would rest on a message."""
+    return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
+
+
+class Completer:
+    """Completes what comes on one link, which must be read on meanwhile: parts come on it, too."""
+
+    def __init__(self, taker: Taker, link: PeerLink, clock_ms: Callable[[], int]) -> None:
+        self._taker = taker
+        self._link = link
+        self._clock_ms = clock_ms
+
+    @asynccontextmanager
+    async def completed(self, batch: Sequence[Arrived | Announced]) -> AsyncIterator[Sequence[Arrived | Announced]]:
+        """With all parts of the messages that can be had, which are held within the block."""
+        parted = {
+            parts.content_hash: (parts, item.entry.time >> COUNTER_BITS)
+            for item in batch
+            if isinstance(item, Arrived)
+            for parts in item.parted
+        }
+        if not parted:
+            yield batch
+            return
+        began, retry_s = trio.current_time(), RETRY_LEAST_S
+        while True:
+            async with AsyncExitStack() as stack:
+                try:
+                    taking = self._taker.taking([parts for parts, _ in parted.values()], self._link)
+                    taken = await stack.enter_async_context(taking)
+                except (DiskFullError, UnavailableError) as error:  # the link stays up for what needs no parts
+                    log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
+                    pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MOST_S)
+                else:
+                    whole = {text.content_hash: text for text in taken}
+                    lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
+                    if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
+                        yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
+                        return
+                    pause_s = LOST_RETRY_S
+                    log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
+            await trio.sleep(pause_s)
+
+    def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
+        """Whether a client may wait for the entry, which came when this began: not if it was numbered long ago."""
+        patience_s = lost_after_s(parts)
+        age_ms = self._clock_ms() - numbered_ms
+        return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + MAX_CLOCK_DIFFERENCE_MS
+
+
+def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
+    """In pieces whose large messages are no more than `PARTED_BYTES` together, or a single one."""
+    start, size_bytes = 0, 0
+    for at, item in enumerate(batch):
+        own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0
+        if own_bytes and size_bytes + own_bytes > PARTED_BYTES and at > start:
+            yield batch[start:at]
+            start, size_bytes = at, 0
+        size_bytes += own_bytes
+    if start < len(batch):
+        yield batch[start:]
