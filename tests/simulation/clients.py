@@ -13,11 +13,14 @@ from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
 from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.tasks import TaskError
 from replicator.store import chain as chains
 from replicator.store import reading
+from replicator.tasks import UndeleteOptions
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
+from tests.simulation.forgetting import LedgerUndelete
 from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.watch import placement_of
 from tests.simulation.world import World
@@ -48,6 +51,8 @@ class Client:
             self._save: 7.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0, self._copy: 3.0,
             self._move: 1.0, self._change_folders: 1.5,
         }  # fmt: skip
+        if world.plan.undeletes:
+            habits[self._undelete] = 1.0
         self._actions: list[Action] = list(habits)
         self._weights = [weight * self._dice.choice((0.1, 1.0, 1.0, 8.0)) for weight in habits.values()]
         self.old_caches: list[Cache] = []  # of nodes that have begun anew
@@ -85,6 +90,31 @@ class Client:
     async def _insist(self, node: Node) -> None:
         view = await self._open(node, INBOX)
         self._say(f"at {node.sid}: {await self._save(node, view)}")
+
+    async def insist_on_undelete(self, machine: Machine, other: Machine) -> None:
+        """All is well: what is expunged at one node comes back at the other one."""
+        chosen = await machine.call(self._expunge_some)
+        await self._world.settle()
+        told = await other.call(self._bring_back)
+        whys = {guid.hex(): told.get(guid, "it is not kept") for guid in chosen}
+        left = {guid: why for guid, why in whys.items() if why and not why.startswith("the user has it in")}
+        assert not left, f"{other.sid} does not undelete {left}"
+
+    async def _expunge_some(self, node: Node) -> list[bytes]:
+        """GUIDs."""
+        view = await self._open(node, INBOX)
+        chosen = self._some(view)
+        self._ledger.asks_to_remove(view.mailbox_id, chosen)
+        await node.mail.expunge(view, _uids(chosen))
+        self._ledger.removed(view.mailbox_id, chosen)
+        return [message.guid for message in chosen]
+
+    async def _bring_back(self, node: Node) -> dict[bytes, str | None]:
+        """GUID -> why it was left, if it was."""
+        job = LedgerUndelete(UndeleteOptions(self._user, INBOX), node, self._ledger)
+        await job.run()
+        self._say(f"at {node.sid}: {job.status.summary()}")
+        return {bytes.fromhex(message.guid): message.why_not for message in job.status.messages}
 
     # ---- sessions
 
@@ -225,6 +255,16 @@ class Client:
         if moves and _shows_all(node, view, began):
             self._check_gone(node, view, chosen)
         return f"{'moves' if moves else 'copies'} {_uids(chosen)} from {view.mailbox_id.hex()[:4]} to {copied.uids}"
+
+    async def _undelete(self, node: Node, view: MailboxView) -> str:
+        since_ms = self._dice.choice((None, self._world[node.sid].clock.now_ms() - 3000))
+        name = self._named[view.mailbox_id]
+        job = LedgerUndelete(UndeleteOptions(self._user, name, since_ms), node, self._ledger, lambda: self._hears(node))
+        try:
+            await job.run()
+        except TaskError as error:
+            return f"cannot undelete: {error}"
+        return f"undeletes in {name}: {job.status.summary()}"
 
     async def _change_folders(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
         name, choice = self._dice.choice(FOLDERS[1:]), self._dice.random()

@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from replicator import objects
-from replicator.replication import collecting, offering, settling
+from replicator.replication import collecting, expiring, offering, settling
 
 
 @contextmanager
 def hurried() -> Iterator[None]:
-    """Checkpoints, and what nodes say of what they have settled. Objects are not synced: they lose no power."""
+    """Checkpoints, what nodes say of what they have settled, and what they forget of expunged mail.
+
+    Objects are not synced: they lose no power.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collecting, "LOOK_EVERY_S", 0.3)
         patch.setattr(collecting, "ROUND_EVERY_S", 1.0)
         patch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.5)
+        patch.setattr(expiring, "LEAST_S", 1.0)
         patch.setattr(settling, "SAY_EVERY_S", 0.3)
         patch.setattr(offering, "OFFERED_BYTES", 160)
         patch.setattr(offering, "HELD_S", 1.0)

@@ -38,6 +38,7 @@ class Ledger:
         )  # text -> mailbox it is to be gone from -> when
         self._notes = 0
         self._gone: set[tuple[bytes, Placement]] = set()  # removed with OK
+        self._restored: dict[bytes, int] = {}  # text -> when it was asked for again, which was done with OK
 
     def asks_to_save(self, text: bytes) -> bytes:
         """The name of the text."""
@@ -53,6 +54,16 @@ class Ledger:
         """OK: they are in that mailbox; None: in one that has taken its place."""
         self._notes += 1
         self._promised |= {(mailbox_id, text): _Promise(self._notes, moved_from) for text in texts}
+
+    def asks_to_restore(self, text: bytes) -> int:
+        """It may be there once more: what the node that is asked does not see. For `restored`."""
+        self._asked[text] += 1
+        self._notes += 1
+        return self._notes
+
+    def restored(self, text: bytes, asked: int) -> None:
+        """OK: it is there again, unless somebody wants it removed who may have seen that."""
+        self._restored[text] = asked
 
     def asks_to_remove(self, mailbox_id: bytes, messages: Iterable[Message]) -> None:
         """These, which the client sees there."""
@@ -103,6 +114,10 @@ class Ledger:
             is_there = there[text].total() if place is None else there[text][place]
             excused = self._is_unwanted(place, text, promise) or is_lost(place, text)
             assert is_there or excused, f"ledger: {text.hex()} is not in {place.hex() if place else 'any mailbox'}"
+
+        for text, asked in self._restored.items():
+            is_unwanted = any(note > asked for note in self._unwanted[text].values())
+            assert there[text] or is_unwanted or is_lost(None, text), f"ledger: {text.hex()} was undeleted and is gone"
 
     def _is_unwanted(self, place: bytes | None, text: bytes, promise: _Promise) -> bool:
         """Whether a client may have had it removed from where it was promised, or from where that went."""

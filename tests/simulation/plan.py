@@ -32,6 +32,7 @@ class Plan:
     conflict: ConflictConfig = field(default_factory=ConflictConfig)
     log: LogConfig | None = None  # None: nothing ever leaves it
     content: ContentConfig = field(default_factory=ContentConfig)
+    undeletes: bool = False  # whether clients bring back what was expunged, and in the end its time has come
     priorities: tuple[int, ...] = ()  # of the nodes in order; 0 where there is none
     delay_s: tuple[float, float] = (0.0, 0.0)  # of a road: at least, at most
     jitter_s: float = 0.0
@@ -51,6 +52,11 @@ class Plan:
         """Whether logs are cut although nodes may lack what goes."""
         return self.log is not None and self.log.keep_s < NO_LIMIT_S
 
+    @property
+    def forgets_early(self) -> bool:
+        """Whether expunged mail is kept for less long than nodes may be parted: a text may be gone then."""
+        return self.content.keep_expunged_s < NO_LIMIT_S
+
     def __str__(self) -> str:
         low, high = self.delay_s
         weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items() if weight)
@@ -59,6 +65,7 @@ class Plan:
             f" parts above {self.content.inline_max_bytes} bytes apart,"
             f" scope {self.mastership.scope}, {self.conflict.uid} on conflict,"
             f" {f'log kept for {self.log.keep_s:g} s and {self.log.max_size_bytes} bytes' if self.log else 'log kept'},"
+            f"{f' undelete, of what is kept for {self.content.keep_expunged_s:g} s,' if self.undeletes else ''}"
             f" heartbeat {self.mastership.heartbeat_s:g} s, timeout {self.mastership.timeout_s:g} s,"
             f" priorities {self.priorities}, delay {low * 1000:.1f} to {high * 1000:.1f} ms, jitter"
             f" {self.jitter_s * 1000:.1f} ms, sync {self.sync_s * 1000:.1f} ms,"
@@ -100,13 +107,20 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
         fault_pause_s=dice.choice((1.0, 2.0, 4.0)),
         reads_wire=seed % 10 == 0,
     )
-    return replace(plan, log=_log(seed, plan.weights), content=_content(seed))
+    keep_s = _keep_expunged_s(seed)
+    content = _content(seed) if keep_s is None else replace(_content(seed), keep_expunged_s=keep_s)
+    return replace(plan, log=_log(seed, plan.weights), content=content, undeletes=keep_s is not None)
 
 
 def _content(seed: int) -> ContentConfig:
     """Mostly, parts of small messages are attachments."""
     dice = random.Random(f"content {seed}")
     return replace(ContentConfig(), inline_max_bytes=dice.choice((1, 64, 1 << 10, 1 << 16)))
+
+
+def _keep_expunged_s(seed: int) -> float | None:
+    """None: nobody asks for it back, and it is kept."""
+    return random.Random(f"expunged {seed}").choice((None, None, None, None, NO_LIMIT_S, NO_LIMIT_S, 0.5, 3.0))
 
 
 def _log(seed: int, weights: dict[str, float]) -> LogConfig | None:

@@ -77,6 +77,9 @@ async def _run(world: World) -> None:
         for machine in world.up():
             await client.insist(machine)
     await world.settle()
+    if world.plan.undeletes and not (world.plan.forgets_early or world.history.has_lost_disks):
+        await clients[0].insist_on_undelete(world.up()[0], world.up()[-1])
+        await world.settle()
     for reader in readers:
         for machine in world.up():
             await reader.insist(machine)

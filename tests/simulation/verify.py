@@ -26,6 +26,7 @@ from resync.row import Row
 from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
+from tests.simulation.forgetting import forget_all
 from tests.simulation.history import History, Placement
 from tests.simulation.watch import uidvalidity_of
 
@@ -56,7 +57,10 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_trees(known, node)
     _check_ledger(world, known, node, rows)
     for machine in world.up():
-        await _check_sight(known, machine.node, rows)
+        await _check_sight(machine.node, rows, may_lack=history.has_lost_disks or world.plan.forgets_early)
+    if world.plan.undeletes:
+        await forget_all(world.up(), world.plan.content.keep_expunged_s, may_leave=world.plan.forgets_early)
+    for machine in world.up():
         await _check_attachments(machine.node)
     await _check_caches(known, world, caches)
 
@@ -126,10 +130,11 @@ def _flags_of(known: _Known) -> dict[Placement, frozenset[str]]:
 
 
 def _check_once(history: History) -> None:
-    """A SAVE that was tried again, by whatever way, made one mail: clients never save a text twice."""
+    """A SAVE that was tried again, or undeleted, made one mail: clients never save a text twice."""
+    copies = {added.guid for added in history.added.values() if added.copied}
     guids: dict[bytes, set[bytes]] = defaultdict(set)
     for added in history.added.values():
-        if not added.copied:
+        if added.guid not in copies:
             guids[added.content_hash].add(added.guid)
     twice = [content_hash.hex() for content_hash, found in guids.items() if len(found) > 1]
     assert not twice, f"texts that were saved once became several mails: {twice}"
@@ -194,8 +199,8 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
         world.ledger.check_gone(rows)
 
 
-async def _check_sight(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
-    """Every message is in a folder that its user can see, and its text can be read if no disk was lost."""
+async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, may_lack: bool) -> None:
+    """Every message is in a folder that its user can see, and its text can be read unless it `may_lack`."""
     in_sight: set[bytes] = set()
     for user in reading.users(node.store._connection):
         folders: Iterable[Folder] = await node.mail.folders(user)
@@ -207,7 +212,7 @@ async def _check_sight(known: _Known, node: Node, rows: dict[bytes, dict[Placeme
                 try:
                     await read_all(await node.mail.read_text(message))
                 except ContentUnavailableError:  # a checkpoint may know of mail whose text was on a lost disk alone
-                    assert known.history.has_lost_disks, "a text is gone"
+                    assert may_lack, "a text is gone"
     hidden = [mailbox_id.hex() for mailbox_id, found in rows.items() if found and mailbox_id not in in_sight]
     assert not hidden, f"mail in mailboxes that cannot be seen: {hidden}"
 

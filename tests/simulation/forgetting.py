@@ -1,0 +1,71 @@
+"""Expunged mail: its undelete, of which the ledger hears, and the end of the time for which it is kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from replicator.replication.undeleting import Undelete
+from replicator.store.content import StoredText
+from replicator.store.expunged import Kept
+from replicator.tasks import UndeleteOptions
+from tests.replication.cluster import Node
+from tests.simulation.ledger import Ledger
+from tests.simulation.machine import Machine
+from tests.simulation.texts import holds_texts
+
+SKEW_S = 600.0  # of clocks, and of what was stamped when they were ahead
+
+
+class LedgerUndelete(Undelete):
+    """`hears`: whether what the node answers leaves it."""
+
+    def __init__(
+        self, options: UndeleteOptions, node: Node, ledger: Ledger, hears: Callable[[], bool] = lambda: True
+    ) -> None:
+        super().__init__(options, node.store, node.coordinator, node.store._environment)
+        self._ledger, self._hears = ledger, hears
+
+    async def _submit(self, kept: Kept, stored: StoredText) -> None:
+        asked = self._ledger.asks_to_restore(kept.content_hash)
+        await super()._submit(kept, stored)
+        if self._hears():
+            self._ledger.restored(kept.content_hash, asked)
+
+
+async def forget_all(machines: list[Machine], keep_s: float, *, may_leave: bool) -> None:
+    """The time has come for all that was expunged. It goes, with all texts that nobody has any more, and no others.
+
+    `may_leave`: some have gone before. What an entry named then that waited has stayed, whatever that did in the end.
+    """
+    held = {machine.sid: _held(machine) for machine in machines}
+    for machine in machines:
+        machine.clock.ahead_s += keep_s + SKEW_S
+    for machine in machines:
+        await machine.node.coordinator.expirer.expire()
+        _check(machine, held[machine.sid], may_leave=may_leave)
+
+
+def _held(machine: Machine) -> list[bytes]:
+    """The texts of messages that are on this disk."""
+    shown = _hashes(machine.node.store._connection, "SELECT DISTINCT content_hash FROM by_uid")
+    return [content_hash for content_hash in shown if holds_texts(machine, [content_hash])]
+
+
+def _check(machine: Machine, held: list[bytes], *, may_leave: bool) -> None:
+    connection = machine.node.store._connection
+    gone = [content_hash.hex() for content_hash in held if not holds_texts(machine, [content_hash])]
+    assert not gone, f"{machine.sid} has forgotten texts of messages that it shows: {gone[:3]}"
+    kept = _hashes(connection, "SELECT guid FROM expunged")
+    assert not kept, f"{machine.sid} still keeps {len(kept)} expunged messages"
+    named = "SELECT content_hash FROM by_uid"
+    left = _hashes(connection, f"SELECT hash FROM content WHERE hash NOT IN ({named})")
+    assert may_leave or not left, (
+        f"{machine.sid} still has texts that no message has: {[one.hex() for one in left[:3]]}"
+    )
+    astray = _hashes(connection, "SELECT holder FROM attachment WHERE text NOT IN (SELECT hash FROM content)")
+    assert not astray, f"{machine.sid} still holds parts of texts that are gone: {astray[:3]}"
+
+
+def _hashes(connection: sqlite3.Connection, query: str) -> list[bytes]:
+    return [value for (value,) in connection.execute(query).fetchall()]
