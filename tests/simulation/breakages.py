@@ -115,7 +115,7 @@ BREAKAGES = (
     ),
     Breakage(
         "let-go", "parts are let go although a text has them", "replicator/replication/taking.py",
-        "surplus = await self._store.read(partial(unrecorded, holdings=held))", "surplus = list(held)",
+        "return await self._store.read(partial(unrecorded, holdings=held))", "return list(held)",
     ),
     Breakage(
         "parts", "a message is written without parts that are here only damaged", "replicator/replication/taking.py",

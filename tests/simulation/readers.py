@@ -66,15 +66,21 @@ class Reader:
             assert follower.flags == [message.flags for message in view.messages.values()]
 
     async def _session(self, machine: Machine, node: Node) -> None:
-        async with connected(services(node.mail)) as client:
-            try:
-                await client.log_in(self._user)
-                if (follower := await self._select(machine, node, client)) is not None:
-                    await self._follow(follower, client)
-            except trio.TooSlowError:
-                self._say(f"at {node.sid}: the node stands still, or waits")
-            except trio.BrokenResourceError:
-                self._say(f"at {node.sid}: the server has closed the connection")
+        try:
+            async with connected(services(node.mail)) as client:
+                await self._converse(machine, node, client)
+        except* trio.TooSlowError:
+            self._say(f"at {node.sid}: the node does not greet: it stands still")
+
+    async def _converse(self, machine: Machine, node: Node, client: Client) -> None:
+        try:
+            await client.log_in(self._user)
+            if (follower := await self._select(machine, node, client)) is not None:
+                await self._follow(follower, client)
+        except trio.TooSlowError:
+            self._say(f"at {node.sid}: the node stands still, or waits")
+        except trio.BrokenResourceError:
+            self._say(f"at {node.sid}: the server has closed the connection")
 
     async def _select(self, machine: Machine, node: Node, client: Client) -> Follower | None:
         """None: the mailbox cannot be opened now."""
