@@ -27,6 +27,7 @@ from benchmarks.newcomers import newcomers
 from benchmarks.report import Figure, machine, show, write
 from benchmarks.scale import FULL, QUICK, Scale
 from benchmarks.shared_attachments import shared_attachments
+from benchmarks.slow_line import slow_line
 from benchmarks.traffic import traffic
 from benchmarks.wire import MeasurementError
 
@@ -46,6 +47,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "differences": differences,
     "newcomers": newcomers,
     "large": large,
+    "slow_line": slow_line,
     "shared_attachments": shared_attachments,
     "attachments": attachments,
 }
