@@ -123,7 +123,7 @@ class PartStore:
 
     # ---- holding
 
-    async def obtain(self, attached: Attached, source: Source | None) -> Holding | None:
+    async def obtain(self, attached: Attached, source: Source) -> Holding | None:
         """Hold a part, which is fetched if it is not here. None: nobody has it. Raises DiskFullError, UnavailableError.
 
         It is in flight until it is let go or settled. Nobody has looked at what was here already.
@@ -133,13 +133,13 @@ class PartStore:
             async with lock:
                 with told():
                     held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
-                if held is not None or source is None:
+                if held is not None:
                     return held
                 async with self._fetching:
                     return await self._build(attached, source)
         finally:
-            if not lock.statistics().tasks_waiting and not lock.locked():
-                self._obtaining.pop(attached.hash, None)
+            if self._obtaining.get(attached.hash) is lock and not lock.statistics().tasks_waiting and not lock.locked():
+                del self._obtaining[attached.hash]
 
     async def _build(self, attached: Attached, source: Source) -> Holding | None:
         with told():

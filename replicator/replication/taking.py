@@ -24,7 +24,7 @@ from replicator.replication.parted import PartedText, recipe_of
 from replicator.replication.parts import PartStore, Source
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import StoredText, holdings_of, replace_text, unrecorded
+from replicator.store.content import StoredText, holdings_of, keepers_of, replace_text, unrecorded
 from replicator.store.damage import DatabaseDamagedError
 from replicator.store.recipe import Recipe
 from replicator.store.store import Store
@@ -71,7 +71,7 @@ class Taker:
         """Those of the messages that can be had with all their parts, ready to be written within the block.
 
         Parts that are not here come from the link's peer, or from others; without a link they do not. Those that are
-        left out nobody has. Raises DiskFullError, and UnavailableError where it is to be tried again.
+        left out nobody has who was asked. Raises DiskFullError, and UnavailableError where it is to be tried again.
         """
         held: list[Holding] = []
         taken: list[StoredText] = []
@@ -128,12 +128,12 @@ class Taker:
         recipe = recipe_of(message)
         if recipe is None:
             return None
-        source = partial(self._from, link) if link else None
+        source = partial(self._from, link) if link else self._kept_here
         found = await self._hold(recipe, source, held)
         if found is None:
             return None
         content_hash = await self._hash_here(recipe, found)
-        if content_hash is None and source is not None and await self._heal(recipe, found, source):
+        if content_hash is None and await self._heal(recipe, found, source):
             content_hash = await self._hash_here(recipe, found)
         if content_hash is not None and content_hash != message.content_hash:
             log.warning("a text counts as lost, %s: its parts give another one", message.content_hash.hex())
@@ -160,7 +160,7 @@ class Taker:
         busy = self._parts.attachments.in_flight()
         await self._parts.let_go([holding for holding in holdings if holding.holder not in busy])
 
-    async def _hold(self, recipe: Recipe, source: Source | None, held: list[Holding]) -> dict[bytes, Holding] | None:
+    async def _hold(self, recipe: Recipe, source: Source, held: list[Holding]) -> dict[bytes, Holding] | None:
         """Hold each part once; None: nobody has one of them. `held` gets what is held in any case."""
         found: dict[bytes, Holding] = {}
         for attached in recipe.distinct:
@@ -212,3 +212,10 @@ class Taker:
         if chunk is None and later is not None:
             raise later
         return chunk
+
+    async def _kept_here(self, attached: Attached, number: int) -> bytes | None:
+        """A chunk of a part that lies here where its hash does not lead: see `Holding.kept`."""
+        for holding in await self._store.read(partial(keepers_of, part_hash=attached.hash)):
+            with suppress(ContentUnavailableError):
+                return await self._parts.own_chunk(attached, holding, number)
+        return None

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from replicator.replication.tasks import Tasks
 from replicator.replication.undeleting import PRESENT, TEXTLESS
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
-from tests.replication.test_parts import message
+from tests.replication.test_parts import LOGO, message
 
 
 @asynccontextmanager
@@ -183,6 +184,20 @@ async def test_a_large_message_comes_back_with_its_parts(tmp_path: Path, autojum
         await nodes.converged()
         for each in nodes.all():
             assert (await each.texts())[2].encode() == message(1)
+
+
+async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its parts lie where their hashes do not lead, because something else lies there."""
+    digits = sha256(LOGO).hexdigest()
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        place = node.config.node.data / "attachments" / digits[:2] / digits[2:4] / digits[4:]
+        place.mkdir(parents=True)
+        (place / "of somebody else").touch()
+        await node.mail.save(await node.inbox(), NewMessage(message(1)))
+        await node.expunge(1)
+        assert (await undelete(node)).restored == 1
+        assert {uid: text.encode() for uid, text in (await node.texts()).items()} == {2: message(1)}
 
 
 async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
