@@ -45,12 +45,15 @@ class Fetched(NamedTuple):
 
 
 async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | None:
-    """A text from the first neighbour that has it. Waits as long as a link on which it was asked for lasts."""
+    """A text from the first neighbour that has it. Waits as long as a link on which it was asked for lasts.
+
+    None: nobody has it who can be reached. Raises UnavailableError where that cannot be known now.
+    """
     return await _first(links, partial(_fetch, content_hash=content_hash))
 
 
 async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int) -> bytes | None:
-    """A chunk of a part from the first neighbour that has it whole."""
+    """A chunk of a part from the first neighbour that has it whole. None, and raises: as for `fetch`."""
     return await _first(links, partial(chunk_from, attached=attached, number=number))
 
 
@@ -59,19 +62,29 @@ async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes |
     match await link.request(FetchPart(attached.hash, number * CHUNK_BYTES)):
         case Content(chunk) if attached.verify(number, chunk):
             return chunk
-        case Refused(code=code, text=text) if code != RefusalCode.NO_CONTENT:
-            raise UnavailableError(f"{link.sid} does not give a part of a message now: {text}")
+        case reply:
+            _check_refusal(link, reply)
     return None
+
+
+def _check_refusal(link: PeerLink, reply: Reply) -> None:
+    """A neighbour does not give what it was asked for. Raises UnavailableError where it may have it all the same."""
+    if isinstance(reply, Refused) and reply.code != RefusalCode.NO_CONTENT:
+        raise UnavailableError(f"{link.sid} does not give it now: {reply.text}")
 
 
 async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[T | None]]) -> T | None:
     found: list[T] = []
+    unavailable: list[UnavailableError] = []
 
     async def attempt(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
+        answer: T | None = None
         try:
             answer = await ask(link)
-        except (LinkDownError, UnavailableError):
-            answer = None
+        except LinkDownError:
+            pass
+        except UnavailableError as error:
+            unavailable.append(error)
         if answer is not None:
             found.append(answer)
             scope.cancel()
@@ -83,6 +96,8 @@ async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[
             nursery.start_soon(attempt, link, answered, nursery.cancel_scope)
             with trio.move_on_after(NEXT_AFTER_S):
                 await answered.wait()
+    if unavailable and not found:
+        raise unavailable[0]
     return found[0] if found else None
 
 
@@ -92,6 +107,8 @@ async def _fetch(link: PeerLink, content_hash: bytes) -> Fetched | None:
             return Fetched(message, link)
         case Parts() as parts if parts.content_hash == content_hash:
             return Fetched(parts, link)
+        case reply:
+            _check_refusal(link, reply)
     return None
 
 

@@ -131,7 +131,7 @@ class Filler:
             self._wanted.set()
 
 
-def _keep(tx: Transaction, stored: StoredText, item: tuple[int, bytes]) -> None:
+def _keep(stored: StoredText, tx: Transaction, item: tuple[int, bytes]) -> None:
     """It is counted at once: how many are left says whether any come, and others of one look may take long."""
     write_text(tx.connection, stored)
     forget_lacking(tx.connection, [item])

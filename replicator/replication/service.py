@@ -48,6 +48,7 @@ from replicator.replication.operations import (
     SubscribeOperation,
 )
 from replicator.replication.resolving import Added, Resolver
+from replicator.replication.texts import PATIENCE_S
 from replicator.store import chain as chains
 from replicator.store import reading, recent
 from replicator.store.reading import FolderRecord, MailboxKey
@@ -56,7 +57,6 @@ from replicator.store.transaction import Commit, Transaction
 from replicator.view import MailboxView, Message
 
 FOLDERS_IN_MEMORY = 10_000
-FETCH_TIMEOUT_S = 20.0  # for the text of one message from other nodes
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
 CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
 
@@ -289,7 +289,7 @@ class ClusterMail:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
         text = await self._texts.open(message.content_hash)
         if text is None:
-            with trio.move_on_after(FETCH_TIMEOUT_S):
+            with trio.move_on_after(PATIENCE_S):
                 text = await self._texts.fetch_to_read(message.content_hash)
         if text is None:
             raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")

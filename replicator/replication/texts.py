@@ -18,7 +18,7 @@ import trio
 
 from protocol.commands import Parts
 from replicator.environment import Environment
-from replicator.errors import DiskFullError, MailError, UnavailableError
+from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.mailstore import ReceivedText, Text
 from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
@@ -39,11 +39,11 @@ from replicator.store.recipe import Recipe
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 
-FETCH_PATIENCE_S = 300.0  # for the text or the recipe: of several neighbours the first may take long to refuse
-HEAL_PATIENCE_S = 30.0  # the same, where somebody waits for it
+FETCH_PATIENCE_S = 300.0  # for a text or its recipe: of several neighbours the first may take long to refuse
+PATIENCE_S = 25.0  # the same, where somebody waits for it
 WANTED_MAX = 1000  # texts that were read from other nodes and are to be kept here; of more a scrub is to be told
 
-WriteText: TypeAlias = Callable[[Transaction, StoredText], None]
+WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
 
 
 class Texts:
@@ -103,11 +103,18 @@ class Texts:
         return await self._fetch(content_hash, write, FETCH_PATIENCE_S)
 
     async def heal(self, content_hash: bytes) -> bool:
-        """Put a text that a neighbour has in the place of a damaged or missing one. Raises MailError."""
+        """As `bring_back`, once. What does not come now counts as what nobody has. Raises MailError."""
         try:
-            return await self._fetch(content_hash, _replace, HEAL_PATIENCE_S)
-        except UnavailableError:  # a part does not come now
+            return await self.bring_back(content_hash)
+        except UnavailableError:
             return False
+
+    async def bring_back(self, content_hash: bytes) -> bool:
+        """Put a text that a neighbour has in the place of a damaged or missing one; False: nobody has it.
+
+        Raises MailError: UnavailableError where it may be had later.
+        """
+        return await self._fetch(content_hash, _replace, PATIENCE_S)
 
     async def heal_part(self, attached: Attached, holding: Holding) -> bool:
         """Put whole content from a neighbour in the place of a damaged part. Whether that could be done."""
@@ -120,7 +127,7 @@ class Texts:
         """Put these texts, as far as their parts are here, in the place of missing ones; whether there were any."""
         async with self.taker.taking(messages) as taken:
             for stored in taken:
-                await self._store.write(partial(_replace, stored=stored))
+                await self._store.write(partial(_replace, stored))
             return bool(taken)
 
     async def fetch_to_read(self, content_hash: bytes) -> Text | None:
@@ -128,29 +135,56 @@ class Texts:
 
         Of one in parts these come as they are read; that they are lacking here is noted, so that all of it comes.
         """
-        found = await fetch(self._links(), content_hash)
+        try:
+            found = await fetch(self._links(), content_hash)
+        except UnavailableError as error:
+            raise ContentUnavailableError(str(error)) from error
         if found is None:
             return None
         if isinstance(found.message, bytes):
             with suppress(DiskFullError, DatabaseDamagedError):  # it can be read all the same
                 stored = await self._run_in_thread(partial(StoredText.of, found.message))
-                await self._store.write(partial(_replace, stored=stored))
+                await self._store.write(partial(_replace, stored))
             return PlainText(found.message)
         with suppress(trio.WouldBlock):
             self._wanted_in.send_nowait(content_hash)
         recipe = recipe_of(found.message)
         return None if recipe is None else await self._opened(recipe, {})
 
+    async def is_to_be_had(self, content_hash: bytes) -> bool:
+        """Whether a text is whole here, or a neighbour has it, as far as its answers tell; nothing is changed.
+
+        Raises MailError: UnavailableError where that cannot be known now.
+        """
+        message, holdings = await self._kept(content_hash)
+        if message is None:
+            found = await self._found(content_hash, PATIENCE_S)
+            message = found and found.message
+        if not isinstance(message, Parts):
+            return message is not None
+        recipe = recipe_of(message)
+        return recipe is not None and all(
+            [await self._is_at_hand(attached, holdings.get(attached.hash)) for attached in recipe.distinct]
+        )
+
+    async def _is_at_hand(self, attached: Attached, holding: Holding | None) -> bool:
+        is_whole = holding is not None and await self.parts.is_whole(attached, holding)
+        return is_whole or await self._elsewhere(attached, 0) is not None
+
     async def _fetch(self, content_hash: bytes, write: WriteText, patience_s: float) -> bool:
-        found: Fetched | None = None
-        with trio.move_on_after(patience_s):
-            found = await fetch(self._links(), content_hash)
+        found = await self._found(content_hash, patience_s)
         if found is None:
             return False
         async with self.taker.taking([found.message], found.link) as taken:
             for stored in taken:
-                await self._store.write(partial(_write, write, stored))
+                await self._store.write(partial(write, stored))
             return bool(taken)
+
+    async def _found(self, content_hash: bytes, patience_s: float) -> Fetched | None:
+        """A text at a neighbour. None: nobody has it. Raises UnavailableError where that cannot be known in time."""
+        with trio.move_on_after(patience_s):
+            return await fetch(self._links(), content_hash)
+        raise UnavailableError("a message text does not come from other nodes in time; try later")
 
     async def _elsewhere(self, attached: Attached, number: int) -> bytes | None:
         return await fetch_chunk(self._links(), attached, number)
@@ -200,9 +234,5 @@ class Texts:
         return chunk
 
 
-def _write(write: WriteText, stored: StoredText, tx: Transaction) -> None:
-    write(tx, stored)
-
-
-def _replace(tx: Transaction, stored: StoredText) -> None:
+def _replace(stored: StoredText, tx: Transaction) -> None:
     replace_text(tx.connection, stored)

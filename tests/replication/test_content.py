@@ -13,7 +13,7 @@ from replicator.mailstore import read_all
 from replicator.replication import content
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
-from replicator.replication.service import FETCH_TIMEOUT_S
+from replicator.replication.texts import PATIENCE_S
 from replicator.store.content import StoredText, replace_text
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
@@ -115,7 +115,7 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
 
         async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if store is silent.store:
-                await trio.sleep(2 * FETCH_TIMEOUT_S)
+                await trio.sleep(2 * PATIENCE_S)
             return await answer(store, link, command, read_part)
 
         monkeypatch.setattr(content, "answer_fetch", answer_late)

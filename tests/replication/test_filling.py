@@ -57,7 +57,7 @@ class Neighbours:
 
 async def written(store: Store | None, write: WriteText, stored: StoredText) -> None:
     assert store is not None
-    await store.write(lambda tx: write(tx, stored))
+    await store.write(partial(write, stored))
 
 
 def copied(origin: str, key: MailboxKey, stored: StoredText = TEXT) -> Entry:
