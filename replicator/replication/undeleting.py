@@ -6,17 +6,15 @@ left: a move expunges, too. So it can be done again, also by another node, and a
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import NamedTuple
 
 import trio
 
-from protocol.codec import ProtocolError
-from protocol.commands import Parts
 from replicator.environment import Environment
-from replicator.errors import ContentUnavailableError, FolderExistsError, FolderNotFoundError
+from replicator.errors import FolderExistsError, FolderNotFoundError, UnavailableError
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import CreateOperation, SaveOperation
 from replicator.replication.tasks import TaskError
@@ -27,10 +25,12 @@ from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
 
+log = logging.getLogger(__name__)
+
 SLICE = 500  # messages of one look
 LISTED_MAX = 10_000  # messages: 2 MiB of JSON
-FETCH_TIMEOUT_S = 30.0  # of one text, from all neighbours
 TRIES, TRY_AGAIN_S = 20, 0.5  # of a folder that becomes another one meanwhile
+BUSY_TRIES, BUSY_S = 5, 5.0  # of a message whose master moves, or whose text is at a neighbour that is busy
 
 DELETED = "\\deleted"
 PRESENT, TEXTLESS = "it is in the folder", "no node that can be reached has its text"
@@ -59,6 +59,7 @@ class Undelete:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
+        self._submitted: bytes | None = None  # GUID of the last that was saved, or may have been
 
     async def run(self) -> None:
         """The oldest first. Raises TaskError, MailError or sqlite3.Error; what has come back stays."""
@@ -72,51 +73,58 @@ class Undelete:
         query = partial(expunged.kept, mailbox_ids=mailbox_ids, since_ms=self._since_ms, count=SLICE)
         while some := await self._store.read(partial(query, after=after)):
             for kept in some:
-                self._note(kept, await self._bring_back(kept))
+                self._note(kept, await self._bring_back_patiently(kept))
             after = some[-1].after
         status.total = status.done
+
+    async def _bring_back_patiently(self, kept: Kept) -> str | None:
+        """One that cannot be had now is not to end it for all others. Raises MailError, TaskError."""
+        for _ in range(BUSY_TRIES - 1):
+            try:
+                return await self._bring_back(kept)
+            except UnavailableError as error:
+                log.info("a message that was expunged is tried again: %s", error)
+                await trio.sleep(BUSY_S)
+        return await self._bring_back(kept)
 
     async def _bring_back(self, kept: Kept) -> str | None:
         """Why it was left, if it was. Raises MailError, TaskError."""
         sight = await self._store.read(partial(_sight, user=self._user, name=self._mailbox, guid=kept.guid))
-        if sight.folder is not None and sight.folder.mailbox_id in sight.having:
+        is_there = sight.folder is not None and sight.folder.mailbox_id in sight.having
+        if is_there and kept.guid != self._submitted:
             self.status.present += 1
             return PRESENT
-        if sight.having:
+        if not is_there and sight.having:
             self.status.elsewhere += 1
             return f"the user has it in {sight.names}"
-        message = await self._message(kept.content_hash)
-        if message is None or not await self._save(kept, message):
+        if not is_there and not await self._save(kept):
             self.status.textless += 1
             return TEXTLESS
         self.status.restored += 1
         self.status.restored_bytes += kept.size_bytes
         return None
 
-    async def _save(self, kept: Kept, message: bytes | Parts) -> bool:
+    async def _save(self, kept: Kept) -> bool:
         """Whether its text is whole, if need be with what other nodes have of it. Raises MailError, TaskError."""
-        if await self._save_taken(kept, message):
-            return True
-        if not await self._coordinator.texts.heal(kept.content_hash):
-            return False
-        healed = await self._store.read(partial(read_text, content_hash=kept.content_hash))
-        return healed is not None and await self._save_taken(kept, healed)
+        texts = self._coordinator.texts
+        if self.status.dry_run:
+            return await texts.is_to_be_had(kept.content_hash)
+        return await self._save_taken(kept) or (
+            await texts.bring_back(kept.content_hash) and await self._save_taken(kept)
+        )
 
-    async def _save_taken(self, kept: Kept, message: bytes | Parts) -> bool:
-        async with AsyncExitStack() as taking:
-            try:
-                taken = await taking.enter_async_context(self._coordinator.texts.taker.taking([message]))
-            except (ProtocolError, ContentUnavailableError):
-                return False
+    async def _save_taken(self, kept: Kept) -> bool:
+        """Whether its text is whole here."""
+        message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
+        async with self._coordinator.texts.taker.taking([] if message is None else [message]) as taken:
             for stored in taken:
-                if not self.status.dry_run:
-                    await self._submit(kept, stored)
+                await self._submit(kept, stored)
             return bool(taken)
 
     async def _submit(self, kept: Kept, stored: StoredText) -> None:
         flags = tuple(flag for flag in kept.flags if flag.lower() != DELETED)
         for _ in range(TRIES):
-            key = await self._folder()
+            key, self._submitted = await self._folder(), kept.guid
             try:
                 await self._coordinator.submit(SaveOperation(key, kept.guid, kept.received_ms, flags, stored))
             except FolderNotFoundError:  # its master knows already that it is another one
@@ -139,16 +147,6 @@ class Undelete:
         if record is None:
             raise TaskError(f"the folder {self._mailbox!r} is deleted as soon as it is created; try again later")
         return record.key(self._user)
-
-    async def _message(self, content_hash: bytes) -> bytes | Parts | None:
-        """The text, which comes from another node if it is damaged or missing here. Raises MailError."""
-        read = partial(read_text, content_hash=content_hash)
-        message = await self._store.read(read)
-        if message is None:
-            with trio.move_on_after(FETCH_TIMEOUT_S):
-                if await self._coordinator.texts.heal(content_hash):
-                    message = await self._store.read(read)
-        return message
 
     def _note(self, kept: Kept, why_not: str | None) -> None:
         self.status.count(1)

@@ -1,6 +1,7 @@
 """What was expunged comes back at all nodes, once, and only what the user does not have."""
 
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -9,19 +10,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Reply
+from protocol.commands import FetchHash, FetchPart, RefusalCode, Refused, Reply
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication import undeleting
+from replicator.replication import content, undeleting
+from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.jobs import tasks_of
+from replicator.replication.link import PeerLink
 from replicator.replication.operations import Operation
 from replicator.replication.tasks import Tasks
+from replicator.replication.texts import PATIENCE_S
 from replicator.replication.undeleting import PRESENT, TEXTLESS
+from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
-from tests.replication.test_parts import LOGO, message
+from tests.replication.test_held_parts import answering
+from tests.replication.test_parts import LOGO, contents, found, message
 
 
 @asynccontextmanager
@@ -200,6 +206,113 @@ async def test_what_is_kept_apart_comes_back_too(tmp_path: Path, autojump_clock:
         assert {uid: text.encode() for uid, text in (await node.texts()).items()} == {2: message(1)}
 
 
+async def test_a_large_text_comes_over_a_slow_line(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await node.mail.save(await node.inbox(), NewMessage(message(1, b"0" * (1 << 17) * 9)))
+        await node.expunge(1)
+        await nodes.converged()
+        node.damage("DELETE FROM content", "DELETE FROM attachment")
+        shutil.rmtree(node.config.node.data / "attachments")
+        answering(monkeypatch, lambda _: None, delay_s=20.0)
+        began = trio.current_time()
+        assert (await undelete(node)).restored == 1
+        assert trio.current_time() > began + PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        lambda command: isinstance(command, FetchPart),
+        lambda command: isinstance(command, FetchHash),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_neighbour_that_is_busy_may_have_it(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: Callable[[AnyFetch], bool],
+    *,
+    dry_run: bool,
+) -> None:
+    answer, refusals = content.answer_fetch, [1, 2]
+
+    async def refusing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if busy(command) and refusals:
+            refusals.pop()
+            return Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")
+        return await answer(store, link, command, read_part)
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        await node.mail.save(await node.inbox(), NewMessage(message(1)))
+        await node.expunge(1)
+        await nodes.converged()
+        node.damage("DELETE FROM content", "DELETE FROM attachment")
+        shutil.rmtree(node.config.node.data / "attachments")
+        monkeypatch.setattr(content, "answer_fetch", refusing)
+        status = await undelete(node, dry_run=dry_run)
+        assert (status.restored, status.textless, refusals) == (1, 0, [])
+        if dry_run:
+            node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+
+
+async def test_a_dry_run_mends_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        node = nodes["dc1"]
+        for text in (b"at the other one", message(1), message(2, b"in parts" * 10_000), b"at no node"):
+            await node.mail.save(await node.inbox(), NewMessage(text))
+        await node.expunge(1, 2, 3, 4)
+        await nodes.converged()
+        nodes["dc2"].damage("DELETE FROM content WHERE size_bytes = 10")
+        node.damage("DELETE FROM content WHERE size_bytes < 20")
+        for file in contents(node):
+            file.write_bytes(b"damaged")
+        before = await contents_of(node)
+        status = await undelete(node, dry_run=True)
+        await trio.sleep(60)
+        assert (status.restored, status.textless) == (3, 1)
+        assert await contents_of(node) == before
+        for file in contents(nodes["dc2"]):
+            file.write_bytes(b"damaged")
+        assert (await undelete(node, dry_run=True)).textless == 3
+        for each in nodes.all():
+            each.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
+
+
+async def contents_of(node: Node) -> tuple[object, ...]:
+    """All that it has of texts."""
+    query = "SELECT hash, body FROM content ORDER BY hash"
+    rows = await node.store.read(lambda reader: reader.execute(query).fetchall())
+    return rows, {path: path.read_bytes() for path in found(node, "*") if path.is_file()}
+
+
+async def test_a_master_that_moves_ends_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether what it was asked to do is not done, or done, which nobody has heard."""
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await save_some(node, "one", "two", "three")
+        await node.expunge(1, 2, 3)
+        submit, saves = Coordinator.submit, list[Operation]()
+
+        async def fail_at_times(coordinator: Coordinator, operation: Operation) -> Reply:
+            saves.append(operation)
+            reply = await submit(coordinator, operation) if len(saves) != 2 else None
+            if reply is None or len(saves) == 4:
+                raise UnavailableError("the mailbox is on the move")
+            return reply
+
+        monkeypatch.setattr(Coordinator, "submit", fail_at_times)
+        status = await undelete(node)
+        assert (status.restored, len(saves)) == (3, 4)
+        assert sorted((await node.texts()).values()) == ["one", "three", "two"]
+
+
 async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,15 +322,17 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
         await node.expunge(1, 2, 3)
         submit, saves = Coordinator.submit, list[Operation]()
 
-        async def fail_at_the_second(coordinator: Coordinator, operation: Operation) -> Reply:
+        async def fail_from_the_second_on(coordinator: Coordinator, operation: Operation) -> Reply:
             saves.append(operation)
-            if len(saves) == 2:
+            if len(saves) > 1:
                 raise UnavailableError("no node can be reached")
             return await submit(coordinator, operation)
 
-        monkeypatch.setattr(Coordinator, "submit", fail_at_the_second)
-        failed = await ended(node, UndeleteOptions(USER, "INBOX"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Coordinator, "submit", fail_from_the_second_on)
+            failed = await ended(node, UndeleteOptions(USER, "INBOX"))
         assert (failed.state, failed.error, failed.restored) == ("failed", "no node can be reached", 1)
+        assert len(saves) == 1 + undeleting.BUSY_TRIES
         assert (await undelete(node)).restored == 2
         assert sorted((await node.texts()).values()) == ["one", "three", "two"]
 
