@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import closing
 from typing import NamedTuple, Protocol, TypeAlias
 
 from protocol.values import Dot
@@ -18,7 +19,7 @@ Key: TypeAlias = tuple[object, object]
 
 FIRST: Key = (-math.inf, -math.inf)  # before all else in SQLite's order
 SLICE_ROWS = 10_000  # some 10 ms
-SLICE_ENTRIES = 256  # of which each may name many texts
+SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of which each may name many texts
 
 
 class Slice(NamedTuple):
@@ -52,11 +53,17 @@ def by_waiting(connection: sqlite3.Connection, after: Key) -> Slice:
         "SELECT chain, position, origin, seq, body FROM log WHERE applied = 0 AND (chain, position) > (?, ?)"
         " ORDER BY chain, position LIMIT ?",
         (*after, SLICE_ENTRIES),
-    ).fetchall()
+    )
     found: set[bytes] = set()
-    for _, _, origin, seq, body in entries:
-        found |= texts_of(reading.entry_of(Dot(origin, seq), body))
-    return Slice(entries[-1][:2] if entries else None, found)
+    last: Key | None = None
+    size_bytes = 0
+    with closing(entries):
+        for chain, position, origin, seq, body in entries:
+            found |= texts_of(reading.entry_of(Dot(origin, seq), body))
+            last, size_bytes = (chain, position), size_bytes + len(body)
+            if size_bytes > SLICE_BYTES:
+                break
+    return Slice(last, found)
 
 
 def _by_rows(connection: sqlite3.Connection, table: str, key: str, after: Key) -> Slice:
