@@ -43,8 +43,12 @@ def keep(connection: sqlite3.Connection, mailbox_id: bytes, rows: Iterable[Row],
     """These have left the mailbox that showed them."""
     connection.executemany(
         f"INSERT OR REPLACE {_VALUES}",
-        ((mailbox_id, row.guid, row.uid, " ".join(sorted(row.visible_flags())), *row[7:], expunged_ms) for row in rows),
-    )
+        (
+            (mailbox_id, row.guid, row.uid, " ".join(sorted(row.visible_flags())), row.received_ms, row.size_bytes,
+             row.content_hash, expunged_ms)
+            for row in rows
+        ),
+    )  # fmt: skip
 
 
 def keep_unshown(connection: sqlite3.Connection, mailbox_id: bytes, adds: Iterable[MailAdd], expunged_ms: int) -> None:
@@ -98,9 +102,16 @@ def count(connection: sqlite3.Connection, mailbox_ids: Iterable[bytes], since_ms
 
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many messages are kept, and their bytes, although several may have one text."""
-    messages, size_bytes = connection.execute("SELECT COUNT(*), TOTAL(size_bytes) FROM expunged").fetchone()
+    """How many messages are kept, and their bytes, although several may have one text. See also `unnamed`."""
+    query = "SELECT COUNT(*), TOTAL(size_bytes) FROM expunged WHERE mailbox <> x''"
+    messages, size_bytes = connection.execute(query).fetchone()
     return messages, int(size_bytes)
+
+
+def newest_ms(connection: sqlite3.Connection) -> int | None:
+    """When the last of what is kept was expunged."""
+    newest: int | None = connection.execute("SELECT MAX(expunged_ms) FROM expunged").fetchone()[0]
+    return newest
 
 
 def mailboxes_named(connection: sqlite3.Connection, user: str, name: str) -> list[bytes]:

@@ -1,6 +1,7 @@
 """Expunged mail is forgotten after its time, its text goes, and nobody takes that for damage."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,14 +18,18 @@ from replicator.replication.inspection import Inspection
 from replicator.replication.jobs import tasks_of
 from replicator.replication.texts import Texts
 from replicator.store import doomed, expunged
+from replicator.store.attachments.construction import Holding
 from replicator.store.content import is_here
+from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
 from resync.entry import MailAdd
-from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until
+from tests.replication.cluster import HEARTBEAT_S, USER, Cluster, Node, cluster, until, virtual_environment
 from tests.replication.test_parts import contents, held, message, save
 from tests.replication.test_report import value
+from tests.store.harness import expunging, guid, open_store, saving
 
 KEEP_S = 100.0
+DAY_S = 86_400.0
 ROUND_S = max(LEAST_S, KEEP_S / 10)
 
 
@@ -122,6 +127,73 @@ async def test_how_often_it_is_looked(
     async with expiring_cluster(tmp_path, autojump_clock, keep_s=keep_s):
         await trio.sleep(2 * pause_s + 1)
     assert [round(at / pause_s) for at in looks] == [1, 2], "also after a failure"
+
+
+async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """As the answer of a slow neighbour does, of which a scrub has asked."""
+    async with expiring_cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc1"]
+        await node.save("stays")
+        assert await node.coordinator.texts.take_over([b"late", message(1)])
+        await trio.sleep(MOST_S)
+        assert await is_kept(node, "late")
+        await trio.sleep(KEEP_S + 4 * ROUND_S)
+        assert not await is_kept(node, "late")
+        assert contents(node) == []
+        assert await node.texts() == {1: "stays"}
+
+
+@asynccontextmanager
+async def expirer_of_one(
+    tmp_path: Path, clock: MockClock, keep_s: float
+) -> AsyncIterator[tuple[Store, Expirer, list[int]]]:
+    """A store with a message that was expunged, an expirer that is driven by hand, and by what its clock is wrong."""
+    environment, ahead_ms = virtual_environment(clock, "dc1"), [0]
+
+    async def let_go(holdings: Iterable[Holding]) -> None:
+        assert not list(holdings)
+
+    async with open_store(tmp_path, environment=environment) as store:
+        await store.write(saving(b"gone", guid(1)))
+        await store.write(expunging(1))
+        yield store, Expirer(store, keep_s, lambda: environment.clock_ms() + ahead_ms[0], let_go=let_go), ahead_ms
+
+
+async def rounds_until_forgotten(store: Store, expirer: Expirer) -> int:
+    """Of an hour each."""
+    count = 0
+    while (await store.read(expunged.totals))[0]:
+        await trio.sleep(3600)
+        await expirer.expire()
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_clock_that_jumps_ahead_is_followed_slowly(
+    tmp_path: Path, autojump_clock: MockClock, *, is_known: bool
+) -> None:
+    """Whether the node has run before that, or not: then it may have been off for as long."""
+    async with expirer_of_one(tmp_path, autojump_clock, 14 * DAY_S) as (store, expirer, ahead_ms):
+        if is_known:
+            await expirer.expire()
+        ahead_ms[0] = 365 * 86_400_000
+        assert 12 <= await rounds_until_forgotten(store, expirer) <= 15
+        ahead_ms[0] = 0
+        await store.write(saving(b"gone", guid(2)))
+        await store.write(expunging(2))
+        assert await rounds_until_forgotten(store, expirer) >= 14 * 24, "once it was put right"
+
+
+async def test_slices_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with expirer_of_one(tmp_path, autojump_clock, 0.0) as (store, expirer, _):
+        await trio.sleep(1)
+        began = trio.current_time()
+        await expirer.expire()
+        assert (await store.read(expunged.totals))[0] == 0
+        assert trio.current_time() >= began + 5 * expiring.REST_S, "to forget, to look in three tables, to remove"
 
 
 async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -59,7 +59,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     for machine in world.up():
         await _check_sight(machine.node, rows, may_lack=history.has_lost_disks or world.plan.forgets_early)
     if world.plan.undeletes:
-        await forget_all(world.up(), world.plan.content.keep_expunged_s, may_leave=world.plan.forgets_early)
+        await forget_all(world.up(), world.plan.content.keep_expunged_s)
     for machine in world.up():
         await _check_attachments(machine.node)
     await _check_caches(known, world, caches)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
-from replicator.store import branches, doomed, expunged, named, numbering, reading
-from replicator.store.content import is_here
+from replicator.store import branches, doomed, expunged, named, numbering, reading, unnamed
+from replicator.store.content import StoredText, is_here, write_text
 from replicator.store.numbering import CopySource
 from replicator.store.reading import MailboxKey
 from replicator.store.rows import DamagedRowError
-from replicator.store.transaction import Logged
+from replicator.store.transaction import Logged, Transaction
 from resync.entry import MailAdd
 from tests.store import consistency
 from tests.store.harness import INBOX, WORK, copying, expunging, guid, saving
@@ -196,14 +196,10 @@ def test_texts_go_in_slices_and_one_of_any_size_at_least(node: MemoryNode) -> No
     assert sizes == [1, 1, 1, 1, 1]
 
 
-@pytest.fixture
-def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["SLICE_ENTRIES", "SLICE_BYTES"])
+def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(named, "SLICE_ROWS", 2)
-    monkeypatch.setattr(named, "SLICE_ENTRIES", 1)
-
-
-@pytest.mark.usefixtures("_narrow")
-def test_all_slices_are_looked_through(node: MemoryNode) -> None:
+    monkeypatch.setattr(named, limit, 1)
     other = MemoryNode("dc2.a")
     for number in range(1, 8):
         node.write(saving(b"shown %d" % number, guid(number), INBOX if number % 2 else WORK))
@@ -221,11 +217,64 @@ def test_all_slices_are_looked_through(node: MemoryNode) -> None:
         found.append(set())
         while after is not None:
             part = look(node.connection, after)
+            assert len(part.found) <= 2
             found[-1] |= part.found
             after = part.after
     for what, hashes in zip((b"shown", b"gone", b"waits"), found, strict=True):
         assert hashes == {sha256(b"%b %d" % (what, number)).digest() for number in range(1, 8)}
     node.write(lambda tx: doomed.spare(tx.connection, everything))
+
+
+# ---- texts that nothing names ------------------------------------------------------------------------------------
+
+
+def keep_unnamed(node: MemoryNode) -> None:
+    """As `replication/expiring` does it."""
+    after: bytes | None = b""
+    while after is not None:
+        after, found = unnamed.unnamed(node.connection, after)
+        node.write(partial(keep, found=found))
+
+
+def keep(tx: Transaction, found: list[bytes]) -> None:
+    unnamed.keep(tx.connection, found, tx.wall_ms())
+
+
+def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unnamed, "TEXTS_AT_ONCE", 2)
+    for number in range(5):
+        node.write(saving(b"%d" % number, guid(number)))
+    node.write(expunging(2))
+    node.now_ms += KEEP_MS
+    named_by_something = texts(node)
+    for stored in (StoredText.of(b"late"), StoredText.of(b"later")):
+        node.write(partial(late, stored=stored))
+    everything = texts(node)
+    keep_unnamed(node)
+    assert expunged.totals(node.connection) == (1, 1), "only what was expunged"
+    node.now_ms += KEEP_MS // 2
+    keep_unnamed(node)
+    list(expire(node))
+    assert texts(node) == everything - {sha256(b"1").digest()}
+    node.now_ms += KEEP_MS // 2 + 1
+    list(expire(node))
+    assert texts(node) == named_by_something - {sha256(b"1").digest()}
+
+
+def late(tx: Transaction, stored: StoredText) -> None:
+    write_text(tx.connection, stored)
+
+
+def test_a_text_whose_rows_are_mended_while_it_is_kept_stays(node: MemoryNode) -> None:
+    node.write(saving(TEXT, guid(1)))
+    rows = node.connection.execute("SELECT * FROM by_uid").fetchall()
+    node.connection.execute("DELETE FROM by_uid")
+    keep_unnamed(node)
+    assert expunged.totals(node.connection) == (0, 0), "it was not expunged"
+    marks = ",".join("?" * len(rows[0]))
+    node.connection.executemany(f"INSERT INTO by_uid VALUES ({marks})", rows)
+    expire_all(node)
+    assert texts(node) == {HASH}
 
 
 # ---- whatever interleaves ----------------------------------------------------------------------------------------
@@ -257,6 +306,8 @@ class World:
                 self.join(node, key)
             case 7:
                 self.undelete(node, key)
+            case 8:
+                keep_unnamed(node)
             case _:
                 self.go_on_expiring(number)
         for each in self.nodes:
