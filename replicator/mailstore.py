@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.units import KIB, MIB
+from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mime.skeleton import Skeleton
@@ -28,7 +28,6 @@ SEPARATOR = "/"
 MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
 MAX_LEVELS = 32
 MESSAGE_BYTES_MAX = 128 * MIB  # by LMTP and IMAP: 90 MiB of files in base64, more than large mail providers accept
-CHUNK_BYTES = 128 * KIB  # of a large text on its way: what each of those who handle it holds in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Text(Protocol):
         ...
 
     def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Octets from `start` up to `end`, in chunks of at most `CHUNK_BYTES`. Raises ContentUnavailableError.
+        """Octets from `start` up to `end`, in chunks of at most 128 KiB. Raises ContentUnavailableError.
 
         That may come late, after some chunks: a length that was promised cannot be kept then.
         """

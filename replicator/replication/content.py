@@ -16,10 +16,9 @@ import trio
 from protocol.codec import ProtocolError
 from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
 from replicator.errors import UnavailableError
-from replicator.mailstore import CHUNK_BYTES
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store import reading
-from replicator.store.attached import Attached
+from replicator.store.attached import CHUNK_BYTES, Attached
 from replicator.store.content import read_text
 from replicator.store.store import Store
 

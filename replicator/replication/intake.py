@@ -10,8 +10,8 @@ import trio
 
 from protocol.commands import Parts
 from replicator.environment import ThreadRunner
-from replicator.mailstore import CHUNK_BYTES
 from replicator.replication.parts import told
+from replicator.store.attached import CHUNK_BYTES
 from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.store import Attachments
 from replicator.store.content import StoredText

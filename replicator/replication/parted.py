@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Protocol
 
 from protocol.commands import Parts
-from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.skeleton import Skeleton
-from replicator.store.attached import Attached
+from replicator.store.attached import CHUNK_BYTES, Attached
 from replicator.store.attachments.construction import Holding
 from replicator.store.content import MAX_TEXT_BYTES
 from replicator.store.recipe import Recipe

@@ -16,9 +16,8 @@ import trio
 
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
-from replicator.mailstore import CHUNK_BYTES
 from replicator.replication.turns import in_turns
-from replicator.store.attached import Attached
+from replicator.store.attached import CHUNK_BYTES, Attached
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.attachments.files import MissingError
 from replicator.store.attachments.store import Attachments

@@ -38,7 +38,7 @@ UNKNOWN_RETRY_S = 60.0  # until that is tried again
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """Gives what is whole on this disk. See `parted.Parts`."""
+    """Gives what is whole on this disk. See `parted.Chunks`."""
 
     parts: PartStore = field(repr=False)
 

@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from replicator.mailstore import CHUNK_BYTES
+from protocol.units import KIB
 from replicator.mime.base64_lines import Coding
 
+CHUNK_BYTES = 128 * KIB  # part of the format of recipes; and what each of those who handle a large text holds in memory
 HASH_BYTES = 32
 CHUNK_HASH_BYTES = 16  # of the SHA-256 of a chunk
 

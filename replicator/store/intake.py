@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Generic
 
-from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.splitter import BodyBegins, BodyData, BodyEnds, Event, Inline, Splitter
+from replicator.store.attached import CHUNK_BYTES
 from replicator.store.body_intake import BodyIntake
 from replicator.store.pieces import Builder, H, Pieces
 from replicator.store.recipe import INLINE_TOTAL_MAX, Recipe

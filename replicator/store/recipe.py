@@ -15,11 +15,10 @@ from typing import TypeAlias, cast
 import msgpack
 
 from protocol.units import MIB
-from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.base64_lines import Coding
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Gap, Skeleton
-from replicator.store.attached import CHUNK_HASH_BYTES, HASH_BYTES, Attached, AttachedSlice
+from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, HASH_BYTES, Attached, AttachedSlice
 
 INLINE_TOTAL_MAX = MIB
 """Octets of a text that stand in its recipe: what is in memory to tell its structure."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-LET_GO_S = 60.0  # longer than anyone holds what is not recorded, where nothing goes wrong any more
+LET_GO_S = 120.0  # longer than anyone holds what is not recorded, where nothing goes wrong any more
 
 
 async def verify(world: World, caches: Iterable[Cache]) -> None:

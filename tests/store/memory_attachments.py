@@ -7,8 +7,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
-from replicator.mailstore import CHUNK_BYTES
-from replicator.store.attached import AttachedSlice
+from replicator.store.attached import CHUNK_BYTES, AttachedSlice
 from replicator.store.recipe import Recipe
 
 

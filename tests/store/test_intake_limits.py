@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.units import KIB, MIB
-from replicator.mailstore import CHUNK_BYTES
+from replicator.store.attached import CHUNK_BYTES
 from replicator.store.intake import Intake
 from replicator.store.recipe import INLINE_TOTAL_MAX
 from tests.store.memory_attachments import MemoryAttachments

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.mailstore import CHUNK_BYTES
 from replicator.mime.base64_lines import Coding
 from replicator.mime.skeleton import Gap, Skeleton
-from replicator.store.attached import CHUNK_HASH_BYTES, Attached, ChunkHasher
+from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached, ChunkHasher
 from replicator.store.recipe import INLINE_TOTAL_MAX, PACKED_MAX, Piece, Recipe
 from tests.store.memory_attachments import read
 
