@@ -296,6 +296,22 @@ def test_wrong_content_replaces_nothing(files: Files) -> None:
     assert store.in_flight() == {holding.holder}
 
 
+def test_what_the_disk_reads_back_wrong_replaces_nothing() -> None:
+    """The disk is ill then, and that is told as such."""
+    files = MemoryFiles()
+    store = opened(files)
+    holding = stored(store)
+    name = damage(files)
+    construction = store.build()
+    construction.write(TEXT)
+    damage(files, construction._built)
+    with pytest.raises(OSError, match="this is not the content"):
+        construction.finish()
+    assert files.read(name, 0, 10) == b"xx"
+    assert store.in_flight() == {holding.holder}
+    assert list(files.names(f"{PLACE}/holders")) == [holding.holder]
+
+
 def test_what_went_while_it_was_replaced_is_gone(files: Files) -> None:
     store = opened(files)
     holding = stored(store)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,8 +56,24 @@ class Site(Protocol):
         ...
 
 
-class Construction:
-    """A new attachment of one holder, whose hash is known in the end. As a context manager: abandoned unless finished.
+class Unfinished(ABC):
+    """What is written to the directory. As a context manager: abandoned unless finished."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Remove what was written, as far as the disk lets it go: a sweep removes the rest. May be called again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+
+class Construction(Unfinished):
+    """A new attachment of one holder, whose hash is known in the end.
 
     Raises OSError where it begins, and is gone then.
     """
@@ -87,7 +106,7 @@ class Construction:
         return self._guarded(self._finish)
 
     def abandon(self) -> None:
-        """Remove what was written, as far as the disk lets it go: a sweep removes the rest. May be called again."""
+        """See `Unfinished`."""
         if self._is_over:
             return
         self._is_over = True
@@ -99,14 +118,6 @@ class Construction:
             with suppress(OSError):
                 self._site.perform(linking.unlink(self._place, self._holder))
         self._site.settle(self._holder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abandon()
 
     def _begin(self) -> None:
         self._site.perform(linking.begin(self._built, self._holder))
@@ -139,11 +150,17 @@ class Construction:
         return hasher.digest() == content_hash
 
     def _put_in_place(self, place: str, content_hash: bytes) -> None:
-        """Give what was written to all who hold what is damaged. Raises OSError, MissingError."""
+        """Give what was written to all who hold what is damaged. Raises OSError, MissingError.
+
+        A disk that reads it back as something else is ill.
+        """
         with Replacement(self._site, place, content_hash, self._site.new_holder()) as replacement:
             for data in self._pieces(f"{self._built}/{names.content(self._holder)}"):
                 replacement.write(data)
-            replacement.finish()
+            try:
+                replacement.finish()
+            except ValueError as error:
+                raise OSError(errno.EIO, f"{os.strerror(errno.EIO)}: {error}", self._built) from error
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         at = 0
@@ -174,8 +191,8 @@ class Construction:
             raise
 
 
-class Replacement:
-    """New bytes for an attachment whose content is damaged or missing. As a context manager: abandoned unless finished.
+class Replacement(Unfinished):
+    """New bytes for an attachment whose content is damaged or missing.
 
     Raises MissingError if there is no such attachment, and OSError.
     """
@@ -213,7 +230,7 @@ class Replacement:
             self.abandon()
 
     def abandon(self) -> None:
-        """Remove what was written, as far as the disk lets it go. May be called again."""
+        """See `Unfinished`."""
         if not self._is_over:
             self._is_over = True
             with suppress(OSError):
@@ -221,11 +238,3 @@ class Replacement:
             with suppress(OSError):
                 self._site.files.remove_file(self._file)
         self._site.settle(self._name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abandon()
