@@ -1,7 +1,7 @@
-"""What the doors count, and how all metrics of a node are written down for Prometheus.
+"""What doors and attachments count, and how all metrics of a node are written down for Prometheus.
 
-Each door has its own object. Without a registry it counts for nobody, so that doors need not ask. Names follow
-Prometheus: base units, counters end in `_total`; labels have few values, none of them chosen by a stranger.
+Each has its own object. Without a registry that counts for nobody, so that nobody need ask. Names follow Prometheus:
+base units, counters end in `_total`; labels have few values, none of them chosen by a stranger.
 """
 
 from __future__ import annotations
@@ -91,6 +91,27 @@ class HttpMetrics:
     def answered(self, route: str, status: int) -> None:
         """A request to a route of ours was answered."""
         self._requests.labels(route, str(status)).inc()
+
+
+class AttachmentMetrics:
+    """What happens to parts of large messages at this node."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.damaged = Counter(
+            "replicator_attachments_damaged_total",
+            "Attachments that were found damaged or missing when they were read.",
+            registry=registry,
+        )
+        self.healed = Counter(
+            "replicator_attachments_healed_total",
+            "Attachments that have whole content again, from other nodes.",
+            registry=registry,
+        )
+        self.lost = Counter(
+            "replicator_texts_lost_total",
+            "Large messages that came from other nodes without their text, since no node in reach had all parts of it.",
+            registry=registry,
+        )
 
 
 def exposition(registry: CollectorRegistry) -> bytes:

@@ -23,13 +23,12 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
+from replicator.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.jobs import tasks_of
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
-from replicator.replication.sweeping import Sweeper
 from replicator.replication.tasks import Tasks
 from replicator.store import schema
 from replicator.store.archive import Archive
@@ -59,9 +58,12 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
         await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
         tls, archive = Tls(config.tls), archive_of(config, environment)
-        coordinator = Coordinator(config, store, environment, tls.dial, certified_names, archive=archive)
-        mail = ClusterMail(store, coordinator, environment)
         registry = CollectorRegistry()
+        metrics = AttachmentMetrics(registry)
+        coordinator = Coordinator(
+            config, store, environment, tls.dial, certified_names, archive=archive, metrics=metrics
+        )
+        mail = ClusterMail(store, coordinator, environment)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         users = UserDirectory(config.users.passwd_file)
@@ -76,7 +78,7 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
-            nursery.start_soon(Sweeper(store).run)
+            nursery.start_soon(coordinator.sweeper.run)
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)

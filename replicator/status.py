@@ -100,6 +100,9 @@ class NodeStatus:
     texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
     expunged_messages: int  # kept for `content.keep_expunged`: `replicator undelete` brings them back
     expunged_bytes: int  # of their texts, of which several messages may have one
+    attachments: int | None  # that this node holds, each once, as the last sweep or scrub has counted; None: none has
+    attachments_bytes: int | None
+    attachments_to_heal: int  # known to be damaged or missing: they are fetched from other nodes
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees

@@ -69,6 +69,7 @@ class Completer:
                     lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
                     if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
                         yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
+                        self._taker.note_lost([parts for parts, _ in lost], self._link.sid)
                         return
                     pause_s = LOST_RETRY_S
                     log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)

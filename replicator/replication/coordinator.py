@@ -47,6 +47,7 @@ from protocol.values import Dot, sid_of
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
+from replicator.metrics import AttachmentMetrics
 from replicator.replication import comparison, content, snapshots
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
@@ -70,6 +71,7 @@ from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
 from replicator.replication.state_transfer import StateTransfer
+from replicator.replication.sweeping import Sweeper
 from replicator.replication.texts import Texts
 from replicator.replication.wire import refusal
 from replicator.store.archive import Archive
@@ -93,6 +95,7 @@ class Coordinator:
         *,
         archive: Archive | None = None,
         capabilities: tuple[str, ...] = (),
+        metrics: AttachmentMetrics | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -121,7 +124,14 @@ class Coordinator:
             links=lambda: self.connections.links,
         )
         self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.texts = Texts(store, environment, config.content.inline_max_bytes, lambda: self.connections.links)
+        self.texts = Texts(
+            store,
+            environment,
+            config.content.inline_max_bytes,
+            lambda: self.connections.links,
+            metrics or AttachmentMetrics(),
+        )
+        self.sweeper = Sweeper(store)
         self.offering = Offering(self.texts.taker, self._links_kept_up_with)
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()

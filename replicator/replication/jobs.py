@@ -26,7 +26,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
             case CheckOptions():
                 return Check(options, store, environment, coordinator.texts.heal, coordinator.bases)
             case ScrubOptions():
-                return Scrub(options, store, coordinator.texts)
+                return Scrub(options, store, coordinator.texts, coordinator.sweeper)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
                 return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)

@@ -16,6 +16,7 @@ import trio
 
 from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
+from replicator.metrics import AttachmentMetrics
 from replicator.replication.turns import in_turns
 from replicator.store.attached import CHUNK_BYTES, Attached
 from replicator.store.attachments.construction import Construction, Holding, Replacement
@@ -37,8 +38,11 @@ Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
 class PartStore:
     """Belongs to the event loop. `elsewhere` asks neighbours."""
 
-    def __init__(self, attachments: Attachments, run_in_thread: ThreadRunner, elsewhere: Source) -> None:
+    def __init__(
+        self, attachments: Attachments, run_in_thread: ThreadRunner, elsewhere: Source, metrics: AttachmentMetrics
+    ) -> None:
         self.attachments = attachments
+        self.metrics = metrics
         self._run_in_thread = run_in_thread
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
@@ -52,6 +56,11 @@ class PartStore:
             with suppress(MailError):
                 await self.heal(attached, holding, self._elsewhere)
             self._damaged.discard(attached.hash)
+
+    @property
+    def to_heal(self) -> int:
+        """How many are known to be damaged, and wait to be whole again or are just being healed."""
+        return len(self._damaged)
 
     # ---- reading
 
@@ -80,6 +89,7 @@ class PartStore:
         if attached.hash in self._damaged:
             return
         log.warning("attachment %s is damaged or missing", attached.hash.hex())
+        self.metrics.damaged.inc()
         with suppress(trio.WouldBlock):
             self._damaged_in.send_nowait((attached, holding))
             self._damaged.add(attached.hash)
@@ -173,6 +183,7 @@ class PartStore:
             finally:
                 await self._abandon(replacement)
         log.warning("attachment %s is whole again", attached.hash.hex())
+        self.metrics.healed.inc()
         return True
 
     async def let_go(self, holdings: Iterable[Holding]) -> None:

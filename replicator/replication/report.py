@@ -18,6 +18,7 @@ from replicator.environment import Environment
 from replicator.errors import MailError
 from replicator.replication.connections import PeerState
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.sweeping import Held
 from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store import catalog, expunged, reading, schema
 from replicator.store.attachments.files import MissingError
@@ -75,6 +76,7 @@ class Report:
         """See `NodeReport`."""
         counts = await self._store.read(_counts)
         coordinator, mastership = self._coordinator, self._coordinator.mastership
+        held = coordinator.sweeper.held
         return NodeStatus(
             sid=coordinator.sid,
             origin=self._store.origin,
@@ -97,6 +99,9 @@ class Report:
             texts_lacking=counts.texts_lacking,
             expunged_messages=counts.expunged[0],
             expunged_bytes=counts.expunged[1],
+            attachments=held.attachments if held else None,
+            attachments_bytes=held.size_bytes if held else None,
+            attachments_to_heal=coordinator.texts.parts.to_heal,
             waiting_entries=counts.waiting,
             unsettled=coordinator.settling.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
@@ -151,6 +156,7 @@ class Report:
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
+                self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
@@ -269,6 +275,13 @@ class _Metrics:
         )
         self._expunged = gauge("expunged_kept_messages", "Expunged messages that are kept and can be brought back.")
         self._expunged_bytes = gauge("expunged_kept_bytes", "Size of their texts, of which several may have one.")
+        counted = "as the last sweep or scrub has counted; NaN before the first, some minutes after the start."
+        self._held = gauge("attachments", f"Attachments that this node's texts have, each once, {counted}")
+        self._held_bytes = gauge("attachments_bytes", f"Size of the attachments that this node's texts have, {counted}")
+        self._to_heal = gauge(
+            "attachments_to_heal",
+            "Attachments that are known to be damaged or missing, and are fetched from other nodes.",
+        )
         self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
         self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
         self._mastered = gauge(
@@ -329,6 +342,12 @@ class _Metrics:
         """As it is now."""
         self._expunged.set(messages)
         self._expunged_bytes.set(size_bytes)
+
+    def refresh_attachments(self, held: Held | None, to_heal: int) -> None:
+        """As they are now, or were counted last."""
+        self._held.set(_or_nan(held.attachments if held else None))
+        self._held_bytes.set(_or_nan(held.size_bytes if held else None))
+        self._to_heal.set(to_heal)
 
     def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
         """As log and checkpoints are now."""

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from functools import partial
 
 from replicator.replication.inspection import FROM_PEER, SUSPECTS_MAX, Inspection, advising
-from replicator.replication.sweeping import swept
+from replicator.replication.sweeping import Sweeper
 from replicator.replication.tasks import TaskError
 from replicator.replication.texts import Texts
 from replicator.store import sweeps
@@ -26,10 +26,11 @@ TEXTS_AT_ONCE = 1000  # of which the names are in memory
 class Scrub:
     """See `Job`."""
 
-    def __init__(self, options: ScrubOptions, store: Store, texts: Texts) -> None:
+    def __init__(self, options: ScrubOptions, store: Store, texts: Texts, sweeper: Sweeper) -> None:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
         self._texts = texts
+        self._sweeper = sweeper
         self._whole: set[tuple[bytes, str]] = (
             set()
         )  # parts that were looked at, by where they lie: many texts may have them
@@ -50,7 +51,7 @@ class Scrub:
     async def _sweep(self, work: Inspection) -> None:
         """Mend what crashes have left among the attachments."""
         try:
-            async with aclosing(swept(self._store, work.reader)) as parts:
+            async with aclosing(self._sweeper.swept(work.reader)) as parts:
                 async for part in parts:
                     for finding in part.found:
                         if finding.holding is None and finding.mended:

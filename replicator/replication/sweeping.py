@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import trio
 
@@ -25,14 +26,26 @@ RATE = 1000.0  # attachments and holders a second
 REST_S = 0.02  # at least, between two slices
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this node's texts have in the attachment store, each attachment once. Others may share it."""
+
+    attachments: int
+    size_bytes: int
+
+
 class Sweeper:
-    """One task of a node that runs. Not of one that is being rebuilt: what its old database has is not recorded yet."""
+    """`held` is as the last sweep has counted, or scrub; None: none has come to its end yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.held: Held | None = None
 
     async def run(self) -> None:
-        """Sweep now and then, until cancelled."""
+        """Sweep now and then, until cancelled.
+
+        One task of a node that runs. Not of one that is being rebuilt: what its old database has is not recorded yet.
+        """
         await trio.sleep(FIRST_S)
         while True:
             try:
@@ -46,21 +59,24 @@ class Sweeper:
 
     async def _sweep(self) -> int:
         mended = 0
-        async with self._store.reader() as reader, aclosing(swept(self._store, reader)) as parts:
+        async with self._store.reader() as reader, aclosing(self.swept(reader)) as parts:
             async for part in parts:
                 mended += sum(finding.mended for finding in part.found)
                 await trio.sleep(max(REST_S, part.size / RATE))
         return mended
 
+    async def swept(self, reader: Reader) -> AsyncGenerator[Slice, None]:
+        """A sweep, slice by slice. Raises OSError, sqlite3.Error, MailError."""
+        slices: list[Iterator[Slice]] = []  # made where they are used: they read by that connection
 
-async def swept(store: Store, reader: Reader) -> AsyncGenerator[Slice, None]:
-    """A sweep, slice by slice. Raises OSError, sqlite3.Error, MailError."""
-    slices: list[Iterator[Slice]] = []  # made where they are used: they read by that connection
+        def next_slice(connection: sqlite3.Connection) -> Slice | None:
+            if not slices:
+                slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
+            return next(slices[0], None)
 
-    def next_slice(connection: sqlite3.Connection) -> Slice | None:
-        if not slices:
-            slices.append(sweep(store.attachments, Recorded(connection), repair=True))
-        return next(slices[0], None)
-
-    while (part := await reader.read(next_slice)) is not None:
-        yield part
+        attachments = size_bytes = 0
+        while (part := await reader.read(next_slice)) is not None:
+            attachments += part.attachments
+            size_bytes += part.size_bytes
+            yield part
+        self.held = Held(attachments, size_bytes)

@@ -122,6 +122,12 @@ class Taker:
             return await self._store.read(partial(unrecorded, holdings=held))
         return None
 
+    def note_lost(self, lost: Iterable[Parts], sid: str) -> None:
+        """These came from a node and are written without their text, since nobody has all parts of it."""
+        for parts in lost:
+            log.warning("no node in reach has all parts of a message from %s, %s", sid, parts.content_hash.hex())
+            self._parts.metrics.lost.inc()
+
     async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
         if isinstance(message, bytes):
             return await self._prepared(message)

@@ -20,6 +20,7 @@ from protocol.commands import Parts
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.mailstore import ReceivedText, Text
+from replicator.metrics import AttachmentMetrics
 from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
 from replicator.replication.parted import PartedText, PlainText, recipe_of
@@ -49,12 +50,14 @@ WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
 class Texts:
     """Belongs to the event loop. `links` are those to the neighbours."""
 
-    def __init__(self, store: Store, environment: Environment, inline_max_bytes: int, links: Links) -> None:
+    def __init__(
+        self, store: Store, environment: Environment, inline_max_bytes: int, links: Links, metrics: AttachmentMetrics
+    ) -> None:
         self._store = store
         self._run_in_thread = environment.run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._links = links
-        self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere)
+        self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere, metrics)
         self.taker = Taker(store, self.parts, environment.run_in_thread, links)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 

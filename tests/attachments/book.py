@@ -21,8 +21,12 @@ class Book:
         return any(one.holder == holder and one.kept for one in self.recorded)
 
     def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
-        ordered = sorted(self.recorded, key=lambda one: one.holder)
-        return [one for one in ordered if after is None or one.holder > after.holder][:limit]
+        ordered = sorted(self.recorded, key=_key)
+        return [one for one in ordered if after is None or _key(one) > _key(after)][:limit]
+
+
+def _key(holding: Holding) -> tuple[bytes, str]:
+    return holding.hash, holding.holder
 
 
 def swept(store: Attachments, book: Book, *, repair: bool = True) -> list[Finding]:

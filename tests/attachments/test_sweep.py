@@ -187,6 +187,21 @@ def test_recorded_holdings_that_have_lost_something(files: Files) -> None:
     assert {finding.holding for finding in swept(store, book)} == {gone, bare}
 
 
+def test_what_is_recorded_and_there_is_counted_once(files: Files) -> None:
+    store = opened(files)
+    first, second, apart, gone = stored(store), store.link(HASH), stored(store, b"kept apart"), stored(store, b"gone")
+    assert second is not None
+    place = names.s_name(apart.holder)
+    for level in (place[:2], place[:5]):
+        files.make_directory(level)
+    files.rename(store.place(apart), place)
+    store.unlink(gone)
+    book = Book(first, second, Holding(HASH, apart.holder, kept=True), gone)
+    slices = list(sweep(restarted(files), book, repair=True))
+    assert sum(part.attachments for part in slices) == 2
+    assert sum(part.size_bytes for part in slices) == len(TEXT) + len(b"kept apart")
+
+
 def test_owners_go_when_nothing_is_theirs(files: Files) -> None:
     first, second, other = restarted(files), restarted(files), restarted(files)
     opened(files, "dc2").link(HASH)

@@ -32,6 +32,7 @@ from replicator.config import (
 )
 from replicator.environment import Environment
 from replicator.mailstore import Folder, NewMessage, read_all
+from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
@@ -240,11 +241,16 @@ class Cluster:
         try:
             with scope:
                 async with Store.open(path, environment.new_origin(sid), environment) as store:
-                    archive = archive_of(config, environment)
+                    archive, registry = archive_of(config, environment), CollectorRegistry()
                     coordinator = Coordinator(
-                        config, store, environment, lambda peer: self._dial(sid, peer.id), archive=archive
+                        config,
+                        store,
+                        environment,
+                        lambda peer: self._dial(sid, peer.id),
+                        archive=archive,
+                        metrics=AttachmentMetrics(registry),
                     )
-                    mail, registry = ClusterMail(store, coordinator, environment), CollectorRegistry()
+                    mail = ClusterMail(store, coordinator, environment)
                     report = Report(coordinator, store, environment, registry)
                     self.nodes[sid] = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     self.network.accepting[sid] = coordinator.connections.accept

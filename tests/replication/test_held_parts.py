@@ -28,6 +28,7 @@ from replicator.store.attachments.construction import Construction, Holding, Rep
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.test_parts import LOGO, contents, found, held, message, save, scrub, texts
+from tests.replication.test_report import value
 
 T = TypeVar("T")
 
@@ -141,6 +142,7 @@ async def test_a_message_whose_parts_are_lost_is_no_copy_while_anyone_waits_for_
         await trio.sleep(60)
         assert len((await nodes["dc2"].view()).messages) == 1  # nobody is kept waiting for ever
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
+        assert value(nodes["dc2"].registry, "texts_lost_total") == 1
 
 
 async def test_a_link_that_breaks_while_parts_come_ends_no_node(

@@ -59,7 +59,7 @@ async def held(node: Node) -> None:
 
 
 async def scrub(node: Node) -> CheckStatus:
-    job = Scrub(ScrubOptions(), node.store, node.coordinator.texts)
+    job = Scrub(ScrubOptions(), node.store, node.coordinator.texts, node.coordinator.sweeper)
     await job.run()
     return job.status
 

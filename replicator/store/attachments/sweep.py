@@ -37,7 +37,7 @@ class Records(Protocol):
         ...
 
     def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
-        """The next ones after this one, in any order that stays the same; none: that was the last."""
+        """The next ones after this one, by hash, and then in any order that stays the same; none: that was the last."""
         ...
 
 
@@ -65,10 +65,15 @@ class Finding(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A part of a sweep: attachments, holders or holdings that were looked at, and what was found."""
+    """A part of a sweep: attachments, holders or holdings that were looked at, and what was found.
+
+    `attachments`, of so many bytes, are recorded and there; over all slices each counts once.
+    """
 
     size: int
     found: list[Finding]
+    attachments: int = 0
+    size_bytes: int = 0
 
 
 def sweep(store: Attachments, records: Records, *, repair: bool) -> Iterator[Slice]:
@@ -84,6 +89,7 @@ class _Sweep:
         self._store, self._records, self._repair = store, records, repair
         self._own = self._own_owners()
         self._used: set[str] = set()  # those of them that anything is named after
+        self._counted: bytes | None = None  # the last hash that led to a recorded attachment
 
     def run(self) -> Iterator[Slice]:
         for place in self._places():
@@ -164,7 +170,21 @@ class _Sweep:
         while some := self._records.holdings(last, SLICE):
             last = some[-1]
             self._used.update(filter(None, (names.owner_of(holding.holder) for holding in some)))
-            yield Slice(len(some), [found for holding in some if (found := self._look_at_holding(holding))])
+            found = [found for holding in some if (found := self._look_at_holding(holding))]
+            sizes = [size for holding in some if (size := self._size_if_new(holding)) is not None]
+            yield Slice(len(some), found, len(sizes), sum(sizes))
+
+    def _size_if_new(self, holding: Holding) -> int | None:
+        """Of its content in bytes; None: it is not there, or was counted by another holding that shares it."""
+        if not holding.kept and holding.hash == self._counted:
+            return None
+        try:
+            size_bytes = self._store.size(holding)
+        except MissingError:
+            return None
+        if not holding.kept:
+            self._counted = holding.hash
+        return size_bytes
 
     def _look_at_holding(self, holding: Holding) -> Finding | None:
         """What is missing counts if it is recorded still: its owner may have let go of it meanwhile."""
