@@ -102,6 +102,15 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownAt:
+    """A message, by where it is shown. `folder`: its name, or the mailbox id where no name is known."""
+
+    user: str | None
+    folder: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is wrong in a node's database, and what was done about it.
 
@@ -113,9 +122,11 @@ class Finding:
     user: str | None
     folder: str | None  # its name, or the mailbox id where no name is known
     uid: int | None
-    guid: str | None  # hexadecimal; of a content its SHA-256
+    guid: str | None  # hexadecimal; of a content or an attachment the SHA-256 of a text that has it
     what: str
     done: str | None  # how it was mended; None: it was not
+    also: tuple[ShownAt, ...] = ()  # other messages of the same text, a few
+    more: int = 0  # messages of it beyond those
 
 
 @dataclass(slots=True, kw_only=True)

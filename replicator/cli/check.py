@@ -95,4 +95,8 @@ def findings_table(findings: Iterable[Finding]) -> Table:
         uid = "" if one.uid is None else str(one.uid)
         cells = (one.kind, one.user or "", one.folder or "", uid, one.what, one.done or LEFT_AS_IT_IS)
         made.add_row(*map(escape, cells))
+        for other in one.also:
+            made.add_row("", escape(other.user or ""), escape(other.folder), str(other.uid))
+        if one.more:
+            made.add_row("", "", f"{one.more} more")
     return made

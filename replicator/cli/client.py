@@ -23,6 +23,7 @@ from replicator.tasks import (
     Difference,
     Finding,
     ResyncStatus,
+    ShownAt,
     TaskName,
     TaskStatus,
     Undeleted,
@@ -200,7 +201,11 @@ def _mailboxes(document: object) -> list[MailboxStatus]:
 
 def _check_status(document: object) -> CheckStatus:
     fields = cast("_Object", document)
-    return CheckStatus(**{**fields, "findings": [Finding(**finding) for finding in fields["findings"]]})
+    return CheckStatus(**{**fields, "findings": [_finding(finding) for finding in fields["findings"]]})
+
+
+def _finding(document: _Object) -> Finding:
+    return Finding(**{**document, "also": tuple(ShownAt(**one) for one in document["also"])})
 
 
 def _resync_status(document: object) -> ResyncStatus:

@@ -72,6 +72,7 @@ class _Check:
         await self._work.sweep_rows()
         await self._sweep_parts()
         await self._sweep_pointers()
+        await self._work.name_messages()
 
     async def _sweep_parts(self) -> None:
         """Attachments must be there; what is in them a scrub reads."""

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from replicator.errors import MailError
+from replicator.replication.naming import named
 from replicator.replication.tasks import TaskError
 from replicator.store import reading, sweeps
 from replicator.store.check import Damage
@@ -110,9 +111,7 @@ class Inspection:
     async def heal_rest(self, suspects: set[bytes]) -> None:
         """Those that no message has led to."""
         for content_hash in suspects - self._healed.keys():
-            await self.heal(
-                Damage("content", "its text is damaged; no message has it", None, content_hash=content_hash)
-            )
+            await self.heal(Damage("content", "its text is damaged", None, content_hash=content_hash))
 
     async def heal(self, damage: Damage) -> None:
         """Get a text from other nodes. Once for each; it counts once, however many messages have it."""
@@ -144,6 +143,10 @@ class Inspection:
         assert damage.content_hash is not None
         is_healed = self.status.repair and await self._heal_text(damage.content_hash)
         await self.note(damage, FROM_PEER if is_healed else None)
+
+    async def name_messages(self) -> None:
+        """Tell whose mail it is whose texts are damaged."""
+        self.status.findings = await named(self.status.findings, self.reader, self.pace)
 
     def _is_known(self, damage: Damage) -> bool:
         """Whether it only follows from what was found, and not mended, before."""

@@ -15,7 +15,7 @@ from replicator.replication.texts import Texts
 from replicator.store import sweeps
 from replicator.store.check import Damage
 from replicator.store.content import is_here
-from replicator.store.recorded import parted_texts
+from replicator.store.recorded import parted_texts, text_of
 from replicator.store.store import Store
 from replicator.store.sweeps import Slice
 from replicator.tasks import CheckStatus, ScrubOptions
@@ -47,6 +47,7 @@ class Scrub:
                 await self._sweep(work)  # which gives what was healed its other holders, too
                 await work.sweep_rows(suspects)
                 await work.heal_rest(suspects)
+                await work.name_messages()
 
     async def _sweep(self, work: Inspection) -> None:
         """Mend what crashes have left among the attachments."""
@@ -56,9 +57,10 @@ class Scrub:
                     for finding in part.found:
                         if finding.holding is None and finding.mended:
                             self.status.tidied += 1
-                        elif finding.holding is None or finding.mended:  # what is lost is told by the text that has it
-                            damage = Damage("attachment", f"{finding.kind}: {finding.place}", None)
-                            await work.note(damage, "mended" if finding.mended else None)
+                        elif finding.holding is not None and finding.mended:  # what is lost the text tells that has it
+                            text = await work.reader.read(partial(text_of, holding=finding.holding))
+                            what = f"{finding.kind}: {finding.place}"
+                            await work.note(Damage("attachment", what, None, content_hash=text), "mended")
                     await work.pace(part.size)
         except OSError as error:
             raise TaskError(f"the attachments cannot be looked through: {error}") from error

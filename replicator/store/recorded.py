@@ -50,6 +50,11 @@ class Recorded:
         asked = ((holder, self._connection.execute(query, (content_hash, holder)).fetchone()) for holder in among)
         return {holder for holder, found in asked if found is not None}
 
+    def is_held(self, content_hash: bytes) -> bool:
+        """See `Records`."""
+        query = "SELECT 1 FROM attachment WHERE hash = ? AND kept = 0 LIMIT 1"
+        return self._connection.execute(query, (content_hash,)).fetchone() is not None
+
     def is_kept(self, holder: str) -> bool:
         """See `Records`."""
         query = "SELECT 1 FROM attachment WHERE holder = ? AND kept = 1"
@@ -85,6 +90,13 @@ def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
         return holding is not None and attachments.size(holding) >= 0
     except (MissingError, OSError):
         return False
+
+
+def text_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
+    """The text that a holding is recorded for, if it is still."""
+    query = "SELECT text FROM attachment WHERE hash = ? AND holder = ?"
+    row = connection.execute(query, (holding.hash, holding.holder)).fetchone()
+    return row[0] if row else None
 
 
 def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:

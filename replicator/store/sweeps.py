@@ -106,6 +106,30 @@ def stray_rows(
     return Slice(len(rows), rows[-1][:2] if rows else None, found)
 
 
+class Showing(NamedTuple):
+    """A message that shows a text. `user` None: no mailbox is known of that id."""
+
+    mailbox: bytes
+    user: str | None
+    uid: int
+    content_hash: bytes
+
+
+def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> Slice[Key, Showing]:
+    """Messages that show one of these texts. Damaged rows name nobody."""
+    rows = connection.execute(
+        "SELECT u.mailbox, u.uid, u.content_hash, c.user FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox"
+        " WHERE (u.mailbox, u.uid) > (?, ?) ORDER BY u.mailbox, u.uid LIMIT ?",
+        (*after, SLICE_ROWS),
+    ).fetchall()
+    found = [
+        Showing(mailbox, user if isinstance(user, str) else None, uid, content_hash)
+        for mailbox, uid, content_hash, user in rows
+        if content_hash in texts and isinstance(mailbox, bytes) and isinstance(uid, int)
+    ]
+    return Slice(len(rows), rows[-1][:2] if rows else None, found)
+
+
 def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) -> bool:
     """Whether the log rules out that the entry put a message there. If the log does not have it, nobody knows."""
     entry = reading.entry_at(connection, dot)

@@ -17,6 +17,9 @@ class Book:
     def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
         return {one.holder for one in self.recorded if one.hash == content_hash and not one.kept} & set(among)
 
+    def is_held(self, content_hash: bytes) -> bool:
+        return any(one.hash == content_hash and not one.kept for one in self.recorded)
+
     def is_kept(self, holder: str) -> bool:
         return any(one.holder == holder and one.kept for one in self.recorded)
 

@@ -187,6 +187,15 @@ def test_recorded_holdings_that_have_lost_something(files: Files) -> None:
     assert {finding.holding for finding in swept(store, book)} == {gone, bare}
 
 
+def test_what_has_lost_its_only_holder_gets_it_back(files: Files) -> None:
+    holding = stored(opened(files))
+    files.remove_file(f"{PLACE}/holders/{holding.holder}")
+    store = restarted(files)
+    assert kinds(store, Book(holding)) == [Kind.NO_HOLDER]
+    assert kinds(store, Book(holding)) == []
+    assert is_all(store, holding)
+
+
 def test_what_is_recorded_and_there_is_counted_once(files: Files) -> None:
     store = opened(files)
     first, second, apart, gone = stored(store), store.link(HASH), stored(store, b"kept apart"), stored(store, b"gone")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -23,7 +24,7 @@ def filled(served: ServedNode) -> ServedNode:
     return served
 
 
-def document(result: Result) -> dict[str, object]:
+def document(result: Result) -> dict[str, Any]:
     found = json.loads(result.stdout)
     assert isinstance(found, dict)
     return found
@@ -59,7 +60,7 @@ def test_the_report_as_json(filled: ServedNode, invoke: Invoke, tmp_path: Path) 
     assert report["findings"] == [
         {
             "kind": "chain", "user": "alice", "folder": "INBOX", "uid": None, "guid": None,
-            "what": "messages: 9, not 2", "done": "rebuilt from the log",
+            "what": "messages: 9, not 2", "done": "rebuilt from the log", "also": [], "more": 0,
         }
     ]  # fmt: skip
 
@@ -70,6 +71,28 @@ def test_a_text_that_no_node_has(filled: ServedNode, invoke: Invoke, tmp_path: P
     assert (result.exit_code, document(result)["damage"]) == (1, {"content": 1})
     shown = invoke("scrub", "--url", filled.url)
     assert "no node that can be reached has it" in " ".join(shown.stdout.split())
+
+
+def test_whose_mail_a_damaged_text_is(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    with NodeClient(parse_url(filled.url)) as client:
+        for _ in range(2):
+            client.save("bob", "INBOX", b"one", frozenset(), None)
+        client.make_folder("alice", "Work")
+        for _ in range(5):
+            client.save("alice", "Work", b"one", frozenset(), None)
+    damage(tmp_path / "served" / "node.db", "UPDATE content SET body = x'00' WHERE id = 1")
+    (finding,) = document(invoke("scrub", "--json", "--url", filled.url))["findings"]
+    places = [finding, *finding["also"]]
+    named = {(one["user"], one["folder"], one["uid"]) for one in places}
+    work = {("alice", "Work", uid) for uid in range(1, 6)}
+    assert (len(named), finding["more"]) == (5, 3)
+    assert named <= {("alice", "INBOX", 1), ("bob", "INBOX", 1), ("bob", "INBOX", 2)} | work
+    shown = invoke("scrub", "--url", filled.url).stdout
+    lines = shown.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith(" content"))
+    for line, one in zip(lines[start:], places, strict=False):
+        assert [one["user"], one["folder"], str(one["uid"])] == line.removeprefix(" content").split()[:3]
+    assert "3 more" in lines[start + 5]
 
 
 def test_an_interrupt_ends_it(filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

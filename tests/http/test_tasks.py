@@ -50,7 +50,7 @@ async def test_a_check_is_started_followed_and_told(client: Conversation, jobs: 
     assert told.json["findings"] == [
         {
             "kind": "by_uid", "user": "alice", "folder": "INBOX", "uid": 3, "guid": "ab" * 16, "what": "is missing",
-            "done": None,
+            "done": None, "also": [], "more": 0,
         }
     ]  # fmt: skip
 

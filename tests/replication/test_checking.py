@@ -333,7 +333,7 @@ async def test_a_text_that_nobody_knows_is_told_and_left_where_it_is(tmp_path: P
         assert (await run(nodes["dc2"], repair=True)).damage == {}
         found = await run(nodes["dc2"], "scrub")
         assert (found.damage, found.unrepaired) == ({"content": 1}, 1)
-        assert "no message has it" in found.findings[0].what
+        assert "no message shows it" in found.findings[0].what
         nodes["dc2"].damage("DELETE FROM content WHERE length(body) = 100")
         await nodes.converged()
 

@@ -58,6 +58,10 @@ async def held(node: Node) -> None:
     assert sorted(path.name for path in found(node, "holders/*")) == sorted(holder for (holder,) in rows)
 
 
+def whose(status: CheckStatus) -> list[tuple[str | None, str | None, int | None]]:
+    return [(one.user, one.folder, one.uid) for one in status.findings]
+
+
 async def scrub(node: Node) -> CheckStatus:
     job = Scrub(ScrubOptions(), node.store, node.coordinator.texts, node.coordinator.sweeper)
     await job.run()
@@ -204,6 +208,7 @@ async def test_a_check_tells_of_parts_that_are_not_there(tmp_path: Path, autojum
             job = Check(CheckOptions(repair), node.store, Environment(), node.coordinator.texts.heal, LogAlone())
             await job.run()
             assert (job.status.damage, job.status.unrepaired) == ({"content": 1}, unrepaired)
+            assert whose(job.status) == [(USER, "INBOX", 1)]
         assert [file.read_bytes() for file in contents(node)] == [LOGO]
 
 
@@ -232,13 +237,24 @@ async def test_a_scrub_mends_parts(tmp_path: Path, autojump_clock: MockClock, ha
 async def test_what_no_node_has_whole_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await save(nodes["dc1"], message(1))
+        await save(nodes["dc1"], message(2), "bob")
         await nodes.converged()
         for node in nodes.all():
             garble(node)
         with pytest.raises(ContentUnavailableError):
             await texts(nodes["dc3"])
         status = await scrub(nodes["dc3"])
-        assert (status.damage, status.unrepaired) == ({"content": 1}, 1)
+        assert (status.damage, status.unrepaired) == ({"content": 2}, 2)
+        assert sorted(whose(status)) == [(USER, "INBOX", 1), ("bob", "INBOX", 1)]
+
+
+async def test_whose_mail_a_holder_was_lost_of_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        (holder,) = found(nodes["dc1"], "holders/*")
+        holder.unlink()
+        status = await scrub(nodes["dc1"])
+        assert (status.damage, whose(status)) == ({"attachment": 1}, [(USER, "INBOX", 1)])
 
 
 async def test_a_partial_read_reads_one_chunk(

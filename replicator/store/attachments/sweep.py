@@ -32,6 +32,10 @@ class Records(Protocol):
         """Those of these that are holders of this attachment; of those that are kept, none."""
         ...
 
+    def is_held(self, content_hash: bytes) -> bool:
+        """Whether it has any holder that is recorded; those that are kept do not count."""
+        ...
+
     def is_kept(self, holder: str) -> bool:
         """Whether it is of a holding that is kept under its S-name."""
         ...
@@ -127,7 +131,7 @@ class _Sweep:
             is_held = is_held or len(strays) < len(some)
             gone = [self._mended(Kind.STRAY_HOLDER, place, linking.unlink(place, stray)) for stray in strays]
             yield Slice(len(some), gone)
-        if not is_held:
+        if not is_held and not self._records.is_held(content_hash):  # else its holder is made again
             yield Slice(0, list(self._look_at_unheld(place)))
 
     def _look_at_unheld(self, place: str) -> Iterator[Finding]:
