@@ -26,7 +26,9 @@ from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.inspection import Inspection
 from replicator.replication.joining import name_of
+from replicator.replication.kept_parts import KeptParts
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.parts import Source
 from replicator.replication.redelivery import RebuildError, Redelivery
 from replicator.store import chain as chains
 from replicator.store import reading, sweeps
@@ -117,8 +119,8 @@ class Rebuild:
         rebuilt.waiting_entries = await self._joined()
         await self._fill(wreck)
         if untaken or rebuilt.lost_entries != 0:
-            delivered = await Redelivery(self._store, self._coordinator, self._environment, wreck).run(untaken.values())
-            rebuilt.delivered_anew, rebuilt.undelivered = delivered
+            redelivery = Redelivery(self._store, self._coordinator, self._environment, wreck, self._kept(wreck))
+            rebuilt.delivered_anew, rebuilt.undelivered = await redelivery.run(untaken.values())
         rebuilt.untaken_entries = len(untaken)
         rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
         rebuilt.missing_texts = await self._missing(wreck)
@@ -248,7 +250,8 @@ class Rebuild:
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
                     messages = [message for _, brought in part.entries for message in brought]
-                    async with self._coordinator.texts.taker.taking(messages) as texts:
+                    taking = self._coordinator.texts.taker.taking(messages, source=self._kept(wreck))
+                    async with taking as texts:
                         taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
                     count += taken
                     untaken |= left
@@ -272,13 +275,16 @@ class Rebuild:
 
     # ---- texts
 
+    def _kept(self, wreck: Wreck) -> Source:
+        return KeptParts(wreck, self._coordinator.texts.parts, self._environment.run_in_thread).chunk
+
     async def _fill(self, wreck: Wreck) -> None:
         """Return when no text is lacking, or none comes any more."""
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
             messages = await self._environment.run_in_thread(partial(_messages, wreck, some))
-            async with self._coordinator.texts.taker.taking(messages) as taken:
+            async with self._coordinator.texts.taker.taking(messages, source=self._kept(wreck)) as taken:
                 await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
@@ -292,7 +298,7 @@ class Rebuild:
 
         async def heal(content_hash: bytes) -> bool:
             messages = await self._environment.run_in_thread(partial(_messages, wreck, [(0, content_hash)]))
-            return await texts.take_over(messages) or await texts.heal(content_hash)
+            return await texts.take_over(messages, self._kept(wreck)) or await texts.heal(content_hash)
 
         texts = self._coordinator.texts
         status = CheckStatus(task="scrub", rate=None, repair=True)

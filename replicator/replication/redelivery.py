@@ -15,6 +15,7 @@ from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFull
 from replicator.mailstore import INBOX, check_folder_name
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import SaveOperation
+from replicator.replication.parts import Source
 from replicator.replication.service import ClusterMail
 from replicator.store import reading
 from replicator.store.chain import Chain
@@ -35,11 +36,14 @@ class RebuildError(Exception):
 class Redelivery:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, coordinator: Coordinator, environment: Environment, wreck: Wreck) -> None:
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, wreck: Wreck, kept: Source
+    ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
         self._wreck = wreck
+        self._kept = kept
         self._mail = ClusterMail(store, coordinator, environment)
 
     async def run(self, untaken: Iterable[Entry]) -> tuple[int, int]:
@@ -68,7 +72,9 @@ class Redelivery:
         if await self._shows(add.guid, stray.mailbox_id):
             return None
         message = await self._message(add.content_hash)
-        async with self._coordinator.texts.taker.taking([message] if message is not None else []) as taken:
+        async with self._coordinator.texts.taker.taking(
+            [message] if message is not None else [], source=self._kept
+        ) as taken:
             return await self._save(stray, taken[0]) if taken else False
 
     async def _save(self, stray: Stray, stored: StoredText) -> bool | None:

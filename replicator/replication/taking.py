@@ -32,6 +32,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
+LOST_MAX = 10_000  # texts of which it is remembered that they were told as lost
 FLUSH_TIMEOUT_S = 30.0  # for what may still write a text; without that nothing is let go
 UNKNOWN_RETRY_S = 60.0  # until that is tried again
 
@@ -55,6 +56,7 @@ class Taker:
         self._parts = parts
         self._run_in_thread = run_in_thread
         self._links = links
+        self._lost: set[bytes] = set()  # that were told
         self._unknown: list[Holding] = []  # of which it could not be known whether texts have them
 
     async def run(self) -> None:
@@ -66,18 +68,19 @@ class Taker:
 
     @asynccontextmanager
     async def taking(
-        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None
+        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None, source: Source | None = None
     ) -> AsyncIterator[list[StoredText]]:
         """Those of the messages that can be had with all their parts, ready to be written within the block.
 
-        Parts that are not here come from the link's peer, or from others; without a link they do not. Those that are
-        left out nobody has who was asked. Raises DiskFullError, and UnavailableError where it is to be tried again.
+        Parts that are not here come from the link's peer, or from others, or without a link from the source. Those that
+        are left out nobody has who was asked. Raises DiskFullError, and UnavailableError where it is to be tried again.
         """
+        source = partial(self._from, link) if link else source or self._kept_here
         held: list[Holding] = []
         taken: list[StoredText] = []
         try:
             for message in messages:
-                stored = await self._take(message, link, held)
+                stored = await self._take(message, source, held)
                 if stored is not None:
                     taken.append(stored)
             yield taken
@@ -123,18 +126,25 @@ class Taker:
         return None
 
     def note_lost(self, lost: Iterable[Parts], sid: str) -> None:
-        """These came from a node and are written without their text, since nobody has all parts of it."""
+        """These came from a node and are written without their text, since nobody has all parts of it.
+
+        Each counts once: it may come from several nodes.
+        """
+        if len(self._lost) > LOST_MAX:
+            self._lost.clear()
         for parts in lost:
+            if parts.content_hash in self._lost:
+                continue
+            self._lost.add(parts.content_hash)
             log.warning("no node in reach has all parts of a message from %s, %s", sid, parts.content_hash.hex())
             self._parts.metrics.lost.inc()
 
-    async def _take(self, message: bytes | Parts, link: PeerLink | None, held: list[Holding]) -> StoredText | None:
+    async def _take(self, message: bytes | Parts, source: Source, held: list[Holding]) -> StoredText | None:
         if isinstance(message, bytes):
             return await self._prepared(message)
         recipe = recipe_of(message)
         if recipe is None:
             return None
-        source = partial(self._from, link) if link else self._kept_here
         found = await self._hold(recipe, source, held)
         if found is None:
             return None

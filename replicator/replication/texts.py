@@ -24,7 +24,7 @@ from replicator.metrics import AttachmentMetrics
 from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.intake import Received, Sink
 from replicator.replication.parted import PartedText, PlainText, recipe_of
-from replicator.replication.parts import PartStore
+from replicator.replication.parts import PartStore, Source
 from replicator.replication.taking import Taker
 from replicator.store.attached import Attached
 from replicator.store.attachments.construction import Holding
@@ -126,9 +126,9 @@ class Texts:
         except UnavailableError:
             return False
 
-    async def take_over(self, messages: Iterable[bytes | Parts]) -> bool:
-        """Put these texts, as far as their parts are here, in the place of missing ones; whether there were any."""
-        async with self.taker.taking(messages) as taken:
+    async def take_over(self, messages: Iterable[bytes | Parts], source: Source | None = None) -> bool:
+        """Put these texts, as far as their parts can be had, in the place of missing ones; whether there were any."""
+        async with self.taker.taking(messages, source=source) as taken:
             for stored in taken:
                 await self._store.write(partial(_replace, stored))
             return bool(taken)

@@ -19,8 +19,9 @@ from protocol.values import Dot
 from replicator.errors import DataError
 from replicator.store import chain as chains
 from replicator.store import reading
+from replicator.store.attachments.construction import Holding
 from replicator.store.chain import Chain
-from replicator.store.content import memory_of, read_text
+from replicator.store.content import keepers_of, memory_of, read_text
 from replicator.store.rows import ROW_COLUMNS, DamagedRowError, row_from
 from resync.entry import Entry, MailAdd
 from resync.row import Row
@@ -148,6 +149,14 @@ class Wreck:
                 if text is not None:
                     return text
         return None
+
+    def keepers(self, part_hash: bytes) -> list[Holding]:
+        """What holds a part where its hash does not lead, as far as that can be read."""
+        found: dict[str, Holding] = {}
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                found |= {holding.holder: holding for holding in keepers_of(connection, part_hash)}
+        return list(found.values())
 
     def mailboxes(self) -> list[Chain]:
         """Heads of mailboxes, each read the best way that can be."""

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import FetchPart
+from protocol.commands import FetchPart, Parts
 from tests.replication.cluster import HEARTBEAT_S, Node, cluster
 from tests.replication.test_held_parts import answering
 from tests.replication.test_parts import LOGO, garble, message, save, scrub, texts
@@ -38,6 +38,14 @@ async def test_what_a_node_holds_is_counted_once_each_by_a_scrub(tmp_path: Path,
         assert await figures(node, "attachments", "attachments_bytes") == [2, len(LOGO + OTHER)]
         status = await node.report.node_status()
         assert (status.attachments, status.attachments_bytes) == (2, len(LOGO + OTHER))
+
+
+async def test_a_lost_text_that_two_nodes_tell_of_is_counted_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        lost = [Parts(bytes([number]) * 32, 1, b"") for number in range(2)]
+        for sid in ("dc2", "dc3"):
+            nodes["dc1"].coordinator.texts.taker.note_lost(lost, sid)
+        assert value(nodes["dc1"].registry, "texts_lost_total") == 2
 
 
 async def test_damage_is_counted_until_it_is_healed(

@@ -190,11 +190,16 @@ async def test_a_part_that_is_kept_apart_goes_to_other_nodes(tmp_path: Path, aut
 
 
 async def keep_apart(node: Node) -> None:
-    """Under its holder's name, as where its own place could not be had."""
-    (content_file,), (holder,) = contents(node), found(node, "holders/*")
-    place = node.config.node.data / "attachments" / s_name(holder.name)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    content_file.parent.rename(place)
+    """Each under its one recorded holder's name, as where its own place could not be had."""
+    rows = await node.store.read(lambda reader: reader.execute("SELECT holder FROM attachment").fetchall())
+    for content_file in contents(node):
+        holders = list((content_file.parent / "holders").iterdir())
+        (holder,) = (one for one in holders if (one.name,) in rows)
+        for other in {*holders} - {holder}:  # of what is on its way
+            other.unlink()
+        place = node.config.node.data / "attachments" / s_name(holder.name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        content_file.parent.rename(place)
     await node.store.write(lambda tx: tx.connection.execute("UPDATE attachment SET kept = 1"))
 
 

@@ -1,5 +1,7 @@
 """A node whose database is damaged gets a new one from its peers, and takes along what only the old one has."""
 
+import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from replicator.store.content import lacking_count
 from replicator.store.replacement import replacement_of, take_place
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Cluster, cluster, until
+from tests.replication.test_parts import contents, held, keep_apart, message, save, scrub, texts
 from tests.replication.test_state_transfer import forget_log
 from tests.store.consistency import check_file
 from tests.store.damaging import leaves_of, overwrite, zero_middle
@@ -293,6 +296,38 @@ async def test_texts_that_peers_have_lost_come_from_the_damaged_database(
         assert [(finding.uid, finding.user) for finding in found.missing_texts] == [(61, USER)]
         assert not found.is_whole
         assert (await nodes["dc3"].text_of(7)).startswith("6 ")
+
+
+@pytest.mark.parametrize("gap", [False, True], ids=["log whole", "log with a gap"])
+async def test_parts_that_lie_under_the_names_of_their_holders_are_found(
+    tmp_path: Path, autojump_clock: MockClock, *, gap: bool
+) -> None:
+    alone, lost = (random.Random(number).randbytes(1_200_000) for number in (2, 3))
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], message(1, lost))  # nobody else has its part any more
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await save(nodes["dc3"], b"small")
+        await save(nodes["dc3"], message(2, alone))  # nobody else has heard of it
+        await keep_apart(nodes["dc3"])
+        await nodes.stop("dc3")
+        if gap:
+            with schema.open_writer(database(nodes, "dc3")) as connection:
+                connection.execute("DELETE FROM log WHERE position = (SELECT MAX(position) FROM log) - 1")
+            connection.close()
+        for sid in ("dc1", "dc2"):
+            shutil.rmtree(nodes.data(sid) / "attachments")
+        nodes.rejoin("dc3")
+        found = await back_again(nodes, "dc3")
+        assert (found.is_whole, found.salvaged_entries, found.delivered_anew) == (
+            (False, 0, 2) if gap else (True, 2, 0)
+        )
+        for node in (nodes["dc3"], nodes["dc1"]):
+            assert sorted((await texts(node)).values()) == [message(1, lost), message(2, alone), b"small"]
+        await scrub(nodes["dc3"])
+        assert len(contents(nodes["dc3"])) == 2
+        await held(nodes["dc3"])
 
 
 async def test_without_a_peer_nothing_is_touched(tmp_path: Path, autojump_clock: MockClock) -> None:
