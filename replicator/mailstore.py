@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mime.skeleton import Skeleton
@@ -28,6 +28,8 @@ SEPARATOR = "/"
 MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
 MAX_LEVELS = 32
 MESSAGE_BYTES_MAX = 128 * MIB  # by LMTP and IMAP: 90 MiB of files in base64, more than large mail providers accept
+SLOWEST_BYTES_S = 256 * KIB  # a second, of a line that large messages cross
+PAUSES_S = 30 * 60.0  # that a client may make while it sends one
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,11 @@ async def skeleton_of(text: Text, *, with_structure: bool) -> Skeleton:
     """
     skeleton = text.skeleton
     return Skeleton(await read_all(text)) if with_structure and skeleton.header_only else skeleton
+
+
+def sending_s(size_bytes: int) -> float:
+    """How long a client may take to send a message of that size, with pauses and on a slow line."""
+    return PAUSES_S + size_bytes / SLOWEST_BYTES_S
 
 
 def canonical_name(name: str) -> str:

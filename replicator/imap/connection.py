@@ -34,7 +34,7 @@ class ConnectionEndedError(Exception):
 
 
 class InactivityError(Exception):
-    """The client said nothing for too long."""
+    """The client said nothing for too long, or does not come to an end. The text says so to it."""
 
 
 class Connection:
@@ -60,13 +60,18 @@ class Connection:
         self._login_by = inf
         self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=MIB, whole=WHOLE_LITERAL_BYTES)
 
-    async def next_event(self) -> Event:
-        """What the client sends next. Raises FramingError, ConnectionEndedError, InactivityError. Safe to cancel."""
+    async def next_event(self, by: float = inf) -> Event:
+        """What the client sends next, until this time. Safe to cancel.
+
+        Raises FramingError, ConnectionEndedError, InactivityError.
+        """
         while (event := self._framer.next_event()) is None:
-            with trio.CancelScope(deadline=min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)) as scope:
+            silent_by = min(trio.current_time() + IDLE_TIMEOUT_S, self._login_by)
+            with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 self._framer.receive(await self._receive())
             if scope.cancelled_caught:
-                raise InactivityError
+                what = "Your message did not come in time" if by < silent_by else "You said nothing for too long"
+                raise InactivityError(f"{what}; connect again")
         return event
 
     def refuse(self) -> None:

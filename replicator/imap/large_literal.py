@@ -6,10 +6,13 @@ begins, and what is wrong with it can be said before a sender that waits has sen
 
 from __future__ import annotations
 
+import trio
+
 from protocol.framing import ContinuationNeeded, Event, Frame, LargeLiteral, LiteralChunk
 from replicator.imap.connection import Connection
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import continuation
+from replicator.mailstore import sending_s
 
 
 class IncomingLiteral:
@@ -20,6 +23,7 @@ class IncomingLiteral:
         self._begun = begun
         self._client_waits = begun.synchronising
         self._over = False  # the framer stands at the next command
+        self._by = trio.current_time() + sending_s(begun.size)
 
     async def next_chunk(self) -> bytes | None:
         """The next octets; None: that was all, and the command has ended. Raises as `Connection.next_event`.
@@ -30,7 +34,7 @@ class IncomingLiteral:
             self._client_waits = False
             await self._connection.write([continuation("go on")])
             await self._connection.flush()
-        event = await self._connection.next_event()
+        event = await self._connection.next_event(self._by)
         if isinstance(event, LiteralChunk):
             return event.data
         self._note(event)
@@ -44,7 +48,7 @@ class IncomingLiteral:
             self._client_waits = False
             self._refuse()
         while not self._over:
-            self._note(await self._connection.next_event())
+            self._note(await self._connection.next_event(self._by))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Frame):

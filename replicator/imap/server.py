@@ -37,8 +37,8 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
         _log.debug("connection ended: %s", leaves(ended)[0])
     except* FramingError as unframed:  # within a command: what a client says to AUTHENTICATE or IDLE
         await _say_bye(connection, str(leaves(unframed)[0]))
-    except* InactivityError:
-        await _say_bye(connection, "You said nothing for too long; connect again")
+    except* InactivityError as silent:
+        await _say_bye(connection, str(leaves(silent)[0]))
     except* MailboxGoneError as gone:
         await _say_bye(connection, *await leaves(gone)[0].reason(services.mail))
     except* LoginRevokedError as revoked:

@@ -65,6 +65,7 @@ TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "too many recipients; send the message
 LINE_TOO_LONG = Reply(421, "4.5.2", "line too long; closing")
 TOO_MANY_ERRORS = Reply(421, "4.7.0", "too many errors; closing")
 TOO_MUCH_DATA = Reply(421, "4.3.4", "the message does not end; closing")
+TOO_SLOW = Reply(421, "4.4.2", "the message did not end in time; closing")
 IDLE_TOO_LONG = Reply(421, "4.4.2", "nothing heard for too long; closing")
 TOO_MANY_CONNECTIONS = Reply(421, "4.3.2", "too many connections; come back later")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import inf
 
 import trio
 
@@ -12,6 +13,7 @@ from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded
 from replicator.lmtp.services import LmtpServices
 from replicator.log_fields import LogFields
+from replicator.mailstore import sending_s
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ class _Connection:
         """Take in one message and answer it. What is too large, or breaks off, leaves nothing behind."""
         async with self._services.mail.receive() as sink:
             delivery = Delivery(self._services, envelope, sink, self._client_ip)
-            while isinstance(event := await self._next_event(), MessageData):
+            by = trio.current_time() + sending_s(self._services.max_message_bytes)
+            while isinstance(event := await self._next_event(by), MessageData):
                 await delivery.write(event.data)
             if isinstance(event, MessageEnded):
                 began = trio.current_time()
@@ -83,17 +86,18 @@ class _Connection:
                 self._machine.delivered(answers)
                 self._services.metrics.delivered((reply.code for reply in answers), trio.current_time() - began)
 
-    async def _next_event(self) -> Event | None:
-        """Answer all that can be answered, and read on. None: the connection is at its end."""
+    async def _next_event(self, by: float = inf) -> Event | None:
+        """Answer all that can be answered, and read on, until this time. None: the connection is at its end."""
         while (event := self._machine.advance()) is None:
             self._note_rejections()
             await self._flush()
             if self._machine.closed:
                 return None
-            with trio.move_on_after(IDLE_S) as scope:
+            silent_by = trio.current_time() + IDLE_S
+            with trio.CancelScope(deadline=min(silent_by, by)) as scope:
                 await self._receive()
             if scope.cancelled_caught:
-                self._machine.close(replies.IDLE_TOO_LONG)
+                self._machine.close(replies.TOO_SLOW if by < silent_by else replies.IDLE_TOO_LONG)
         return event
 
     async def _receive(self) -> None:

@@ -1,4 +1,8 @@
-"""A text on its way in from a client: small ones in memory, large ones to the attachment store as they come."""
+"""A text on its way in from a client: small ones in memory, large ones to the attachment store as they come.
+
+All that are on their way in take at most half of the room that is free without them: whoever sends slowly, or never
+comes to an end, leaves no disk full.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import trio
 
 from protocol.commands import Parts
 from replicator.environment import ThreadRunner
+from replicator.errors import DiskFullError, MailError
 from replicator.replication.parts import told
 from replicator.store.attached import CHUNK_BYTES
 from replicator.store.attachments.construction import Holding
@@ -31,12 +36,30 @@ class Received:
         return self.stored.size_bytes
 
 
+class Room:
+    """What texts on their way in have written."""
+
+    def __init__(self, attachments: Attachments) -> None:
+        self._attachments = attachments
+        self.taken_bytes = 0
+
+    def check(self) -> None:
+        """Blocks. Raises DiskFullError."""
+        free_bytes = self._attachments.free_bytes()
+        if free_bytes is not None and self.taken_bytes > free_bytes:
+            raise DiskFullError("the disk of this node has no room for all messages that are coming in; try later")
+
+
 class Sink:
     """See `replicator.mailstore.TextSink`. `holdings`: the parts that it holds, for whoever closes it."""
 
-    def __init__(self, attachments: Attachments, run_in_thread: ThreadRunner, inline_max_bytes: int) -> None:
+    def __init__(
+        self, attachments: Attachments, room: Room, run_in_thread: ThreadRunner, inline_max_bytes: int
+    ) -> None:
         self.holdings: tuple[Holding, ...] = ()
         self._attachments = attachments
+        self._room = room
+        self._taken_bytes = 0  # of the room
         self._run_in_thread = run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._waiting = bytearray()
@@ -63,17 +86,29 @@ class Sink:
         return Received(StoredText.of_parts(parts, taken_in.holdings))
 
     async def close(self) -> None:
-        """Give up what was not finished."""
+        """Give up what was not finished. May be called again."""
+        self._room.taken_bytes -= self._taken_bytes
+        self._taken_bytes = 0
         if self._intake is not None:
             with trio.CancelScope(shield=True):
                 await self._run_in_thread(self._intake.abandon)
 
     async def _pass_on(self) -> None:
         data, self._waiting = bytes(self._waiting), bytearray()
-        with told():
-            if self._intake is None:
-                self._intake = Intake(self._attachments, self._inline_max_bytes)
-            await self._run_in_thread(partial(self._intake.write, data))
+        self._room.taken_bytes += len(data)
+        self._taken_bytes += len(data)
+        if self._intake is None:
+            self._intake = Intake(self._attachments, self._inline_max_bytes)
+        try:
+            with told():
+                await self._run_in_thread(partial(self._write, self._intake, data))
+        except MailError:  # whoever sends may go on for long, and nothing of it is kept
+            await self.close()
+            raise
+
+    def _write(self, intake: Intake[Holding], data: bytes) -> None:
+        self._room.check()
+        intake.write(data)
 
 
 def _inline(recipe: Recipe) -> Iterator[bytes]:

@@ -28,9 +28,9 @@ from protocol.commands import (
     Stored,
     Subscribe,
 )
-from protocol.units import KIB
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
+from replicator.mailstore import SLOWEST_BYTES_S
 from replicator.replication.link import PeerLink
 from replicator.store import numbering
 from replicator.store.content import StoredText
@@ -40,7 +40,6 @@ from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import tree_id
 
-SLOWEST_BYTES_S = 256 * KIB  # a second, of a line that large messages cross
 TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the end of DATA to be answered
 
 NewId = Callable[[], bytes]

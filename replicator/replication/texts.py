@@ -22,7 +22,7 @@ from replicator.errors import ContentUnavailableError, DiskFullError, MailError,
 from replicator.mailstore import ReceivedText, Text
 from replicator.metrics import AttachmentMetrics
 from replicator.replication.content import Fetched, Links, fetch, fetch_chunk
-from replicator.replication.intake import Received, Sink
+from replicator.replication.intake import Received, Room, Sink
 from replicator.replication.parted import PartedText, PlainText, recipe_of
 from replicator.replication.parts import PartStore, Source
 from replicator.replication.taking import Taker
@@ -59,6 +59,7 @@ class Texts:
         self._links = links
         self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere, metrics)
         self.taker = Taker(store, self.parts, environment.run_in_thread, links)
+        self._room = Room(store.attachments)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:
@@ -75,7 +76,7 @@ class Texts:
     @asynccontextmanager
     async def receive(self) -> AsyncIterator[Sink]:
         """See `MailStore.receive`."""
-        sink = Sink(self.parts.attachments, self._run_in_thread, self._inline_max_bytes)
+        sink = Sink(self.parts.attachments, self._room, self._run_in_thread, self._inline_max_bytes)
         try:
             yield sink
         finally:

@@ -130,6 +130,9 @@ class MemoryFiles:
         with self._lock:
             return len(self._file(name).data)
 
+    def free_bytes(self) -> int | None:
+        return None
+
     # ---- what else happens to disks
 
     def crash(self, dice: random.Random) -> None:

@@ -95,6 +95,9 @@ class ModelFiles:
     def size(self, name: str) -> int:
         return len(self.read(name, 0, 1 << 62))
 
+    def free_bytes(self) -> int | None:
+        return None
+
     def _create(self, name: str, what: bytes | None) -> Outcome:
         if not self._is_directory(name.rpartition("/")[0]):
             return Outcome.MISSING

@@ -85,3 +85,12 @@ def test_content_is_the_last_that_changed_when_it_is_synced(tmp_path: Path) -> N
     writer.sync()
     writer.close()
     assert (tmp_path / "store" / "a").stat().st_mtime > 0
+
+
+def test_what_is_free_is_what_the_file_system_says(tmp_path: Path) -> None:
+    files = DiskFiles(tmp_path / "attachments")
+    assert files.free_bytes() is None
+    files.make_directory("")
+    free_bytes, state = files.free_bytes(), os.statvfs(tmp_path)
+    assert free_bytes is not None
+    assert abs(free_bytes - state.f_bavail * state.f_frsize) < 1 << 30  # others write meanwhile

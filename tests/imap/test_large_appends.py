@@ -191,6 +191,28 @@ async def test_a_client_that_falls_silent_within_a_message_is_sent_away(
     assert autojump_clock.current_time() >= 31 * 60
 
 
+async def test_a_client_that_never_comes_to_an_end_is_sent_away(
+    mail: HookedMail, served: ImapServices, sinks: SinkLog, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with connected(served) as client:
+        await client.log_in("alice")
+        data = appending(LARGE)
+        for part in (data[:-200], data[-200:]):  # slow, but not for ever
+            await client.send(part)
+            await trio.sleep(20 * 60)
+        assert (await client.line()).startswith("a OK")
+        await client.send(data[:-200])
+        await trio.sleep(20 * 60)
+        await client.send(data[-200:-100])
+        await trio.sleep(9 * 60)
+        assert not client.received
+        await trio.sleep(2 * 60)
+        assert await client.line() == "* BYE Your message did not come in time; connect again"
+        assert autojump_clock.current_time() < 72 * 60
+    assert sinks.open == 0
+    assert await mail.texts("alice") == [LARGE]
+
+
 async def test_whoever_may_log_in_no_more_by_the_end_of_the_message_saves_none(
     mail: HookedMail, served: ImapServices, sinks: SinkLog
 ) -> None:

@@ -3,6 +3,7 @@ import email
 import logging
 import smtplib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from functools import partial
@@ -275,6 +276,25 @@ async def test_an_idle_client_is_told_so(
     await trio.sleep(290)
     assert await client.answer() == b"421 4.4.2 nothing heard for too long; closing\r\n"
     assert await client.answer() == b""
+
+
+async def test_a_message_that_does_not_end_is_given_up(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = await connect(LmtpServer(services), nursery)
+    await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+    for _ in range(9):
+        await trio.sleep(200)
+        await client.stream.send_all(b"x")
+    assert await client.ask(b"\r\n.\r\n") == stored("alice"), "slow, but not for ever"
+    await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nDATA\r\n")
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        while autojump_clock.current_time() < 3 * 3600:
+            await client.stream.send_all(b"x")
+            await trio.sleep(200)
+    assert await client.answer() == b"421 4.4.2 the message did not end in time; closing\r\n"
+    assert autojump_clock.current_time() < 2 * 3600
+    assert len(await mail.texts("alice")) == 1
 
 
 async def test_a_client_that_leaves_within_a_message_stores_nothing(services: LmtpServices, mail: HookedMail) -> None:

@@ -145,6 +145,14 @@ class DiskFiles:
         except OSError as error:
             raise _translated(error, name) from error
 
+    def free_bytes(self) -> int | None:
+        """See `Files`."""
+        try:
+            state = os.statvfs(self._root)
+        except OSError:  # not made yet; or what is wrong, whoever writes is told
+            return None
+        return state.f_bavail * state.f_frsize if state.f_blocks else None
+
     def _make_root(self) -> None:
         """So that a power cut does not take it back: what is in it is synced by whoever made that."""
         new = [level for level in (self._root, *self._root.parents) if not level.exists()]

@@ -84,3 +84,7 @@ class Files(Protocol):
     def size(self, name: str) -> int:
         """Bytes in a file. Raises MissingError."""
         ...
+
+    def free_bytes(self) -> int | None:
+        """Room that is left, for those without privileges; None: that is not known."""
+        ...

@@ -125,6 +125,10 @@ class Attachments:
             writer.close()
             self.files.remove_file(trial)
 
+    def free_bytes(self) -> int | None:
+        """See `Files`."""
+        return self.files.free_bytes()
+
     # ---- content
 
     def place(self, what: Holding | bytes) -> str:
