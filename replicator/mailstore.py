@@ -81,7 +81,7 @@ class Text(Protocol):
 
     @property
     def skeleton(self) -> Skeleton:
-        """Its structure: all of it but its attachments. See `Skeleton.header_only`, of thousands of small parts."""
+        """Its structure: all of it but its attachments; see `needs_whole` for what it does not tell."""
         ...
 
     async def check(self, start: int, end: int) -> None:
@@ -232,13 +232,10 @@ async def read_all(text: Text) -> bytes:
         return b"".join([chunk async for chunk in chunks])
 
 
-async def skeleton_of(text: Text, *, with_structure: bool) -> Skeleton:
-    """What tells the structure, or the header alone; of thousands of small parts the whole text tells the first.
-
-    Raises ContentUnavailableError.
-    """
+def needs_whole(text: Text, *, with_structure: bool) -> bool:
+    """Whether only the whole text tells the structure, as of thousands of small parts; or the header, of a huge one."""
     skeleton = text.skeleton
-    return Skeleton(await read_all(text)) if with_structure and skeleton.header_only else skeleton
+    return skeleton.lacks_header or (with_structure and skeleton.header_only)
 
 
 def sending_s(size_bytes: int) -> float:

@@ -22,10 +22,10 @@ from replicator.errors import ContentUnavailableError, MailError
 from replicator.imap import commands as c
 from replicator.imap.connection import ConnectionEndedError
 from replicator.imap.fetch_items import (
-    Atom,
     Attribute,
     FetchItem,
     Span,
+    Value,
     needs_structure,
     needs_text,
     response_name,
@@ -37,8 +37,7 @@ from replicator.imap.responses import fetch_response, without_text
 from replicator.imap.selection import Selection
 from replicator.imap.sequence_set import SequenceSet
 from replicator.imap.session import Completion, Session
-from replicator.mailstore import Text, skeleton_of
-from replicator.mime.skeleton import Skeleton
+from replicator.mailstore import Text
 from replicator.view import SEEN, Message
 
 RANGES_NAMED = 10  # of UIDs, in the one line of an answer
@@ -54,7 +53,7 @@ log = logging.getLogger(__name__)
 _Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
 """With the names that answers give them."""
 
-_FLAGS = (b"FLAGS", Attribute.FLAGS)
+_FLAGS = b"FLAGS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,17 @@ class _Plan:
     tells_flags: bool
 
 
+_Values: TypeAlias = list[tuple[bytes, Value]]
+"""By the names that answers give them, in the order of the items; those of FLAGS are to be filled in."""
+
+
 class _Found(NamedTuple):
-    """A message that was there. `text` and what the items need of it are None where no item needs it."""
+    """A message that was there. `text` and what it says of the items are None where no item needs it."""
 
     number: int
     message: Message
     text: Text | None = None
-    skeleton: Skeleton | None = None
+    values: _Values | None = None
 
 
 @dataclass(slots=True)
@@ -142,10 +145,10 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
         else:
             try:
                 text = await session.mail.read_text(message)
-                skeleton = await skeleton_of(text, with_structure=plan.with_structure)
-                await _check(session, plan, message, text, skeleton)
-                some.append(_Found(number, message, text, skeleton))
-                size_bytes += len(skeleton.raw)
+                values = await _said(session, plan, message, text)
+                some.append(_Found(number, message, text, values))
+                said_bytes = sum(len(value) for _, value in values if isinstance(value, bytes))
+                size_bytes += max(said_bytes, len(text.skeleton.raw))
             except ContentUnavailableError:
                 left_out.unreadable.append(uid)
             if size_bytes >= SLICE_BYTES or trio.current_time() >= deadline:
@@ -168,31 +171,35 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
     """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
     selection = session.selection
     chunks: list[bytes] = []
-    for number, found, kept, skeleton in some:
+    for number, found, text, said in some:
         message = selection.view.messages.get(found.uid, found)  # with its flags as they are now
-        text = None if skeleton is None else MessageText(skeleton)
-        items = [*plan.items, _FLAGS] if message.uid in seen and not plan.tells_flags else plan.items
-        respond = partial(_response, items, number, message, selection.printed_flags(message), text)
-        if kept is None or text is None:
-            chunks += without_text(respond())
+        flags = selection.printed_flags(message)
+        values = _values(plan.items, message, None) if said is None else said
+        values = [(name, flags if name == _FLAGS else value) for name, value in values]
+        if message.uid in seen and not plan.tells_flags:
+            values.append((_FLAGS, flags))
+        response = fetch_response(number, values)
+        if text is None:
+            chunks += without_text(response)
             continue
-        await _send(session, kept, await session.services.parsing.run(text, respond))
+        await _send(session, text, response)
         await trio.lowlevel.checkpoint()
     await session.write(chunks)
     await trio.lowlevel.checkpoint()
 
 
-async def _check(session: Session, plan: _Plan, message: Message, text: Text, skeleton: Skeleton) -> None:
-    """See whether what is asked for can be read, before the message is marked and lengths are said.
+async def _said(session: Session, plan: _Plan, message: Message, text: Text) -> _Values:
+    """What a text says of the items, and what is to be sent of it later can be read, before the message is marked.
 
     Raises ContentUnavailableError.
     """
-    if not skeleton.gaps:
-        return
-    respond = partial(_response, plan.items, 0, message, Atom(""), MessageText(skeleton))
-    for chunk in await session.services.parsing.run(MessageText(skeleton), respond):
-        if not isinstance(chunk, bytes):
-            await text.check(chunk.start, chunk.end)
+    parsing = session.services.parsing
+    async with parsing.opened(text, with_structure=plan.with_structure) as parsed:
+        values = await parsing.run(parsed, partial(_values, plan.items, message, parsed))
+    for _, value in values:
+        if isinstance(value, Span):
+            await text.check(value.start, value.end)
+    return values
 
 
 async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:
@@ -213,12 +220,9 @@ async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> Non
             raise ConnectionEndedError(f"a text that was being sent cannot be read: {error}") from error
 
 
-def _response(
-    items: _Items, number: int, message: Message, flags: Atom, text: MessageText | None
-) -> list[bytes | Span]:
+def _values(items: _Items, message: Message, text: MessageText | None) -> _Values:
     """Looks at nothing that changes: may run in a thread."""
-    values = [(name, flags if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
-    return fetch_response(number, values)
+    return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
 
 
 def _completion(*, gone: int, unreadable: UidSet) -> Completion:

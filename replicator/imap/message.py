@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 
+from protocol.units import MIB
 from replicator.imap.bodystructure import body_structure
 from replicator.imap.envelope import envelope
 from replicator.imap.fetch_items import Atom, Attribute, BodySection, FetchItem, SectionText, Span, Value, needs_text
@@ -22,6 +23,8 @@ from replicator.view import Message
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999: the grammar has four digits
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+SPAN_BYTES = 2 * MIB  # no text that is in memory for long is larger
 
 # RFC 3501 section 6.4.5 defines these as being the same.
 _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
@@ -88,8 +91,8 @@ def section(text: MessageText, item: BodySection) -> bytes | Span | None:
 
 
 def _octets(skeleton: Skeleton, start: int, end: int) -> bytes | Span:
-    """What stands there in the skeleton, and in its gaps."""
-    if skeleton.is_whole(start, end):
+    """What stands there in the skeleton, and in its gaps. What is large is read again while it is sent."""
+    if skeleton.is_whole(start, end) and end - start <= SPAN_BYTES:
         return skeleton.raw[start:end]
     return Span(skeleton.start(start), skeleton.end(end))
 
@@ -101,7 +104,7 @@ def _of_part(text: MessageText, item: BodySection) -> bytes | Span | None:
     if item.text is None:
         return _octets(text.skeleton, part.header.end, part.end)
     if item.text is SectionText.MIME:
-        return part.header.raw[part.header.start : part.header.end]
+        return _header(part.header)
     # HEADER and TEXT below a part number are those of a message within (RFC 3501 section 6.4.5).
     return None if part.nested is None else _of_message(text.skeleton, part.nested.header, part.nested.end, item)
 
@@ -112,6 +115,13 @@ def _of_message(skeleton: Skeleton, header: Header, end: int, item: BodySection)
     if item.text in {SectionText.HEADER_FIELDS, SectionText.HEADER_FIELDS_NOT}:
         names = frozenset(name.lower().encode() for name in item.fields)
         return header.select(names, others=item.text is SectionText.HEADER_FIELDS_NOT)
+    return _header(header)
+
+
+def _header(header: Header) -> bytes | Span:
+    """Of a skeleton a header is less than `SPAN_BYTES`, so that of what is more there is the whole text."""
+    if header.end - header.start > SPAN_BYTES:
+        return Span(header.start, header.end)
     return header.raw[header.start : header.end]
 
 

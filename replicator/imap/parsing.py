@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ import trio
 from protocol.units import KIB
 from replicator.environment import ThreadRunner, run_in_thread
 from replicator.imap.message import MessageText
+from replicator.imap.search_bounds import is_text
+from replicator.mailstore import Text, needs_whole, read_all
+from replicator.mime.skeleton import Skeleton
 
 T = TypeVar("T")
 
@@ -24,14 +28,38 @@ THREADS = 2
 """More would only wait for each other: they share one interpreter lock."""
 
 
+def _hides_text(skeleton: Skeleton) -> bool:
+    """Whether in its gaps there is any of what is searched."""
+    if not skeleton.gaps:
+        return False
+    parts = MessageText(skeleton).structure.walk()
+    return not all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part))
+
+
 @dataclass(frozen=True, slots=True)
 class Parsing:
     """Runs work on texts. Work looks at nothing that the event loop changes, and returns all that it has found."""
 
     run_in_thread: ThreadRunner = run_in_thread
-    whole: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(WHOLE_AT_ONCE))
-    """Held by who has a large text in memory whole, to search it."""
+    turns: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(WHOLE_AT_ONCE))
+    """Held by who has a large text in memory whole."""
     room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
+
+    @asynccontextmanager
+    async def opened(
+        self, text: Text, *, with_structure: bool, with_bodies: bool = False
+    ) -> AsyncIterator[MessageText]:
+        """A text with its header, its structure, and all that is to be searched in its bodies, as far as asked for.
+
+        Where that takes the whole text, few have theirs in memory at once: no client may be waited for within the
+        block. Raises ContentUnavailableError.
+        """
+        is_whole = needs_whole(text, with_structure=with_structure)
+        if not is_whole and not (with_bodies and _hides_text(text.skeleton)):
+            yield MessageText(text.skeleton)
+            return
+        async with self.turns:
+            yield MessageText(Skeleton(await read_all(text)))
 
     async def run(self, text: MessageText, work: Callable[[], T]) -> T:
         """What `work` makes of this text."""

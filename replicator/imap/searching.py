@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from functools import partial
 
 import trio
 
 from replicator.errors import ContentUnavailableError
 from replicator.imap import commands as c
-from replicator.imap.message import MessageText
 from replicator.imap.refusals import CommandFailedError
 from replicator.imap.responses import search_response
 from replicator.imap.search import Search
-from replicator.imap.search_bounds import is_text
 from replicator.imap.session import Completion, Session
-from replicator.mailstore import Text, read_all, skeleton_of
-from replicator.mime.skeleton import Skeleton
 from replicator.view import Message
 
 
@@ -47,21 +42,7 @@ async def search(session: Session, command: c.Search) -> Completion:
 
 
 async def _matches(session: Session, message: Message, evaluation: Search) -> bool:
-    parsing = session.services.parsing
-    async with AsyncExitStack() as turn:
-        kept = await session.mail.read_text(message)
-        if evaluation.reads_bodies and kept.skeleton.gaps:
-            await turn.enter_async_context(parsing.whole)
-        text = MessageText(await _readable(kept, evaluation))
+    parsing, bodies = session.services.parsing, evaluation.reads_bodies
+    kept = await session.mail.read_text(message)
+    async with parsing.opened(kept, with_structure=bodies, with_bodies=bodies) as text:
         return await parsing.run(text, partial(evaluation.matches, message, text))
-
-
-async def _readable(text: Text, evaluation: Search) -> Skeleton:
-    """A text with all that is looked at: where that lies in gaps, the whole text is read into memory."""
-    skeleton = await skeleton_of(text, with_structure=evaluation.reads_bodies)
-    if not skeleton.gaps or not evaluation.reads_bodies:
-        return skeleton
-    parts = MessageText(skeleton).structure.walk()
-    if all(skeleton.is_whole(part.header.end, part.end) for part in parts if is_text(part)):
-        return skeleton
-    return Skeleton(await read_all(text))

@@ -23,11 +23,13 @@ class Skeleton:
     """`raw` is the text without what was in the gaps, which ascend.
 
     `header_only`: delimiters are in the last gap, too; the message's own header is all that it tells of its structure.
+    `lacks_header`: not even that: the header, too, ends in the gap.
     """
 
     raw: bytes = field(repr=False)
     gaps: tuple[Gap, ...] = ()
     header_only: bool = False
+    lacks_header: bool = False
 
     @property
     def size_bytes(self) -> int:

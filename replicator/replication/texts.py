@@ -9,8 +9,8 @@ leaves is found by a scrub.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -36,7 +36,6 @@ from replicator.store.content import (
     replace_text,
 )
 from replicator.store.damage import DatabaseDamagedError
-from replicator.store.recipe import Recipe
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
 
@@ -153,7 +152,7 @@ class Texts:
         with suppress(trio.WouldBlock):
             self._wanted_in.send_nowait(content_hash)
         recipe = recipe_of(found.message)
-        return None if recipe is None else await self._opened(recipe, {})
+        return None if recipe is None else PartedText(recipe, self.parts, {})
 
     async def is_to_be_had(self, content_hash: bytes) -> bool:
         """Whether a text is whole here, or a neighbour has it, as far as its answers tell; nothing is changed.
@@ -203,14 +202,7 @@ class Texts:
         recipe = recipe_of(message)
         if recipe is None or any(attached.hash not in found for attached in recipe.distinct):
             return None
-        return await self._opened(recipe, found)
-
-    async def _opened(self, recipe: Recipe, found: Mapping[bytes, Holding]) -> Text:
-        text = PartedText(recipe, self.parts, found)
-        if recipe.skeleton() is None:  # its header goes on for so long
-            async with aclosing(text.read(0, recipe.length)) as chunks:
-                return PlainText(b"".join([chunk async for chunk in chunks]))
-        return text
+        return PartedText(recipe, self.parts, found)
 
     async def parts_of(self, content_hash: bytes) -> list[tuple[Attached, Holding | None]] | None:
         """The parts of a text, and what holds each here; None if its recipe is damaged."""

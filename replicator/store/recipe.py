@@ -8,7 +8,7 @@ attachments for others to read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias, cast
 
@@ -59,8 +59,8 @@ class Recipe:
         """The attachments, each once, however often it is in the text."""
         return tuple({attached.hash: attached for attached in self.attached}.values())
 
-    def skeleton(self) -> Skeleton | None:
-        """The text without its attachments; None if not even its header is in the recipe: the whole text has it."""
+    def skeleton(self) -> Skeleton:
+        """The text without its attachments."""
         raw, gaps, is_opaque = bytearray(), [], False
         for piece in self.pieces:
             if isinstance(piece, bytes):
@@ -69,7 +69,7 @@ class Recipe:
                 gaps.append(Gap(len(raw), piece.length, piece.lines))
                 is_opaque = piece.opaque
         skeleton = Skeleton(bytes(raw), tuple(gaps), header_only=is_opaque)
-        return skeleton if not is_opaque or _has_header(skeleton) else None
+        return replace(skeleton, lacks_header=is_opaque and not _has_header(skeleton))
 
     def slices(self, start: int, end: int) -> Iterator[bytes | AttachedSlice]:
         """The octets of the text from `start` up to `end`, each time at most `CHUNK_BYTES`."""

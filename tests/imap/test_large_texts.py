@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+import trio
+import trio.testing
+
 from protocol.values import UidSet
 from replicator.environment import run_in_thread
+from replicator.imap import parsing
+from replicator.imap.connection import Connection
 from replicator.imap.parsing import LARGE_TEXT_BYTES, Parsing
 from replicator.imap.services import ImapServices
-from replicator.mailstore import NewMessage
+from replicator.mailstore import NewMessage, Text, read_all
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
 
@@ -59,6 +65,85 @@ async def test_of_small_parts_that_are_megabytes_each_can_be_had(mail: HookedMai
         assert "part 299." in "".join(await client.run(f"FETCH 1 (BODY.PEEK[TEXT]<{parts.index(b'part 299.')}.9>)"))
         assert (await client.run('SEARCH BODY "part 299."'))[0] == "* SEARCH 1"
         assert (await client.run("SEARCH SUBJECT large BODY nothing"))[0] == "* SEARCH"
+
+
+SMALL_PARTS = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"".join(
+    b"--b\r\n\r\npart %d.\r\n" % number + b"Hello\r\n" * 1000 for number in range(1, 301)
+)
+HUGE_PART = SMALL_PARTS + b"--b\r\n\r\n" + b"0123456789abcdef\r\n" * 200_000 + b"--b--\r\n"
+
+
+@pytest.mark.parametrize("command", ["FETCH 1 BODYSTRUCTURE", "FETCH 1 BODY.PEEK[300]", "SEARCH BODY nothing"])
+async def test_whole_texts_are_in_memory_in_turns(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(HUGE_PART))
+    read, threads, go_on = 0, 0, trio.Event()
+
+    async def counting(text: Text) -> bytes:
+        nonlocal read
+        read += 1
+        return await read_all(text)
+
+    async def waiting(work: Callable[[], T]) -> T:
+        nonlocal threads
+        threads += 1
+        await go_on.wait()
+        return work()
+
+    monkeypatch.setattr(parsing, "read_all", counting)
+    served = dataclasses.replace(served, parsing=Parsing(waiting, turns=trio.Semaphore(1)))
+    async with connected(served) as first, connected(served) as second:
+        for client in (first, second):
+            await client.log_in("alice", "INBOX")
+            await client.send(f"a {command}\r\n")
+        while not threads:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (read, threads) == (1, 1)
+        go_on.set()
+        answers = [await client.until("a") for client in (first, second)]
+        assert answers[0] == answers[1]
+        assert (read, threads) == (2, 2)
+
+
+async def test_nobody_holds_a_turn_while_a_client_reads(
+    mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(HUGE_PART))
+    served = dataclasses.replace(served, parsing=Parsing(turns=trio.Semaphore(1)))
+    free: list[int] = []
+    write = Connection.write
+
+    async def noting(self: Connection, chunks: Iterable[bytes]) -> None:
+        free.append(served.parsing.turns.value)
+        await write(self, chunks)
+
+    monkeypatch.setattr(Connection, "write", noting)
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        await client.send("a FETCH 1 BODY.PEEK[301]\r\n")
+        received = bytearray()
+        while b"a OK" not in received:
+            received += await client.stream.receive_some(1 << 20)
+    assert (b"0123456789abcdef\r\n" * 200_000).rstrip() in received
+    assert set(free) == {1}
+    assert len(free) > 20, "it is read while it is sent"
+
+
+async def test_a_header_that_is_megabytes_long_is_told(mail: HookedMail, served: ImapServices) -> None:
+    header = b"Subject: huge\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(200_000)) + b"\r\n"
+    inbox = await mail.folder("alice", "INBOX")
+    await mail.save(inbox, NewMessage(header + b"body\r\n"))
+    assert (await mail.read_text((await mail.open_mailbox(inbox)).messages[1])).skeleton.lacks_header
+    async with connected(served) as client:
+        await client.log_in("alice", "INBOX")
+        envelope, *_ = await client.run("FETCH 1 ENVELOPE")
+        assert '"huge"' in envelope
+        told = "".join(await client.run("FETCH 1 (BODY.PEEK[TEXT] BODY.PEEK[HEADER]<0.15>)"))
+        assert "body" in told
+        assert "Subject: huge" in told
+        assert (await client.run("SEARCH SUBJECT huge"))[0] == "* SEARCH 1"
 
 
 async def test_what_a_thread_looks_at_may_change_meanwhile(mail: HookedMail, served: ImapServices) -> None:

@@ -85,7 +85,7 @@ def check_all(text: bytes, inline_max: int, step: int) -> Recipe:
     taken = take_in(store, (text[at : at + step] for at in range(0, len(text), step)), inline_max)
     check_text(text, taken, store)
     skeleton = taken.recipe.skeleton()
-    if skeleton is not None:
+    if not skeleton.lacks_header:
         if not skeleton.header_only:
             check_structure(text, skeleton)
         check_sections(text, skeleton)
