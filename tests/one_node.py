@@ -186,7 +186,7 @@ class Names:
 @asynccontextmanager
 async def one_node(directory: Path) -> AsyncIterator[HookedMail]:
     """The mail store of a cluster of one node."""
-    environment = Environment(run_in_thread=run_inline)
+    environment = Environment(run_in_thread=run_inline, run_until_cancelled=run_inline)
     config = default_config("dc1", directory)
     origin = environment.new_origin("dc1")
     async with Store.open(directory / "node.db", origin, environment) as store, trio.open_nursery() as nursery:

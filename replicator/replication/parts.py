@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import trio
 
-from replicator.environment import ThreadRunner
+from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.metrics import AttachmentMetrics
 from replicator.replication.turns import in_turns
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 FETCHED_AT_ONCE = 16  # parts: their chunks leave room for other requests (`link.MAX_REQUESTS`)
 READ_AHEAD = 8  # chunks that are asked for at once: 1 MiB in memory, and a round trip for each
 CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
+READ_TIMEOUT_S = 20.0  # for one from the own disk: it may have to wake up; less than who asks for one waits
 LET_GO_TIMEOUT_S = 10.0  # of what nobody needs; a scrub does the rest
 HEALING_MAX = 1000  # parts that are known to be damaged; of more a scrub is to be told
 
@@ -35,15 +36,20 @@ Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
 """A part and the number of a chunk -> the chunk, as its hash says, from other nodes; None: none of them gives it."""
 
 
+class DiskHangsError(ContentUnavailableError):
+    """The directory of attachments does not answer. Nothing is known of what is in it."""
+
+
 class PartStore:
     """Belongs to the event loop. `elsewhere` asks neighbours."""
 
     def __init__(
-        self, attachments: Attachments, run_in_thread: ThreadRunner, elsewhere: Source, metrics: AttachmentMetrics
+        self, attachments: Attachments, environment: Environment, elsewhere: Source, metrics: AttachmentMetrics
     ) -> None:
         self.attachments = attachments
         self.metrics = metrics
-        self._run_in_thread = run_in_thread
+        self._run_in_thread = environment.run_in_thread
+        self._run_until_cancelled = environment.run_until_cancelled
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
         self._damaged: set[bytes] = set()  # what waits to be healed
@@ -67,9 +73,12 @@ class PartStore:
     async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
         """One chunk, as its hash says; without a holding, from another node. Raises ContentUnavailableError."""
         if holding is not None:
-            with suppress(ContentUnavailableError):
+            try:
                 return await self.own_chunk(attached, holding, number)
-            self._note_damage(attached, holding)
+            except DiskHangsError as error:  # writing would hang, too
+                log.warning("attachment %s is read from other nodes: %s", attached.hash.hex(), error)
+            except ContentUnavailableError:
+                self._note_damage(attached, holding)
         try:
             data = await self._there(attached, number, self._elsewhere)
         except UnavailableError as error:
@@ -118,11 +127,14 @@ class PartStore:
         return True
 
     async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
+        """Raises DiskHangsError. A read that hangs is left to itself; a node that ends does not wait for it either."""
         read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
-        try:
-            return await self._run_in_thread(read)
-        except (MissingError, OSError, ValueError):
-            return None
+        with trio.move_on_after(READ_TIMEOUT_S):
+            try:
+                return await self._run_until_cancelled(read)
+            except (MissingError, OSError, ValueError):
+                return None
+        raise DiskHangsError(f"attachments cannot be read at this node: nothing came for {READ_TIMEOUT_S:.0f} s")
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
         """None: nobody has it. Raises UnavailableError where that cannot be known now."""

@@ -56,7 +56,7 @@ class Texts:
         self._run_in_thread = environment.run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._links = links
-        self.parts = PartStore(store.attachments, environment.run_in_thread, self._elsewhere, metrics)
+        self.parts = PartStore(store.attachments, environment, self._elsewhere, metrics)
         self.taker = Taker(store, self.parts, environment.run_in_thread, links)
         self._room = Room(store.attachments)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
