@@ -163,6 +163,10 @@ def scrubbed(node: Node) -> dict[Path, int]:
     return attachments(node)
 
 
+def contents(found: dict[Path, int]) -> dict[Path, int]:
+    return {path: size for path, size in found.items() if path.name.startswith("content")}
+
+
 def test_of_half_a_message_nothing_is_left_where_it_came_in(cluster: Cluster) -> None:
     dc1 = cluster.nodes[0]
     before = scrubbed(dc1)
@@ -178,7 +182,9 @@ def test_of_half_a_message_nothing_is_left_where_it_came_in(cluster: Cluster) ->
     dc1.start()
     cluster.wait_together()
     cluster.wait_until_equal()
-    assert scrubbed(dc1) == before
+    after = scrubbed(dc1)
+    assert after.keys() <= before.keys()
+    assert contents(after) == contents(before)  # holders of what was offered to it before may have gone
 
 
 def test_a_node_that_is_killed_while_a_message_comes_to_it_has_it_in_the_end_and_once(cluster: Cluster) -> None:
