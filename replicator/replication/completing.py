@@ -20,6 +20,7 @@ from replicator.replication.link import PeerLink
 from replicator.replication.operations import transfer_s
 from replicator.replication.taking import Taker
 from replicator.replication.wire import Announced, Arrived
+from replicator.store.content import StoredText
 from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any 
 LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
 RETRY_LEAST_S, RETRY_MOST_S = 1.0, 60.0  # twice as long each time: what came in vain to a full disk comes again
 LOST_MARGIN_S = 10.0
+UNAVAILABLE_S = 600.0  # then what nobody gives counts as lost: someone's disk may be ill for good
 
 
 def lost_after_s(parts: Parts) -> float:
@@ -58,11 +60,8 @@ class Completer:
         began, retry_s = trio.current_time(), RETRY_LEAST_S
         while True:
             async with AsyncExitStack() as stack:
-                try:
-                    taking = self._taker.taking([parts for parts, _ in parted.values()], self._link)
-                    taken = await stack.enter_async_context(taking)
-                except (DiskFullError, UnavailableError) as error:  # the link stays up for what needs no parts
-                    log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
+                taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
+                if taken is None:
                     pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MOST_S)
                 else:
                     whole = {text.content_hash: text for text in taken}
@@ -74,6 +73,15 @@ class Completer:
                     pause_s = LOST_RETRY_S
                     log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
             await trio.sleep(pause_s)
+
+    async def _take(self, stack: AsyncExitStack, wanted: list[Parts], began: float) -> list[StoredText] | None:
+        """None: it is to be tried again, since the link stays up for what needs no parts."""
+        try:
+            return await stack.enter_async_context(self._taker.taking(wanted, self._link))
+        except (DiskFullError, UnavailableError) as error:
+            log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
+            has_had_its_time = trio.current_time() > began + UNAVAILABLE_S
+            return [] if has_had_its_time and isinstance(error, UnavailableError) else None
 
     def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
         """Whether a client may wait for the entry, which came when this began: not if it was numbered long ago."""

@@ -12,9 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.commands import RefusalCode, Refused
 from replicator.config import ContentConfig
 from replicator.replication import completing, receiving
-from replicator.replication.completing import RETRY_MOST_S
+from replicator.replication.completing import RETRY_MOST_S, UNAVAILABLE_S
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.test_held_parts import answering, full
 from tests.replication.test_parts import contents, message, save, texts
@@ -121,3 +122,21 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
             assert 5 < len(asked) < 20
         await trio.sleep(RETRY_MOST_S)
         assert (await texts(nodes["dc2"]))[2] == parted(1)
+
+
+async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot say whether it has a part may be that way for good."""
+    with monkeypatch.context() as patch:
+        answering(patch, lambda _: Refused(RefusalCode.UNAVAILABLE, "the disk is ill"))
+        async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+            await save(nodes["dc1"], b"first")
+            await nodes.converged()
+            await save(nodes["dc1"], parted(1))
+            await trio.sleep(UNAVAILABLE_S - 60)
+            assert len(await nodes["dc2"].messages()) == 1
+            await trio.sleep(60 + 2 * RETRY_MOST_S)
+            assert len(await nodes["dc2"].messages()) == 2
+            patch.undo()
+            assert (await texts(nodes["dc2"]))[2] == parted(1)
