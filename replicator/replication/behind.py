@@ -1,8 +1,9 @@
-"""Nodes that came back with much to take in: what is new stands behind all of that, and nobody is to wait for it.
+"""Nodes for which nobody is to wait: they have so much to take in that what is new does not come to them soon.
 
-A node that comes is trusted to have caught up soon. If it takes longer than the patience to take in what was there when
-it came, it is behind, and goes on in rounds: to what was there when the last round ended. Once a round takes no longer
-than the patience it has caught up; so whoever waits for it then does not wait for a backlog that grew meanwhile.
+Each node that can be reached is watched in rounds: one ends once the node has what was to be sent to it when the round
+began. A node that has just come is trusted to have caught up soon. If a round takes longer than its patience the node
+is behind, be it that it came back with much to take in, or that it takes in nothing any more; once a round is short it
+has caught up. So whoever waits for it then does not wait for a backlog that grew meanwhile.
 """
 
 from __future__ import annotations
@@ -12,49 +13,52 @@ from dataclasses import dataclass, replace
 
 import trio
 
-OwnEntries = Callable[[], Mapping[str, int]]
-"""Up to where this node has numbered, in this run and in past ones, by origin: of those it hears who has them."""
+Owed = Callable[[str], Mapping[str, int]]
+"""SID -> up to where that node is to have what is here, by origin, as far as this node hears of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
     began: float
-    wanted: Mapping[str, int]
-    is_first: bool = True
+    owed: Mapping[str, int]
+    patience_s: float
+    is_late: bool = False  # the round before was long
 
 
 class Behind:
-    """Knows which nodes have yet to catch up. Belongs to the event loop. `patience_s`: of a round."""
+    """Knows which nodes have yet to catch up. Belongs to the event loop.
 
-    def __init__(self, own_entries: OwnEntries, patience_s: float) -> None:
-        self._own_entries = own_entries
-        self._patience_s = patience_s
-        self._rounds: dict[str, _Round] = {}  # of those that have not caught up
+    `coming_s`: the patience with a node that has just come; `staying_s`: with one that was there.
+    """
+
+    def __init__(self, owed: Owed, coming_s: float, staying_s: float) -> None:
+        self._owed = owed
+        self._coming_s = coming_s
+        self._staying_s = staying_s
+        self._rounds: dict[str, _Round] = {}  # of those that can be reached
 
     def __contains__(self, sid: str) -> bool:
-        """Whether it has not caught up, and has had time to."""
+        """Whether nobody is to wait for the node."""
         going = self._rounds.get(sid)
-        return going is not None and not (going.is_first and self._is_young(going))
+        return going is not None and (going.is_late or self._is_long(going))
 
     def came(self, sid: str) -> None:
-        """A node can be reached again, or says anew what it has."""
-        self._rounds[sid] = _Round(trio.current_time(), dict(self._own_entries()))
+        """A node can be reached again, or says anew what it has. A round that goes on is not younger for that."""
+        going, owed = self._rounds.get(sid), dict(self._owed(sid))
+        self._rounds[sid] = (
+            replace(going, owed=owed) if going else _Round(trio.current_time(), owed, patience_s=self._coming_s)
+        )
 
     def went(self, sid: str) -> None:
         """It cannot be reached."""
         self._rounds.pop(sid, None)
 
-    def has(self, sid: str, held: Mapping[str, int]) -> None:
-        """So much of what this node numbered is on that node's disk."""
+    def look(self, sid: str, held: Mapping[str, int]) -> None:
+        """So much is on that node's disk now. To be called every second or so."""
         going = self._rounds.get(sid)
-        if going is None or any(held.get(origin, 0) < seq for origin, seq in going.wanted.items()):
-            return
-        if self._is_young(going):
-            del self._rounds[sid]
-        else:
-            self._rounds[sid] = replace(
-                going, began=trio.current_time(), wanted=dict(self._own_entries()), is_first=False
-            )
+        if going is not None and all(held.get(origin, 0) >= seq for origin, seq in going.owed.items()):
+            is_late = self._is_long(going)
+            self._rounds[sid] = _Round(trio.current_time(), dict(self._owed(sid)), self._staying_s, is_late)
 
-    def _is_young(self, going: _Round) -> bool:
-        return trio.current_time() <= going.began + self._patience_s
+    def _is_long(self, going: _Round) -> bool:
+        return trio.current_time() > going.began + going.patience_s

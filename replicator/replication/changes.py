@@ -1,8 +1,8 @@
 """A change on its way: to the mailbox's master, over as many nodes as it takes, and to enough disks.
 
-`perform` runs an operation where it belongs. If this node is the master, the store numbers it and the reply waits
-until enough disks have it; if not, it goes on to the next node on the way to the master, and the reply comes back
-the same way. The caller is never told to try elsewhere.
+`perform` runs an operation where it belongs. If this node is the master, the store numbers it, a large message not
+before others have its parts, and the reply waits until enough disks have it; if not, it goes on to the next node on the
+way to the master, and the reply comes back the same way. The caller is never told to try elsewhere.
 """
 
 from __future__ import annotations
@@ -83,12 +83,18 @@ class Changes:
         key = operation.key
         # A node that has just started may be behind: it does not number before it has had time to meet the others.
         await self.may_begin.wait()
+        is_to_be_offered = self._offering.is_for(message_of(operation))
         while True:
             master = await self._mastership.find(key)
             if master == self._mastership.sid:
                 if not self._mastership.may_number(key):
                     await self._mastership.get_ready(key)
                     continue
+                if is_to_be_offered:
+                    self._durability.check()
+                    await self._offering.offer(message_of(operation))
+                    is_to_be_offered = False
+                    continue  # that may have taken its time
                 try:
                     return await self._number(operation)
                 except _NotOursError:
@@ -133,8 +139,6 @@ class Changes:
 
     async def _number(self, operation: Operation) -> Reply:
         self._durability.check()
-        await self._offering.offer(message_of(operation))
-        self._durability.check()  # that may have taken its time
         reply = await self._run(operation)
         for dot in dots_of(reply):
             await self._wait_durable(operation.key, dot)

@@ -15,7 +15,6 @@ import trio
 from protocol.commands import Parts
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
-from replicator.replication.connections import MAX_CLOCK_DIFFERENCE_MS
 from replicator.replication.link import PeerLink
 from replicator.replication.operations import transfer_s
 from replicator.replication.taking import Taker
@@ -27,8 +26,9 @@ log = logging.getLogger(__name__)
 
 PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
 LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
-RETRY_LEAST_S, RETRY_MOST_S = 1.0, 60.0  # twice as long each time: what came in vain to a full disk comes again
+RETRY_S, FULL_RETRY_MOST_S = 1.0, 60.0  # with a full disk twice as long each time
 LOST_MARGIN_S = 10.0
+CLOCKS_APART_MS = 3_600_000  # of two nodes at the ends of a line of many: of neighbours it is five minutes at most
 UNAVAILABLE_S = 600.0  # then what nobody gives counts as lost: someone's disk may be ill for good
 
 
@@ -48,21 +48,24 @@ class Completer:
     @asynccontextmanager
     async def completed(self, batch: Sequence[Arrived | Announced]) -> AsyncIterator[Sequence[Arrived | Announced]]:
         """With all parts of the messages that can be had, which are held within the block."""
-        parted = {
-            parts.content_hash: (parts, item.entry.time >> COUNTER_BITS)
-            for item in batch
-            if isinstance(item, Arrived)
-            for parts in item.parted
-        }
+        parted: dict[bytes, tuple[Parts, int]] = {}
+        for item in batch:
+            if isinstance(item, Arrived):
+                numbered_ms = item.entry.time >> COUNTER_BITS
+                for parts in item.parted:
+                    _, newest_ms = parted.get(parts.content_hash, (parts, 0))
+                    parted[parts.content_hash] = parts, max(newest_ms, numbered_ms)
         if not parted:
             yield batch
             return
-        began, retry_s = trio.current_time(), RETRY_LEAST_S
+        began, full_s = trio.current_time(), RETRY_S
         while True:
             async with AsyncExitStack() as stack:
                 taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
-                if taken is None:
-                    pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MOST_S)
+                if isinstance(taken, DiskFullError):  # what comes in vain comes again
+                    pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
+                elif taken is None:
+                    pause_s = RETRY_S
                 else:
                     whole = {text.content_hash: text for text in taken}
                     lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
@@ -74,20 +77,23 @@ class Completer:
                     log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
             await trio.sleep(pause_s)
 
-    async def _take(self, stack: AsyncExitStack, wanted: list[Parts], began: float) -> list[StoredText] | None:
-        """None: it is to be tried again, since the link stays up for what needs no parts."""
+    async def _take(
+        self, stack: AsyncExitStack, wanted: list[Parts], began: float
+    ) -> list[StoredText] | DiskFullError | None:
+        """None, or an error: it is to be tried again, since the link stays up for what needs no parts."""
         try:
             return await stack.enter_async_context(self._taker.taking(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
             log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
-            has_had_its_time = trio.current_time() > began + UNAVAILABLE_S
-            return [] if has_had_its_time and isinstance(error, UnavailableError) else None
+            if isinstance(error, DiskFullError):
+                return error
+            return [] if trio.current_time() > began + UNAVAILABLE_S else None
 
     def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
         """Whether a client may wait for the entry, which came when this began: not if it was numbered long ago."""
         patience_s = lost_after_s(parts)
         age_ms = self._clock_ms() - numbered_ms
-        return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + MAX_CLOCK_DIFFERENCE_MS
+        return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:

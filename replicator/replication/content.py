@@ -58,7 +58,9 @@ async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int
 
 async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
     """A chunk of a part from this neighbour; None: it has it not whole. Raises LinkDownError, UnavailableError."""
-    match await link.request(FetchPart(attached.hash, number * CHUNK_BYTES)):
+    async with link.chunk_turn:
+        reply = await link.request(FetchPart(attached.hash, number * CHUNK_BYTES))
+    match reply:
         case Content(chunk) if attached.verify(number, chunk):
             return chunk
         case reply:

@@ -81,6 +81,8 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
+STALLED_S = 60.0  # without the ACK of what was sent: longer than most clients have waited for it
+
 
 class Coordinator:
     """Belongs to the event loop. Owns the links and what runs on them."""
@@ -103,7 +105,7 @@ class Coordinator:
         self.connections = Connections(
             config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
         )
-        self.behind = Behind(self._own_entries, config.mastership.timeout_s)
+        self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
         self.mastership = Mastership(
             self.sid,
@@ -132,7 +134,7 @@ class Coordinator:
             metrics or AttachmentMetrics(),
         )
         self.sweeper = Sweeper(store)
-        self.offering = Offering(self.texts.taker, self._links_kept_up_with)
+        self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
@@ -311,8 +313,15 @@ class Coordinator:
         """Those whose nodes get an entry soon after it is numbered."""
         return [link for link in self.connections.links if link.sid not in self.behind]
 
-    def _own_entries(self) -> dict[str, int]:
-        return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) == self.sid}
+    def _owed(self, sid: str) -> dict[str, int]:
+        """What the node gets from this one. Of far nodes this one hears only what they have of what it has numbered."""
+        is_neighbour, ships = self.connections.link(sid) is not None, self.mastership.ships
+        authors = {
+            author
+            for author in {*map(sid_of, self.store.context)} - {sid}
+            if author == self.sid or (is_neighbour and ships(author, sid))
+        }
+        return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) in authors}
 
     def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
         """Raises ProtocolError. What another node waits for goes on to it."""

@@ -78,7 +78,6 @@ class Durability:
         for origin, seq in context.items():
             held[origin] = max(seq, held.get(origin, 0))
             self._wake(origin)
-        self._behind.has(sid, held)
 
     def changed(self) -> None:
         """Nodes have come or gone, or time has."""
@@ -87,8 +86,9 @@ class Durability:
             self._behind.came(sid)
         for sid in known - self._known:
             self._behind.went(sid)
+            self._held.pop(sid, None)  # it says anew what it has, for its data may come from a backup
         for sid in self._known:
-            self._behind.has(sid, self._held.get(sid, {}))
+            self._behind.look(sid, self._held.get(sid, {}))
         self._say_if_short()
         for origin in list(self._waiting):
             self._wake(origin)

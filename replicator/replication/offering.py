@@ -1,80 +1,158 @@
 """Large messages are offered to the neighbours before they are numbered: these fetch the parts first.
 
 An entry whose parts are still to come holds up all that its origin numbers after it, at that neighbour: it acknowledges
-an origin's entries in their order. What was offered is held for a while, so that the entry finds it there. An offer
-is for speed only: where it is refused, or takes too long, the parts come with the entry.
+an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. An
+offer is for speed only: to whoever refuses it, or takes longer than the others, the parts come with the entry.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import sqlite3
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import trio
 
 from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
-from protocol.units import KIB
-from replicator.errors import UnavailableError
+from protocol.units import GIB, MIB
+from replicator.errors import MailError, UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.operations import transfer_s
+from replicator.replication.operations import TRANSFER_MAX_S, transfer_s
 from replicator.replication.taking import Taker
 from replicator.store.attachments.construction import Holding
+from replicator.store.content import is_here
+from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-OFFERED_BYTES = 1024 * KIB  # what is smaller holds up nobody for long
-HELD_S = 60.0  # the entry comes soon, or its change was refused
-HELD_MAX = 64  # messages; of more the parts come with their entries
+OFFERED_BYTES = MIB  # what is smaller holds up nobody for long
+HELD_S = TRANSFER_MAX_S / 2 + 60.0  # others may take so long, and then the entry comes; or its change was refused
+HELD_BYTES_MAX = 2 * GIB  # of the disk; beyond it parts come with their entries
+LOOK_EVERY_S = 5.0  # for what has come
+GIVEN_MAX = 1000  # offers that are remembered: a message for many is given once
+
+
+@dataclass(slots=True)
+class _Held:
+    holdings: list[Holding] = field(repr=False)
+    size_bytes: int
+    until: float
 
 
 class Offering:
-    """Belongs to the event loop. `links` are those on which what this node numbers is waited for."""
+    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
 
-    def __init__(self, taker: Taker, links: Callable[[], Iterable[PeerLink]]) -> None:
+    def __init__(self, store: Store, taker: Taker, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
+        self._store = store
         self._taker = taker
         self._links = links
-        self._held_in, self._held_out = trio.open_memory_channel[tuple[float, list[Holding]]](HELD_MAX)
+        self._wanted = wanted
+        self._held: dict[bytes, _Held] = {}  # by the hash of the message
+        self._coming: dict[bytes, trio.Event] = {}
+        self._size_bytes = 0  # of both
+        self._given: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     async def run(self) -> None:
         """Let go what was held for long enough, until cancelled; then all."""
-        held: list[Holding] = []
         try:
             while True:
-                until, held = await self._held_out.receive()
-                await trio.sleep_until(until)
-                await self._taker.let_go(held)
-                held = []
+                await trio.sleep(LOOK_EVERY_S)
+                if self._held:
+                    await self._let_go(await self._over())
         finally:
-            with suppress(trio.WouldBlock):
-                while True:
-                    await self._taker.let_go(held)
-                    _, held = self._held_out.receive_nowait()
+            await self._let_go(list(self._held))
+
+    # ---- who numbers it
+
+    @staticmethod
+    def is_for(message: bytes | Parts) -> bool:
+        """Whether it is large enough to be offered."""
+        return isinstance(message, Parts) and message.size >= OFFERED_BYTES
 
     async def offer(self, message: bytes | Parts) -> None:
-        """Return when all neighbours have the parts of a large message, or some have had their time."""
-        if isinstance(message, bytes) or message.size < OFFERED_BYTES:
-            return
-        with trio.move_on_after(transfer_s(message) / 2):  # the rest of its time is for whoever waits for the entry
+        """Return when as many neighbours have its parts as are wanted, or all have had their time."""
+        assert isinstance(message, Parts)
+        with trio.move_on_after(min(transfer_s(message) / 2, self._time_left_s())):
             async with trio.open_nursery() as nursery:
-                for link in self._links():
-                    nursery.start_soon(self._offer, link, message)
+                links = list(self._links())
+                wanted = min(self._wanted, len(links))
+                if not wanted:
+                    return
+                takers = list[str]()
+
+                async def offer(link: PeerLink) -> None:
+                    if await self._is_taken(link, message):
+                        takers.append(link.sid)
+                    if len(takers) >= wanted:
+                        nursery.cancel_scope.cancel()  # the others go on taking it
+
+                for link in links:
+                    nursery.start_soon(offer, link)
+
+    @staticmethod
+    def _time_left_s() -> float:
+        """What the change has left for it: as much again is for its entry."""
+        return max(0.0, trio.current_effective_deadline() - trio.current_time()) / 2
+
+    async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
+        key = link.hello.origin, message.content_hash
+        if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
+            return True
+        with suppress(LinkDownError):
+            reply = await link.request(Offer(message))
+            if not isinstance(reply, Refused):
+                self._given[key] = trio.current_time()
+                if len(self._given) > GIVEN_MAX:
+                    self._given.popitem(last=False)
+                return True
+            log.info("%s does not take a large message beforehand: %s", link.sid, reply.text)
+        return False
+
+    # ---- whom it is offered to
 
     async def answer(self, link: PeerLink, offer: Offer) -> Reply:
         """Hold the parts of what a peer offers. Raises DiskFullError, UnavailableError."""
-        if self._held_in.statistics().current_buffer_used >= HELD_MAX:
+        message, content_hash = offer.message, offer.message.content_hash
+        while (coming := self._coming.get(content_hash)) is not None:
+            await coming.wait()
+        if (held := self._held.get(content_hash)) is not None:
+            held.until = trio.current_time() + HELD_S
+            return Done()
+        if self._size_bytes + message.size > HELD_BYTES_MAX:
             raise UnavailableError("enough is held here as it is")
-        held = await self._taker.hold(offer.message, link)
-        if not held:
+        if not await self._hold(message, link):
             return Refused(RefusalCode.NO_CONTENT, "not all parts are to be had")
-        try:
-            self._held_in.send_nowait((trio.current_time() + HELD_S, held))
-        except trio.WouldBlock:
-            await self._taker.let_go(held)
         return Done()
 
-    async def _offer(self, link: PeerLink, message: Parts) -> None:
-        with suppress(LinkDownError):
-            reply = await link.request(Offer(message))
-            if isinstance(reply, Refused):
-                log.info("%s does not take a large message beforehand: %s", link.sid, reply.text)
+    async def _hold(self, message: Parts, link: PeerLink) -> bool:
+        coming = self._coming[message.content_hash] = trio.Event()
+        self._size_bytes += message.size
+        holdings: list[Holding] = []
+        try:
+            holdings = await self._taker.hold(message, link)
+        finally:
+            del self._coming[message.content_hash]
+            coming.set()
+            if holdings:
+                until = trio.current_time() + HELD_S
+                self._held[message.content_hash] = _Held(holdings, message.size, until)
+            else:
+                self._size_bytes -= message.size
+        return bool(holdings)
+
+    async def _over(self) -> list[bytes]:
+        """What was held for long enough, and what belongs to a text by now."""
+        over = {content_hash for content_hash, held in self._held.items() if held.until < trio.current_time()}
+        held = list(self._held)
+        with suppress(MailError, sqlite3.Error):
+            over.update(await self._store.read(lambda reader: [one for one in held if is_here(reader, one)]))
+        return list(over)
+
+    async def _let_go(self, hashes: Iterable[bytes]) -> None:
+        gone = [self._held.pop(content_hash) for content_hash in hashes]
+        self._size_bytes -= sum(held.size_bytes for held in gone)
+        await self._taker.let_go([holding for held in gone for holding in held.holdings])

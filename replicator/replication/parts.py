@@ -25,7 +25,6 @@ from replicator.store.attachments.store import Attachments
 
 log = logging.getLogger(__name__)
 
-FETCHED_AT_ONCE = 16  # parts: their chunks leave room for other requests (`link.MAX_REQUESTS`)
 READ_AHEAD = 8  # chunks that are asked for at once: 1 MiB in memory, and a round trip for each
 CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
 READ_TIMEOUT_S = 20.0  # for one from the own disk: it may have to wake up; less than who asks for one waits
@@ -53,7 +52,6 @@ class PartStore:
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
         self._damaged: set[bytes] = set()  # what waits to be healed
-        self._fetching = trio.Semaphore(FETCHED_AT_ONCE)
         self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
 
     async def run(self) -> None:
@@ -156,8 +154,7 @@ class PartStore:
                     held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
                 if held is not None:
                     return held
-                async with self._fetching:
-                    return await self._build(attached, source)
+                return await self._build(attached, source)
         finally:
             if self._obtaining.get(attached.hash) is lock and not lock.statistics().tasks_waiting and not lock.locked():
                 del self._obtaining[attached.hash]

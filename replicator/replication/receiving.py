@@ -193,7 +193,7 @@ class Receiver:
         await self._may_ask.wait()
         while True:
             self._to_ask = trio.Event()
-            self._told = dict(self._store.context)
+            self._told = {}  # what the LOG says reaches the peer alone; others to which it passes ACKs on hear of it so
             inline = trio.current_time() < self._inline_until
             reply = await self._link.request(Log(context_dots(self._store.context), inline))
             if isinstance(reply, Refused) and reply.code == RefusalCode.TOO_OLD:

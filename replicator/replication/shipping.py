@@ -208,9 +208,12 @@ class Shipper:
         parted = [content_hash for content_hash, text in item.texts.items() if isinstance(text, Parts)]
         if not parted:
             return item
-        gone = await self._store.read(
-            lambda reader: [content_hash for content_hash in parted if not is_here(reader, content_hash)]
-        )
+        try:
+            gone = await self._store.read(
+                lambda reader: [content_hash for content_hash in parted if not is_here(reader, content_hash)]
+            )
+        except DatabaseDamagedError:
+            return item
         return replace(item, texts={key: text for key, text in item.texts.items() if key not in gone})
 
     async def _commands(self, item: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand | Remote]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,10 +13,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import RefusalCode, Refused
-from replicator.config import ContentConfig
-from replicator.replication import completing, receiving
-from replicator.replication.completing import RETRY_MOST_S, UNAVAILABLE_S
+from protocol.commands import FetchPart, RefusalCode, Refused, Reply
+from replicator.config import ContentConfig, WhenShort
+from replicator.errors import MailError
+from replicator.replication import completing, content, receiving, shipping
+from replicator.replication.completing import FULL_RETRY_MOST_S, UNAVAILABLE_S
+from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.link import PeerLink
+from replicator.store.store import Store
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.test_held_parts import answering, full
 from tests.replication.test_parts import contents, message, save, texts
@@ -74,6 +79,7 @@ async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
 ) -> None:
     """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
     monkeypatch.setattr(completing, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(completing, "CLOCKS_APART_MS", 300_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
@@ -89,8 +95,8 @@ async def test_messages_that_were_forgotten_are_not_looked_for(
 ) -> None:
     """The log's tail in memory still has their recipes."""
     monkeypatch.setattr(completing, "PARTED_BYTES", 100_000)
-    content = ContentConfig(keep_expunged_s=100.0)
-    async with cluster(tmp_path, autojump_clock, 2, copies=1, content=content) as nodes:
+    keeping = ContentConfig(keep_expunged_s=100.0)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
             await save(nodes["dc1"], parted(number))
@@ -120,7 +126,7 @@ async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
             await save(nodes["dc1"], parted(1))
             await trio.sleep(600)
             assert 5 < len(asked) < 20
-        await trio.sleep(RETRY_MOST_S)
+        await trio.sleep(FULL_RETRY_MOST_S)
         assert (await texts(nodes["dc2"]))[2] == parted(1)
 
 
@@ -136,7 +142,80 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
             await save(nodes["dc1"], parted(1))
             await trio.sleep(UNAVAILABLE_S - 60)
             assert len(await nodes["dc2"].messages()) == 1
-            await trio.sleep(60 + 2 * RETRY_MOST_S)
+            await trio.sleep(60 + 2 * FULL_RETRY_MOST_S)
             assert len(await nodes["dc2"].messages()) == 2
             patch.undo()
             assert (await texts(nodes["dc2"]))[2] == parted(1)
+
+
+async def test_clocks_that_differ_along_a_line_make_no_entry_old(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours are within five minutes, as is allowed; dc3 gives the text up at once, and counts as a copy."""
+    answer = content.answer_fetch
+
+    async def losing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if isinstance(command, FetchPart) and link.sid == "dc3":
+            return Refused(RefusalCode.NO_CONTENT, "not at this node")
+        return await answer(store, link, command, read_part)
+
+    async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE, start=["dc1"]) as nodes:
+        nodes.network.cut(("dc1", "dc3"))
+        nodes.clock_ahead_s = {"dc2": 250.0, "dc3": 500.0}
+        await nodes.start("dc2", "dc3")
+        await nodes.linked()
+        monkeypatch.setattr(content, "answer_fetch", losing)
+        with trio.move_on_after(20) as scope:
+            await save(nodes["dc1"], message(1))
+        has_text = message(1) in (await texts(nodes["dc1"])).values()
+        lacking = (await nodes["dc3"].report.node_status()).texts_lacking
+        monkeypatch.setattr(content, "answer_fetch", answer)
+        await nodes.converged()
+        assert has_text
+        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} texts"
+
+
+async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
+    answering(monkeypatch, lambda _: busy[0] if busy else None)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_refused, nodes["dc1"])
+            await trio.sleep(32)
+            busy.clear()
+            with trio.move_on_after(20) as scope:
+                await nodes["dc1"].save("small")
+        await nodes.converged()
+        assert not scope.cancelled_caught
+
+
+async def _refused(node: Node) -> None:
+    with pytest.raises(MailError):
+        await save(node, message(1))
+
+
+async def test_a_damaged_page_of_texts_stops_no_log(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is in the log's tail in memory; only the look whether its text is still there fails."""
+
+    def malformed(*_: object) -> bool:
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        with monkeypatch.context() as patch:
+            patch.setattr(shipping, "is_here", malformed)
+            await save(nodes["dc1"], message(1))
+            await nodes["dc1"].save("small", user="bob")
+            await trio.sleep(300)
+            seen = nodes["dc2"].store.context == nodes["dc1"].store.context
+        await nodes.converged()
+        assert seen

@@ -20,7 +20,7 @@ from protocol.commands import FetchPart, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
-from replicator.replication import content, link, parts
+from replicator.replication import content, link
 from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.link import PeerLink
 from replicator.replication.taking import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
@@ -406,9 +406,9 @@ async def test_health_tells_of_attachments_that_cannot_be_written(tmp_path: Path
 async def test_many_large_messages_at_once_leave_room_for_other_requests(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To scale: it is 16 messages of more than 1 MiB, and 1024 requests."""
+    """To scale: it is 64 chunks, and 1024 requests."""
     monkeypatch.setattr(link, "MAX_REQUESTS", 32)
-    monkeypatch.setattr(parts, "FETCHED_AT_ONCE", 3)
+    monkeypatch.setattr(link, "CHUNKS_AT_ONCE", 24)
     answering(monkeypatch, lambda _: None, delay_s=0.1)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         users = [f"user{number}" for number in range(8)]

@@ -10,15 +10,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import Reply
-from replicator.config import WhenShort
+from protocol.commands import FetchPart, Reply
+from replicator.config import MastershipConfig, Scope, WhenShort
 from replicator.errors import DurabilityError
-from replicator.replication import offering
+from replicator.mailstore import NewMessage
+from replicator.replication import content, offering, operations, parts
+from replicator.replication import link as links
 from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.content import AnyFetch, ReadPart
 from replicator.replication.intake import Received
-from replicator.replication.offering import HELD_S
+from replicator.replication.link import PeerLink
+from replicator.replication.offering import HELD_S, LOOK_EVERY_S
 from replicator.replication.operations import Operation
-from tests.replication.cluster import Node, cluster
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from tests.replication.cluster import Node, cluster, until
 from tests.replication.test_held_parts import answering
 from tests.replication.test_parts import contents, found, held, message, save, texts
 
@@ -88,7 +94,7 @@ async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojum
             assert len(contents(nodes["dc2"])) == 1
         await trio.sleep(HELD_S - 1)
         assert is_held(nodes["dc2"])
-        await trio.sleep(2)
+        await trio.sleep(2 + LOOK_EVERY_S)
         assert not contents(nodes["dc2"])
         assert not nodes["dc2"].store.attachments.in_flight()
 
@@ -106,7 +112,7 @@ async def test_what_is_held_is_let_go_when_the_node_ends(tmp_path: Path, autojum
 async def test_who_does_not_take_it_gets_it_with_the_entry(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offering, "HELD_MAX", 1)
+    monkeypatch.setattr(offering, "HELD_BYTES_MAX", 4 << 20)
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         asked = list[int]()
@@ -172,3 +178,159 @@ async def test_what_cannot_be_durable_any_more_is_not_numbered(
         assert len(await nodes["dc1"].messages()) == 1
         await nodes.start("dc3")
         await nodes.converged()
+
+
+@pytest.mark.parametrize("offers", [False, True])
+async def test_a_slow_third_node_does_not_keep_a_large_message_from_being_delivered(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, offers: bool
+) -> None:
+    """Without offers it works. To scale: 64 MiB at 512 KiB/s; the budget is 30 s and 256 s."""
+    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 16_000)
+    monkeypatch.setattr(parts, "CHUNK_TIMEOUT_S", 1000.0)
+    if not offers:
+        monkeypatch.setattr(offering, "OFFERED_BYTES", 1 << 30)
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc2", "dc1").bytes_per_s = 17_500  # faster than the slowest line
+        nodes.network.road("dc1", "dc3").bytes_per_s = 4_000
+        nodes.network.road("dc2", "dc3").bytes_per_s = 4_000
+        await save(nodes["dc2"], LARGE)  # dc2 and dc1 have it, which are two copies
+
+
+async def test_with_one_copy_nobody_waits_for_an_offer(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc1", "dc2").bytes_per_s = 50_000
+        with trio.fail_after(1):
+            await save(nodes["dc1"], LARGE)
+
+
+async def test_what_is_held_is_held_until_the_slowest_offer_has_had_its_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To scale: more than 30 MiB."""
+    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 16_000)
+    asked = dict[str, list[int]]()
+    answer = content.answer_fetch
+
+    async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if isinstance(command, FetchPart):
+            asked.setdefault(link.sid, []).append(command.start)
+        return await answer(store, link, command, read_part)
+
+    monkeypatch.setattr(content, "answer_fetch", counting)
+    async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc1", "dc3").bytes_per_s = 10_000
+        nodes.network.road("dc2", "dc3").bytes_per_s = 10_000
+        await save(nodes["dc1"], LARGE)
+        nodes.network.road("dc1", "dc3").bytes_per_s = nodes.network.road("dc2", "dc3").bytes_per_s = None
+        await nodes.converged()
+        assert len(asked["dc2"]) == len(set(asked["dc2"])), "all of it went to dc2 twice"
+
+
+async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the_mailbox_was_compared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dc1 gives it a UID on a head that it has not compared: two branches, which get new UIDs by a merge."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, mastership=MastershipConfig(scope=Scope.USER)) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.mail.create_folder("alice", "Other")
+        await one.save("first")
+        await nodes.converged()
+        mastership, run = one.coordinator.mastership, one.coordinator.changes._run
+        offered, goes_on, ready = trio.Event(), trio.Event(), list[bool]()
+
+        async def running(operation: Operation) -> Reply:
+            ready.append(mastership.may_number(operation.key))
+            return await run(operation)
+
+        async def offer(_: object) -> None:  # to a third node, slowly
+            offered.set()
+            await goes_on.wait()
+
+        monkeypatch.setattr(one.coordinator.offering, "offer", offer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(save, one, LARGE)
+            await offered.wait()
+            nodes.network.cut(("dc1", "dc2"))
+            await until(lambda: one.component == {"dc1"} and two.component == {"dc2"})
+            await two.save("on the other side")
+            nodes.network.road("dc2", "dc1").delay_s = 0.5  # what dc2 numbered comes later than the term
+            nodes.network.mend(("dc1", "dc2"))
+            await nodes.linked()
+            monkeypatch.setattr(one.coordinator.offering, "offer", _no_offer)
+            key = (await one.inbox()).mailbox_id
+            await one.coordinator.mastership.find(MailboxKey("alice", key, 1))
+            monkeypatch.setattr(one.coordinator.changes, "_run", running)
+            goes_on.set()
+        await nodes.converged()
+        assert all(ready)
+
+
+async def _no_offer(_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("offers", [False, True])
+async def test_what_a_slow_neighbour_offers_holds_up_no_entry_of_another(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, offers: bool
+) -> None:
+    """It would wait for them as long as they may take."""
+    monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 16)
+    if not offers:
+        monkeypatch.setattr(offering, "OFFERED_BYTES", 1 << 30)
+    async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
+        for user in ("a", "b"):
+            await nodes["dc3"].save("first", user=user)
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.road("dc3", "dc2").bytes_per_s = 50_000
+        async with trio.open_nursery() as nursery:
+            for number, user in enumerate("ab"):
+                text = message(number, random.Random(number).randbytes(3 << 20))
+                nursery.start_soon(save, nodes["dc3"], text, user)
+            await trio.sleep(1)
+            with trio.move_on_after(10) as scope:
+                await save(nodes["dc1"], message(9, random.Random(9).randbytes(200_000)))
+            nodes.network.road("dc3", "dc2").bytes_per_s = None
+        assert not scope.cancelled_caught
+
+
+async def test_a_message_for_many_takes_the_room_of_one_among_what_is_offered(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        users = [f"user{number}" for number in range(8)]
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        mail = nodes["dc1"].mail
+        async with mail.receive() as sink:
+            await sink.write(LARGE)
+            text = await sink.finish()
+            async with trio.open_nursery() as nursery:
+                for user in users:
+                    nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(text))
+        assert nodes["dc2"].coordinator.offering._size_bytes < 2 * len(LARGE)
+
+
+async def test_nodes_that_offer_to_each_other_do_not_stand_still(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(links, "CONTENT_AT_ONCE", 1)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        for sid in nodes.sids:
+            for number in range(4):
+                await nodes[sid].save("first", user=f"{sid}{number}")
+        await nodes.converged()
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for number in range(4):
+                    text = message(number, random.Random(number).randbytes(1_100_000))
+                    for sid in nodes.sids:
+                        nursery.start_soon(save, nodes[sid], text, f"{sid}{number}")

@@ -27,6 +27,7 @@ def hurried() -> Iterator[None]:
         patch.setattr(settling, "SAY_EVERY_S", 0.3)
         patch.setattr(offering, "OFFERED_BYTES", 160)
         patch.setattr(offering, "HELD_S", 1.0)
+        patch.setattr(offering, "LOOK_EVERY_S", 0.2)
         patch.setattr(objects, "_sync", _sync_nothing)
         yield
 

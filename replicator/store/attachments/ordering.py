@@ -31,8 +31,10 @@ def is_ordered(directory: Path) -> bool:
 
 def _type(number: str) -> str:
     """Of the file system on a device, such as ext4; "" if nothing says so (proc_pid_mountinfo(5)). Raises OSError."""
-    mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((mount.partition(" - ")[2].split(" ")[0] for mount in mounts if mount.split(" ")[2] == number), "")
+    mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next(
+        (mount.partition(" - ")[2].split(" ")[0] for mount in mounts if mount and mount.split(" ")[2] == number), ""
+    )
 
 
 def _has_journal(number: str) -> bool:
