@@ -8,6 +8,7 @@ has caught up. So whoever waits for it then does not wait for a backlog that gre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ class _Round:
     began: float
     owed: Mapping[str, int]
     patience_s: float
+    is_first: bool = True
     is_late: bool = False  # the round before was long
 
 
@@ -36,11 +38,18 @@ class Behind:
         self._coming_s = coming_s
         self._staying_s = staying_s
         self._rounds: dict[str, _Round] = {}  # of those that can be reached
+        self._full_until: dict[str, float] = {}
 
     def __contains__(self, sid: str) -> bool:
         """Whether nobody is to wait for the node."""
         going = self._rounds.get(sid)
-        return going is not None and (going.is_late or self._is_long(going))
+        is_full = trio.current_time() < self._full_until.get(sid, -math.inf)
+        return is_full or (going is not None and (going.is_late or self._is_long(going)))
+
+    def is_new(self, sid: str) -> bool:
+        """Whether it has come, and nobody knows yet whether it has caught up."""
+        going = self._rounds.get(sid)
+        return going is not None and going.is_first
 
     def came(self, sid: str) -> None:
         """A node can be reached again, or says anew what it has. A round that goes on is not younger for that."""
@@ -52,13 +61,20 @@ class Behind:
     def went(self, sid: str) -> None:
         """It cannot be reached."""
         self._rounds.pop(sid, None)
+        self._full_until.pop(sid, None)
+
+    def is_full(self, sid: str) -> None:
+        """It has no room for what comes next. Whether that goes on its rounds will tell."""
+        self._full_until[sid] = trio.current_time() + self._staying_s
 
     def look(self, sid: str, held: Mapping[str, int]) -> None:
         """So much is on that node's disk now. To be called every second or so."""
         going = self._rounds.get(sid)
         if going is not None and all(held.get(origin, 0) >= seq for origin, seq in going.owed.items()):
             is_late = self._is_long(going)
-            self._rounds[sid] = _Round(trio.current_time(), dict(self._owed(sid)), self._staying_s, is_late)
+            self._rounds[sid] = _Round(
+                trio.current_time(), dict(self._owed(sid)), self._staying_s, is_first=False, is_late=is_late
+            )
 
     def _is_long(self, going: _Round) -> bool:
         return trio.current_time() > going.began + going.patience_s

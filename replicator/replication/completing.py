@@ -84,7 +84,7 @@ class Completer:
         try:
             return await stack.enter_async_context(self._taker.taking(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
-            log.info("parts of messages from %s are asked for again: %s", self._link.sid, error)
+            log.warning("parts of messages from %s are asked for again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):
                 return error
             return [] if trio.current_time() > began + UNAVAILABLE_S else None

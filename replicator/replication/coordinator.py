@@ -81,7 +81,7 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-STALLED_S = 60.0  # without the ACK of what was sent: longer than most clients have waited for it
+STALLED_S = REQUEST_TIMEOUT_S + 10.0  # without the ACK of what was sent: longer than its client has waited
 
 
 class Coordinator:
@@ -134,7 +134,9 @@ class Coordinator:
             metrics or AttachmentMetrics(),
         )
         self.sweeper = Sweeper(store)
-        self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
+        self.offering = Offering(
+            store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1, self.behind.is_full
+        )
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)

@@ -39,8 +39,8 @@ class Durability:
 
     @property
     def reachable(self) -> int:
-        """How many nodes can have a change on disk soon, this one included."""
-        return 1 + sum(sid not in self._behind for sid in self._others())
+        """How many nodes are known to be able to have a change on disk soon, this one included."""
+        return 1 + sum(not self._has_yet_to_catch_up(sid) for sid in self._others())
 
     @property
     def is_short(self) -> bool:
@@ -78,6 +78,8 @@ class Durability:
         for origin, seq in context.items():
             held[origin] = max(seq, held.get(origin, 0))
             self._wake(origin)
+        if self._behind.is_new(sid):
+            self._behind.look(sid, held)
 
     def changed(self) -> None:
         """Nodes have come or gone, or time has."""
@@ -117,7 +119,7 @@ class Durability:
         ]
         needed = self._config.copies - 1
         if self._config.when_short is WhenShort.PROCEED:
-            needed = min(needed, self.reachable - 1)
+            needed = min(needed, sum(sid not in self._behind for sid in self._others()))
         if needed > len(held):
             return 0
         return sorted(held, reverse=True)[needed - 1] if needed else float("inf")
@@ -135,5 +137,9 @@ class Durability:
             log.info("%d copies can be made", self._config.copies)
 
     def _who_is_behind(self) -> str:
-        names = ", ".join(sorted(sid for sid in self._others() if sid in self._behind))
+        names = ", ".join(sorted(sid for sid in self._others() if self._has_yet_to_catch_up(sid)))
         return f" ({names} has yet to catch up)" if names else ""
+
+    def _has_yet_to_catch_up(self, sid: str) -> bool:
+        """For what is said; who has just come is waited for all the same."""
+        return sid in self._behind or self._behind.is_new(sid)

@@ -44,6 +44,7 @@ OUTPUT_BYTES = 1 << 16
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
 CHUNKS_AT_ONCE = 64  # asked of the peer: however many parts come, there is room for other requests
+OFFERS_AT_ONCE = 2  # to the peer: the line is full with one, and the next begins while that one ends
 CONTENT_AT_ONCE = 8  # answers that are large: each is in memory until it is sent
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
 
@@ -87,6 +88,7 @@ class PeerLink:
         self._keys: dict[int, MailboxKey] = {}
         self._answering = 0
         self.chunk_turn = trio.Semaphore(CHUNKS_AT_ONCE)  # for whoever asks for one
+        self.offer_turn = trio.Semaphore(OFFERS_AT_ONCE)
         self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
         self._received_bytes = 0
         self.closed = False

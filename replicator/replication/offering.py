@@ -2,7 +2,8 @@
 
 An entry whose parts are still to come holds up all that its origin numbers after it, at that neighbour: it acknowledges
 an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. An
-offer is for speed only: to whoever refuses it, or takes longer than the others, the parts come with the entry.
+offer is for speed only: to whoever refuses it, or takes longer than the others, the parts come with the entry. Offers
+take turns on a link, so that of many messages on a slow line some arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
 from replicator.errors import MailError, UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.operations import TRANSFER_MAX_S, transfer_s
+from replicator.replication.operations import TRANSFER_MAX_S
 from replicator.replication.taking import Taker
 from replicator.store.attachments.construction import Holding
 from replicator.store.content import is_here
@@ -33,6 +34,7 @@ OFFERED_BYTES = MIB  # what is smaller holds up nobody for long
 HELD_S = TRANSFER_MAX_S / 2 + 60.0  # others may take so long, and then the entry comes; or its change was refused
 HELD_BYTES_MAX = 2 * GIB  # of the disk; beyond it parts come with their entries
 LOOK_EVERY_S = 5.0  # for what has come
+NUMBERING_S = 5.0  # for an entry whose parts are there
 GIVEN_MAX = 1000  # offers that are remembered: a message for many is given once
 
 
@@ -44,13 +46,24 @@ class _Held:
 
 
 class Offering:
-    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
+    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them.
 
-    def __init__(self, store: Store, taker: Taker, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
+    `is_full` is called with the SID of a node that has no room.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        taker: Taker,
+        links: Callable[[], Iterable[PeerLink]],
+        wanted: int,
+        is_full: Callable[[str], None],
+    ) -> None:
         self._store = store
         self._taker = taker
         self._links = links
         self._wanted = wanted
+        self._is_full = is_full
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
         self._coming: dict[bytes, trio.Event] = {}
         self._size_bytes = 0  # of both
@@ -74,15 +87,18 @@ class Offering:
         return isinstance(message, Parts) and message.size >= OFFERED_BYTES
 
     async def offer(self, message: bytes | Parts) -> None:
-        """Return when as many neighbours have its parts as are wanted, or all have had their time."""
+        """Return when as many neighbours have its parts as are wanted, or no more of them can.
+
+        Raises UnavailableError where that takes so long that its client could not hear OK in time: he would hear that
+        nobody knows whether the message is there, which it would be, and deliver it again.
+        """
         assert isinstance(message, Parts)
-        with trio.move_on_after(min(transfer_s(message) / 2, self._time_left_s())):
+        links, takers = list(self._links()), list[str]()
+        wanted, time_left_s = min(self._wanted, len(links)), self._time_left_s()
+        if not wanted or time_left_s <= 0:
+            return
+        with trio.move_on_after(time_left_s) as scope:
             async with trio.open_nursery() as nursery:
-                links = list(self._links())
-                wanted = min(self._wanted, len(links))
-                if not wanted:
-                    return
-                takers = list[str]()
 
                 async def offer(link: PeerLink) -> None:
                     if await self._is_taken(link, message):
@@ -92,24 +108,29 @@ class Offering:
 
                 for link in links:
                     nursery.start_soon(offer, link)
+        if scope.cancelled_caught and len(takers) < wanted:
+            raise UnavailableError("a large message does not reach other nodes in time; nothing was stored; try later")
 
     @staticmethod
     def _time_left_s() -> float:
-        """What the change has left for it: as much again is for its entry."""
-        return max(0.0, trio.current_effective_deadline() - trio.current_time()) / 2
+        """Of what the change has; the rest is for its entry."""
+        return trio.current_effective_deadline() - trio.current_time() - NUMBERING_S
 
     async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
         key = link.hello.origin, message.content_hash
         if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
             return True
         with suppress(LinkDownError):
-            reply = await link.request(Offer(message))
+            async with link.offer_turn:
+                reply = await link.request(Offer(message))
             if not isinstance(reply, Refused):
                 self._given[key] = trio.current_time()
                 if len(self._given) > GIVEN_MAX:
                     self._given.popitem(last=False)
                 return True
-            log.info("%s does not take a large message beforehand: %s", link.sid, reply.text)
+            log.warning("%s does not take a large message beforehand: %s", link.sid, reply.text)
+            if reply.code == RefusalCode.DISK_FULL:
+                self._is_full(link.sid)
         return False
 
     # ---- whom it is offered to

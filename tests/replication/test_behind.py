@@ -7,7 +7,10 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
+from protocol.values import Dot
+from replicator.config import DurabilityConfig, WhenShort
 from replicator.replication.behind import Behind
+from replicator.replication.durability import Durability
 from tests.replication.cluster import TIMEOUT_S, Node, cluster
 from tests.replication.test_state_transfer import forget_log, logs_agree
 
@@ -171,3 +174,19 @@ async def test_nobody_waits_for_a_node_that_takes_in_much_of_another_behind_a_hu
         nodes.network.road("dc2", "dc3").bytes_per_s = None
         await nodes.converged()
         assert (reachable, scope.cancelled_caught) == ([2, 2], False)
+
+
+async def test_a_node_that_has_just_come_is_waited_for_and_not_said_to_be_there(mock_clock: MockClock) -> None:
+    """Whoever reads that two copies can be made is to be able to believe it."""
+    behind = Behind(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    durability = Durability(DurabilityConfig(2, WhenShort.PROCEED), lambda: ["dc2"], behind)
+    durability.linked("dc2", "dc2.a")
+    durability.changed()
+    assert durability.reachable == 1
+    with trio.move_on_after(0) as scope:
+        await durability.wait(Dot("dc1.a", 6))
+    assert scope.cancelled_caught
+    durability.acknowledged("dc2", {"dc1.a": 5})
+    assert durability.reachable == 2
+    mock_clock.jump(1)
+    assert durability.reachable == 2

@@ -12,12 +12,13 @@ from trio.testing import MockClock
 
 from protocol.commands import FetchPart, Reply
 from replicator.config import MastershipConfig, Scope, WhenShort
-from replicator.errors import DurabilityError
+from replicator.errors import DurabilityError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import content, offering, operations, parts
 from replicator.replication import link as links
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.coordinator import STALLED_S
 from replicator.replication.intake import Received
 from replicator.replication.link import PeerLink
 from replicator.replication.offering import HELD_S, LOOK_EVERY_S
@@ -135,8 +136,9 @@ async def test_a_neighbour_without_room_holds_up_an_offer_no_longer_than_it_take
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(nodes["dc2"].store.attachments, "build", full)
-        with trio.fail_after(1):
-            await save(nodes["dc1"], LARGE)
+        began = trio.current_time()
+        await save(nodes["dc1"], LARGE)
+        assert trio.current_time() < began + 1
         link = nodes["dc1"].coordinator.connections.link("dc2")
         assert link is not None
         assert not link.closed
@@ -334,3 +336,60 @@ async def test_nodes_that_offer_to_each_other_do_not_stand_still(
                     text = message(number, random.Random(number).randbytes(1_100_000))
                     for sid in nodes.sids:
                         nursery.start_soon(save, nodes[sid], text, f"{sid}{number}")
+
+
+@pytest.mark.parametrize("when_short", list(WhenShort))
+async def test_nobody_waits_for_a_node_that_has_no_room_for_a_large_message(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, when_short: WhenShort
+) -> None:
+    """What comes after it would stand behind it there, and be in doubt for each client."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=when_short) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        with monkeypatch.context() as patch:
+            patch.setattr(nodes["dc2"].store.attachments, "build", no_room)
+            began = trio.current_time()
+            if when_short is WhenShort.REFUSE:
+                with pytest.raises(DurabilityError, match="dc2 has yet to catch up"):
+                    await save(nodes["dc1"], LARGE)
+                assert len(await nodes["dc1"].messages()) == 1
+            else:
+                await save(nodes["dc1"], LARGE)
+                await nodes["dc1"].save("small")
+            assert trio.current_time() < began + 1
+            await trio.sleep(STALLED_S + 10)
+            assert nodes["dc1"].coordinator.durability.reachable == (2 if when_short is WhenShort.REFUSE else 1)
+        await nodes.converged()
+        await until(lambda: nodes["dc1"].coordinator.durability.reachable == 2)
+        await held(nodes["dc2"])
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_of_many_large_messages_on_a_slow_line_some_arrive_and_the_others_are_not_stored(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        users = [f"user{number}" for number in range(8)]
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        nodes.network.road("dc2", "dc1").bytes_per_s = nodes.network.road("dc1", "dc2").bytes_per_s = 500_000
+        failed = set[str]()
+
+        async def deliver(number: int, user: str) -> None:
+            try:
+                await save(nodes["dc1"], message(number, random.Random(number).randbytes(4 << 20)), user)
+            except UnavailableError:
+                failed.add(user)
+
+        async with trio.open_nursery() as nursery:
+            for number, user in enumerate(users):
+                nursery.start_soon(deliver, number, user)
+        stored = {user for user in users if len((await nodes["dc1"].view("INBOX", user)).messages) == 2}
+        assert stored == set(users) - failed
+        assert len(stored) >= 2
+        nodes.network.road("dc2", "dc1").bytes_per_s = nodes.network.road("dc1", "dc2").bytes_per_s = None
+        await nodes.converged()
