@@ -24,7 +24,7 @@ from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
 
-PARTED_BYTES = 4 << 20  # of large messages whose parts are taken in before any of them is acknowledged
+PARTED_BYTES = 1 << 20  # of large messages whose parts are taken in before any of them is acknowledged
 LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
 RETRY_S, FULL_RETRY_MOST_S = 1.0, 60.0  # with a full disk twice as long each time
 LOST_MARGIN_S = 10.0

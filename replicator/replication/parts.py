@@ -17,6 +17,7 @@ import trio
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.metrics import AttachmentMetrics
+from replicator.replication.interrupted import Interrupted
 from replicator.replication.turns import in_turns
 from replicator.store.attached import CHUNK_BYTES, Attached
 from replicator.store.attachments.construction import Construction, Holding, Replacement
@@ -52,14 +53,17 @@ class PartStore:
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
         self._damaged: set[bytes] = set()  # what waits to be healed
+        self._interrupted = Interrupted(environment.run_in_thread)
         self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
 
     async def run(self) -> None:
         """Put whole content in the place of what was found to be damaged, until cancelled."""
-        async for attached, holding in self._damaged_out:
-            with suppress(MailError):
-                await self.heal(attached, holding, self._elsewhere)
-            self._damaged.discard(attached.hash)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._interrupted.run)
+            async for attached, holding in self._damaged_out:
+                with suppress(MailError):
+                    await self.heal(attached, holding, self._elsewhere)
+                self._damaged.discard(attached.hash)
 
     @property
     def to_heal(self) -> int:
@@ -160,15 +164,24 @@ class PartStore:
                 del self._obtaining[attached.hash]
 
     async def _build(self, attached: Attached, source: Source) -> Holding | None:
-        with told():
-            construction = await self._run_in_thread(self.attachments.build)
+        construction = self._interrupted.take(attached.hash)
+        if construction is None:
+            with told():
+                construction = await self._run_in_thread(self.attachments.build)
+        is_interrupted = True
         try:
-            if not await self._write(attached, source, construction):
+            is_whole = await self._write(attached, source, construction, construction.size_bytes // CHUNK_BYTES)
+            is_interrupted = False
+            if not is_whole:
                 return None
             with told():
                 return await self._run_in_thread(construction.finish)
+        except DiskFullError:
+            is_interrupted = False
+            raise
         finally:
-            await self._abandon(construction)
+            if not (is_interrupted and self._interrupted.keep(attached.hash, construction)):
+                await self._abandon(construction)
 
     async def heal(self, attached: Attached, holding: Holding, source: Source) -> bool:
         """Whether whole content was put in the place of what was damaged. Raises DiskFullError, UnavailableError."""
@@ -208,9 +221,11 @@ class PartStore:
         for holding in left:
             self.attachments.settle(holding.holder)
 
-    async def _write(self, attached: Attached, source: Source, into: Construction | Replacement) -> bool:
-        """Whether all of the part was to be had. Raises DiskFullError, UnavailableError."""
-        for first in range(0, attached.chunk_count, READ_AHEAD):
+    async def _write(
+        self, attached: Attached, source: Source, into: Construction | Replacement, written: int = 0
+    ) -> bool:
+        """Whether all of the part was to be had after so many chunks. Raises DiskFullError, UnavailableError."""
+        for first in range(written, attached.chunk_count, READ_AHEAD):
             some = await self._ahead(attached, range(first, min(first + READ_AHEAD, attached.chunk_count)), source)
             if some is None:
                 return False

@@ -19,13 +19,18 @@ from replicator.errors import MailError
 from replicator.replication import completing, content, receiving, shipping
 from replicator.replication.completing import FULL_RETRY_MOST_S, UNAVAILABLE_S
 from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.intake import Received
+from replicator.replication.interrupted import KEPT_S, LOOK_EVERY_S
 from replicator.replication.link import PeerLink
+from replicator.replication.offering import Offering
 from replicator.store.store import Store
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.test_held_parts import answering, full
 from tests.replication.test_parts import contents, message, save, texts
 
 T = TypeVar("T")
+
+UNWILLING = Refused(RefusalCode.UNAVAILABLE, "the disk is ill")
 
 
 def parted(number: int) -> bytes:
@@ -135,7 +140,7 @@ async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
 ) -> None:
     """Who cannot say whether it has a part may be that way for good."""
     with monkeypatch.context() as patch:
-        answering(patch, lambda _: Refused(RefusalCode.UNAVAILABLE, "the disk is ill"))
+        answering(patch, lambda _: UNWILLING)
         async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
             await save(nodes["dc1"], b"first")
             await nodes.converged()
@@ -219,3 +224,47 @@ async def test_a_damaged_page_of_texts_stops_no_log(
             seen = nodes["dc2"].store.context == nodes["dc1"].store.context
         await nodes.converged()
         assert seen
+
+
+async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on where it was, and is let go if nobody goes on with it."""
+    asked = list[int]()
+    answering(monkeypatch, lambda command: asked.append(command.start), delay_s=1.0)
+    large = message(1, random.Random(1).randbytes(6 << 20))
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await save(nodes["dc1"], large)
+        for _ in range(20):
+            await trio.sleep(3)
+            nodes.network.cut(("dc1", "dc2"))
+            await until(lambda: not nodes["dc2"].coordinator.connections.links)
+            nodes.network.mend(("dc1", "dc2"))
+            await nodes.linked()
+        await nodes.converged()
+        assert (await texts(nodes["dc2"]))[2] == large
+        assert len(asked) < 3 * len(set(asked))
+
+
+async def test_what_nobody_goes_on_with_is_let_go(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, lambda command: None if command.start < 3 << 20 else UNWILLING)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        async with nodes["dc1"].mail.receive() as sink:
+            await sink.write(message(1, random.Random(1).randbytes(6 << 20)))
+            received = await sink.finish()
+            assert isinstance(received, Received)
+            coordinator = nodes["dc1"].coordinator
+            offering = Offering(
+                coordinator.store, coordinator.texts.taker, lambda: coordinator.connections.links, 1, print
+            )
+            await offering.offer(received.stored.message)
+        assert contents(nodes["dc2"])
+        await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
+        assert not contents(nodes["dc2"])
+        assert not nodes["dc2"].store.attachments.in_flight()

@@ -125,25 +125,6 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
         await held(nodes["dc2"])
 
 
-async def test_a_neighbour_without_room_holds_up_an_offer_no_longer_than_it_takes_to_say_so(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
-        await nodes["dc1"].save("first")
-        await nodes.converged()
-
-        def full() -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(nodes["dc2"].store.attachments, "build", full)
-        began = trio.current_time()
-        await save(nodes["dc1"], LARGE)
-        assert trio.current_time() < began + 1
-        link = nodes["dc1"].coordinator.connections.link("dc2")
-        assert link is not None
-        assert not link.closed
-
-
 async def test_an_offer_that_takes_too_long_leaves_time_for_the_change(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

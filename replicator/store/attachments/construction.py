@@ -97,6 +97,11 @@ class Construction(Unfinished):
         self._hasher.update(data)
         self.size_bytes += len(data)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is finished or abandoned."""
+        return self._is_over
+
     def finish(self) -> Holding:
         """Hold what has this content already, or publish what was written. It is on disk then. Raises OSError.
 
