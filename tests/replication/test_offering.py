@@ -75,8 +75,8 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
         assert counts == [1, 1, 1]
         await nodes.converged()
         assert len(asked) == 2 * len(set(asked)), "each chunk went to two nodes"
+        await trio.sleep(2 * LOOK_EVERY_S)
         for node in nodes.all():
-            await trio.sleep(HELD_S + 1)
             assert (await texts(node))[2] == LARGE
             await held(node)
 
@@ -121,7 +121,7 @@ async def test_who_does_not_take_it_gets_it_with_the_entry(
             asked.append(await save(nodes["dc1"], message(number, random.Random(number).randbytes(2 << 20))))
         await nodes.converged()
         assert list(await texts(nodes["dc2"])) == [1, *asked]
-        await trio.sleep(2 * HELD_S)
+        await trio.sleep(2 * LOOK_EVERY_S)
         await held(nodes["dc2"])
 
 
