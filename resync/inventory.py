@@ -1,0 +1,161 @@
+"""What an inventory is: all that a node shows at one moment, as tables in files, for batches to compare (design 7).
+
+Plain values, the same for the node that writes one and for those who read it; docs/inventory.md says what each column
+means. Below a directory or a prefix of objects lie `TABLE/part-00000.parquet`, `part-00001.parquet` and so on, and
+`inventory.json`, which is written last: without it an inventory is not whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+FORMAT: Final = 1
+"""Of tables and columns. It rises with every change that a reader of the former one would misread."""
+FORMAT_KEY: Final = "mail-replicator.inventory.format"
+"""In the key-value metadata of each Parquet file, with FORMAT as decimal digits."""
+MANIFEST: Final = "inventory.json"
+MANIFEST_BYTES_MAX: Final = 64 << 20
+COMPRESSION: Final = "zstd"
+GROUP_ROWS: Final = 128 << 10
+"""Of a row group at most."""
+FILE_ROWS: Final = 1 << 20
+"""Of a file at most."""
+
+Type: TypeAlias = Literal["int32", "int64", "string", "binary", "bool", "context", "flags"]
+"""`context` is a map of origins to sequence numbers (string to int64), in the order of the origins; `flags` a list of
+structs (flag string, time int64, sid string, set bool) in the order of the flags' UTF-8. Nothing in either is null."""
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    type: Type
+    nullable: bool = False
+
+
+TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
+    "heads": (  # by mailbox
+        Column("mailbox", "binary"),  # 16 bytes: a mailbox's id, or a folder tree's
+        Column("user", "string"),
+        Column("uidvalidity", "int64"),  # of the mailbox when it was created; 0: a folder tree
+        Column("risen", "int64"),  # what merges have added to the folder's UIDVALIDITY
+        Column("uidnext", "int64"),
+        Column("highestmodseq", "int64"),
+        Column("head_origin", "string", nullable=True),  # with head_seq: the newest entry that is applied
+        Column("head_seq", "int64", nullable=True),
+        Column("context", "context"),
+        Column("messages", "int64"),
+        Column("digest", "binary"),  # 16 bytes, as the node itself tells other nodes
+        Column("master", "string", nullable=True),  # the node that numbers it, as far as this one knows
+    ),
+    "messages": (  # by (mailbox, uid)
+        Column("mailbox", "binary"),
+        Column("uid", "int64"),
+        Column("origin", "string"),  # with seq and change: the placement
+        Column("seq", "int64"),
+        Column("change", "int32"),
+        Column("guid", "binary"),  # 16 bytes
+        Column("claim_origin", "string"),
+        Column("claim_seq", "int64"),
+        Column("modseq", "int64"),
+        Column("flags", "flags"),
+        Column("received_ms", "int64"),
+        Column("size_bytes", "int64"),
+        Column("content_hash", "binary"),  # SHA-256 of the text
+    ),
+    "guids": (  # by (guid, mailbox): the index that the node keeps beside `messages`
+        Column("guid", "binary"),
+        Column("mailbox", "binary"),
+        Column("uid", "int64"),
+        Column("origin", "string"),
+        Column("seq", "int64"),
+        Column("change", "int32"),
+    ),
+    "folders": (  # by mailbox
+        Column("mailbox", "binary"),
+        Column("user", "string"),
+        Column("name", "string"),
+        Column("uidvalidity", "int64"),
+        Column("deleted", "bool"),
+        Column("time", "int64"),  # with sid: the stamp of the last change
+        Column("sid", "string"),
+    ),
+    "subscriptions": (  # by (user, name)
+        Column("user", "string"),
+        Column("name", "string"),
+        Column("subscribed", "bool"),
+        Column("time", "int64"),
+        Column("sid", "string"),
+    ),
+}
+
+
+def part_name(table: str, number: int) -> str:
+    """A file's name below the inventory's, `heads/part-00000.parquet`. `number` counts from 0."""
+    return f"{table}/part-{number:05}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `inventory.json` says. `context`: of the node's log as a whole, when the snapshot was taken.
+
+    `rows`: how many each table has; a table without rows has one file without rows. `unreadable`: how many rows of a
+    table are damaged at the node and left out; tables that lack none are not in it.
+    """
+
+    cluster: str
+    node: str
+    origin: str
+    taken_ms: int
+    context: Mapping[str, int]
+    rows: Mapping[str, int]
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """The document."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
+
+
+def manifest_from(document: bytes) -> Manifest:
+    """What `Manifest.to_json` gave; members that are not known are passed over. Raises ValueError."""
+    try:
+        fields = cast("dict[str, Any]", json.loads(document))
+        if (found := fields["format"]) != FORMAT:
+            raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
+        manifest = Manifest(
+            cluster=_text(fields["cluster"]),
+            node=_text(fields["node"]),
+            origin=_text(fields["origin"]),
+            taken_ms=_number(fields["taken_ms"]),
+            context=_numbers(fields["context"]),
+            rows=_numbers(fields["rows"]),
+            unreadable=_numbers(fields.get("unreadable", {})),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{MANIFEST} is not what an inventory ends with: {error!r}") from error
+    if manifest.rows.keys() != TABLES.keys():
+        raise ValueError(f"{MANIFEST} counts rows of {', '.join(sorted(manifest.rows))}")
+    return manifest
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _numbers(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no map")
+    return {_text(key): _number(number) for key, number in value.items()}
