@@ -88,13 +88,18 @@ class ObjectStore:
     """
 
     def __init__(
-        self, url: str, environment: Environment, endpoint: str | None = None, patience: Patience | None = None
+        self,
+        url: str,
+        environment: Environment,
+        endpoint: str | None = None,
+        patience: Patience | None = None,
+        settings: str = "`checkpoint.url` and `checkpoint.endpoint`",
     ) -> None:
         self._url = url.rstrip("/")
         self._environment = environment
         is_local = urlsplit(url).scheme == "file"
         self._directory = Path(unquote(urlsplit(url).path)) if is_local else None
-        self._endpoint, self._patience = endpoint, patience or Patience()
+        self._endpoint, self._patience, self._settings = endpoint, patience or Patience(), settings
         self._opened: LocalStore | S3Store | None = None
 
     async def put(self, name: str, data: Iterable[bytes]) -> None:
@@ -200,7 +205,7 @@ class ObjectStore:
             return ObjectStoreError(
                 f"{where}; look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
             )
-        return ObjectStoreError(f"{where}; is the server up, and are `checkpoint.url` and `checkpoint.endpoint` right?")
+        return ObjectStoreError(f"{where}; is the server up, and are {self._settings} right?")
 
 
 class _DataError(Exception):

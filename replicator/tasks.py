@@ -1,6 +1,6 @@
 """Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
 
-These are the shapes behind `replicator check`, `scrub`, `resync` and `undelete`, and of the JSON API;
+These are the shapes behind `replicator check`, `scrub`, `resync`, `undelete` and `inventory`, and of the JSON API;
 `replication/tasks` runs them.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
-TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete"]
+TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete", "inventory"]
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 RATE_MAX = 10**9  # rows a second; more than any machine reads
@@ -63,7 +63,22 @@ class UndeleteOptions:
     dry_run: bool = False
 
 
-TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteOptions
+@dataclass(frozen=True, slots=True)
+class InventoryOptions:
+    """Write all that the node shows as Parquet (docs/inventory.md).
+
+    `to`: an absolute path on the node's machine, or `s3://bucket/prefix` at the `endpoint`; None: at that of
+    `checkpoint.endpoint`, if it is configured, else at Amazon's. `overwrite`: in place of an inventory that is not
+    whole.
+    """
+
+    name: ClassVar[TaskName] = "inventory"
+    to: str
+    endpoint: str | None = None
+    overwrite: bool = False
+
+
+TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteOptions | InventoryOptions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,3 +250,35 @@ class UndeleteStatus(TaskStatus):
     def copy(self) -> Self:
         """As it is now."""
         return replace(self, messages=[] if self.is_running else list(self.messages))
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A row that makes no sense and is not in an inventory. `key` names it in its table."""
+
+    table: str
+    key: str
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class InventoryStatus(TaskStatus):
+    """An inventory. `done` counts rows that were read. It is whole once there is a `taken_ms`."""
+
+    to: str
+    taken_ms: int | None = None  # when the node showed what it has
+    rows: dict[str, int] = field(default_factory=dict)  # of each table; until the end: that were read
+    files: int = 0
+    size_bytes: int = 0
+    damage: dict[str, int] = field(default_factory=dict)  # rows of each table that are not in it
+    unreadable: list[UnreadableRow] = field(default_factory=list)  # in copies none while it is running
+    left_out: int = 0  # such rows beyond those that are listed
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        return f"{self.done} rows to {self.to}, {sum(self.damage.values())} of them unreadable"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        listed = [] if self.is_running else list(self.unreadable)
+        return replace(self, rows=dict(self.rows), damage=dict(self.damage), unreadable=listed)

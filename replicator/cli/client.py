@@ -22,12 +22,14 @@ from replicator.tasks import (
     CheckStatus,
     Difference,
     Finding,
+    InventoryStatus,
     ResyncStatus,
     ShownAt,
     TaskName,
     TaskStatus,
     Undeleted,
     UndeleteStatus,
+    UnreadableRow,
 )
 
 TIMEOUT_S = 90.0  # above what the node itself waits for anything
@@ -218,9 +220,15 @@ def _undelete_status(document: object) -> UndeleteStatus:
     return UndeleteStatus(**{**fields, "messages": [Undeleted(**one) for one in fields["messages"]]})
 
 
+def _inventory_status(document: object) -> InventoryStatus:
+    fields = cast("_Object", document)
+    return InventoryStatus(**{**fields, "unreadable": [UnreadableRow(**one) for one in fields["unreadable"]]})
+
+
 CHECK, SCRUB = TaskKind("check", _check_status), TaskKind("scrub", _check_status)
 RESYNC = TaskKind("resync", _resync_status)
 UNDELETE = TaskKind("undelete", _undelete_status)
+INVENTORY = TaskKind("inventory", _inventory_status)
 
 
 def _master(document: object) -> str | None:

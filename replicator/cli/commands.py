@@ -11,6 +11,7 @@ COMMANDS = {
     "checkpoint": "replicator.cli.checkpoint:checkpoint",
     "cluster": "replicator.cli.cluster:cluster",
     "import": "replicator.cli.import_mail:import_mail",
+    "inventory": "replicator.cli.inventory:inventory",
     "master": "replicator.cli.master:master",
     "node": "replicator.cli.node:node",
     "rebuild": "replicator.cli.rebuild:rebuild",

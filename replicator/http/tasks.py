@@ -1,4 +1,6 @@
-"""The routes of tasks: start one, look after it, end it. TASK is `check`, `scrub`, `resync` or `undelete`.
+"""The routes of tasks: start one, look after it, end it.
+
+TASK is `check`, `scrub`, `resync`, `undelete` or `inventory`.
 
 | route | answers |
 |---|---|
@@ -9,9 +11,10 @@
 POST takes a JSON object with the task's options, of which each may be left out: `rate`, rows a second at most; of a
 check, whether to `repair` what it finds (a scrub always does); of a resync, a `user`, one `mailbox` of his, the `peer`
 to compare with, and whether to change nothing (`dry_run`). An undelete must have `user` and `mailbox`, and may have
-`since_ms`, when mail was expunged at the earliest (milliseconds since the epoch), and `dry_run`. Names that nobody can
-have are answered with 400. With `wait=true` GET answers when the task has ended, or after a second. The shapes are in
-`replicator.tasks`.
+`since_ms`, when mail was expunged at the earliest (milliseconds since the epoch), and `dry_run`. An inventory must have
+`to`, an absolute path on the node's machine or `s3://bucket/prefix`, and may have the `endpoint` of that, and
+`overwrite`, to begin one anew that is not whole. Names that nobody can have are answered with 400. With `wait=true` GET
+answers when the task has ended, or after a second. The shapes are in `replicator.tasks`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import TypeVar
 
 import trio
 
-from replicator.config.values import sid
+from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
@@ -35,6 +38,7 @@ from replicator.tasks import (
     RATE_MAX,
     TIME_MAX_MS,
     CheckOptions,
+    InventoryOptions,
     ResyncOptions,
     ScrubOptions,
     TaskName,
@@ -46,6 +50,7 @@ from replicator.users.passwd_file import check_user_name
 T = TypeVar("T")
 
 WAIT_S = 1.0  # between two looks at how far it is
+PATH_BYTES_MAX = 4000  # Linux takes 4096, with the files' names
 CANCEL_S = 30.0  # what a task does at once takes a few seconds, in a mailbox of a million messages
 
 
@@ -183,6 +188,24 @@ def _undelete(services: HttpServices, options: Options) -> UndeleteOptions:
     return UndeleteOptions(known, mailbox, options.time_ms("since_ms"), options.flag("dry_run"))
 
 
+def _inventory(_services: HttpServices, options: Options) -> InventoryOptions:
+    options.allow("to", "endpoint", "overwrite")
+    to, server = options.text("to"), options.text("endpoint")
+    if to is None:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "an inventory needs a place to go: to")
+    is_path = to.startswith("/") and to.isprintable() and len(to.encode()) <= PATH_BYTES_MAX
+    if not is_path and not (S3_URL.fullmatch(to) and not {".", ".."} & set(to.split("/"))):
+        detail = "to must be the absolute path of a directory on the node's machine, or s3://bucket/prefix"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
+    if server is not None and is_path:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "endpoint is of a server that has s3:// URLs; leave it out")
+    try:
+        checked = None if server is None else endpoint(server)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"endpoint: {error}") from None
+    return InventoryOptions(to, checked, options.flag("overwrite"))
+
+
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
     """Raises ValueError or InvalidNameError for what can be the name of none."""
     if user is not None:
@@ -198,6 +221,7 @@ _ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {
     "scrub": _scrub,
     "resync": _resync,
     "undelete": _undelete,
+    "inventory": _inventory,
 }
 
 

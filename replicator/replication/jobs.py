@@ -7,12 +7,20 @@ from collections.abc import Callable
 from replicator.environment import Environment
 from replicator.replication.checking import Check
 from replicator.replication.coordinator import Coordinator
+from replicator.replication.inventorying import Inventory
 from replicator.replication.resyncing import Resync
 from replicator.replication.scrubbing import Scrub
 from replicator.replication.tasks import Job, Tasks
 from replicator.replication.undeleting import Undelete
 from replicator.store.store import Store
-from replicator.tasks import CheckOptions, ResyncOptions, ScrubOptions, TaskOptions, UndeleteOptions
+from replicator.tasks import (
+    CheckOptions,
+    InventoryOptions,
+    ResyncOptions,
+    ScrubOptions,
+    TaskOptions,
+    UndeleteOptions,
+)
 
 
 def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> Tasks:
@@ -32,5 +40,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                 return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)
             case UndeleteOptions():
                 return Undelete(options, store, coordinator, environment)
+            case InventoryOptions():
+                return Inventory(options, store, coordinator)
 
     return job_for

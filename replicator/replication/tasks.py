@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from replicator.errors import MailError
-from replicator.tasks import CheckStatus, TaskName, TaskOptions, TaskStatus
+from replicator.tasks import CheckStatus, InventoryStatus, TaskName, TaskOptions, TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Tasks:
             status.state = "failed" if status.error else "cancelled" if task.scope.cancelled_caught else "done"
             status.ended_ms = self._clock_ms()
             task.ended.set()
-            has_found_damage = isinstance(status, CheckStatus) and bool(status.damage)
+            has_found_damage = isinstance(status, (CheckStatus, InventoryStatus)) and bool(status.damage)
             level = logging.WARNING if has_found_damage or status.error else logging.INFO
             why = f": {status.error}" if status.error else ""
             log.log(level, "%s: %s, %s%s", status.task, status.state, status.summary(), why)

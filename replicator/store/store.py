@@ -98,6 +98,7 @@ class Store:
     """One node's disk. Use `Store.open`; `listeners` are called with each commit, in order, on the event loop."""
 
     def __init__(self, path: Path, origin: str, environment: Environment, files: Files) -> None:
+        self.path = path
         self.origin = origin
         self.damage = Damage(path)
         self._environment = environment

@@ -13,6 +13,8 @@ from replicator.tasks import (
     CheckOptions,
     CheckStatus,
     Finding,
+    InventoryOptions,
+    InventoryStatus,
     ResyncOptions,
     ResyncStatus,
     TaskOptions,
@@ -27,7 +29,7 @@ FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 @dataclass
 class FixedJob:
     options: TaskOptions
-    status: CheckStatus | ResyncStatus | UndeleteStatus
+    status: CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus
     ended: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
     defect: Exception | None = None
@@ -69,7 +71,9 @@ class FixedJobs:
         return Tasks(self.job_for, lambda: 1_000)
 
 
-def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus:
+def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus:
+    if isinstance(options, InventoryOptions):
+        return InventoryStatus(task="inventory", rate=None, to=options.to)
     if isinstance(options, UndeleteOptions):
         return UndeleteStatus(
             task="undelete", rate=None, user=options.user, mailbox=options.mailbox, since_ms=options.since_ms,

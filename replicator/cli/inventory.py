@@ -1,0 +1,83 @@
+"""`replicator inventory`: what a running node shows, as Parquet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from replicator.cli.client import INVENTORY
+from replicator.cli.following import echo_end, followed
+from replicator.cli.output import console, echo, echo_json, size, table
+from replicator.cli.target import one_node
+from replicator.tasks import InventoryOptions, InventoryStatus
+
+S3 = "s3://"
+
+
+@click.command()
+@click.option(
+    "--to", required=True, metavar="PATH|s3://BUCKET/PREFIX", help="Where to: a directory, empty or new, or a bucket."
+)
+@click.option("--endpoint", help="Of a server that resembles S3; by default that of `checkpoint.endpoint`, or Amazon.")
+@click.option("--overwrite", is_flag=True, help="Begin an inventory anew that is there and is not whole.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def inventory(
+    to: str,
+    endpoint: str | None,
+    config_file: Path | None,
+    url: str | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write what a node shows at one moment as Parquet files, for Spark and the like, while it runs.
+
+    The node writes them, on its machine and as its user, in a process of its own. With --config, which is of a node on
+    this machine, a relative PATH is one of the current directory; with --url it must be absolute. An interrupt ends it;
+    what is there then is no inventory. Exit code 0 if it has all rows, 1 if some of the node's rows are unreadable, or
+    it was not written.
+    """
+    node = one_node(config_file, url)
+    options = InventoryOptions(_place(to, is_here=config_file is not None), endpoint, overwrite)
+    status = followed(node, INVENTORY, options, "Writing")
+    if as_json:
+        echo_json(asdict(status))
+    else:
+        _print(status)
+    if status.state != "done" or status.damage:
+        raise click.exceptions.Exit(1)
+
+
+def _place(to: str, *, is_here: bool) -> str:
+    """For the node. Raises click.BadParameter."""
+    if to.startswith(S3) or Path(to).is_absolute():
+        return to
+    if "://" in to:
+        raise click.BadParameter(f"{to!r} is neither a directory nor s3://BUCKET/PREFIX", param_hint="--to")
+    if not to or not is_here:
+        raise click.BadParameter(
+            f"{to!r} is no absolute path, and the node at --url may be on another machine", param_hint="--to"
+        )
+    return str(Path.cwd() / to)
+
+
+def _print(status: InventoryStatus) -> None:
+    if status.unreadable:
+        made = table("Not in the inventory", "table", "row…", "why…")
+        for one in status.unreadable:
+            made.add_row(*map(escape, (one.table, one.key, one.what)))
+        echo(console(), made)
+    if status.left_out:
+        click.echo(f"{status.left_out} more, which are not listed")
+    if status.state != "done":
+        echo_end(status)
+        return
+    rows = ", ".join(f"{count} {name}" for name, count in status.rows.items())
+    click.echo(f"{status.to}: {rows or 'no rows'}; {status.files} files, {size(status.size_bytes)}")
+    if status.damage:
+        click.echo(f"{sum(status.damage.values())} rows cannot be read; run `replicator check --repair`", err=True)

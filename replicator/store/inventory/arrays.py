@@ -1,0 +1,119 @@
+"""Batches of rows as Arrow columns.
+
+Each column is converted as a whole, and its values say of which type it is: so one of another type, which SQLite
+stores where the file was damaged, shows without a look at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replicator.store.inventory.flags import FlagReader
+from replicator.store.inventory.screening import LENGTHS
+from replicator.store.inventory.tables import Values
+from resync.inventory import FORMAT, FORMAT_KEY, TABLES, Column, Type
+
+Array: TypeAlias = "pa.Array[Any]"
+
+_FLAG = pa.struct(
+    [
+        pa.field("flag", pa.string(), nullable=False),
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("sid", pa.string(), nullable=False),
+        pa.field("set", pa.bool_(), nullable=False),
+    ]
+)
+TYPES: Mapping[Type, pa.DataType] = {
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bool": pa.bool_(),
+    "context": pa.map_(pa.string(), pa.int64()),
+    "flags": pa.list_(pa.field("element", _FLAG, nullable=False)),
+}
+SAME = {"claim_origin": "origin", "claim_seq": "seq"}
+"""Columns in which NULL stands for the value in another one (`tables.SOURCES`)."""
+
+
+class WrongValueError(Exception):
+    """A column has a value that it cannot have."""
+
+
+def schema_of(table: str) -> pa.Schema:
+    """The table's columns, with the format in the metadata."""
+    fields = [pa.field(column.name, TYPES[column.type], nullable=column.nullable) for column in TABLES[table]]
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
+
+
+class Converter:
+    """Makes record batches of one table's rows."""
+
+    def __init__(self, table: str) -> None:
+        self.schema = schema_of(table)
+        self._columns = TABLES[table]
+        self._flags = FlagReader()
+
+    def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
+        """Raises WrongValueError."""
+        try:
+            arrays: dict[str, Array] = {}
+            for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
+                arrays[column.name] = self._array(column, values)
+            for name, other in SAME.items():
+                if name in arrays:
+                    arrays[name] = pc.coalesce(arrays[name], arrays[other])
+            return pa.RecordBatch.from_arrays(list(arrays.values()), schema=self.schema)
+        except (pa.ArrowException, ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
+            raise WrongValueError from error
+
+    def _array(self, column: Column, values: Values) -> Array:
+        match column.type:
+            case "flags":
+                return self._flags_array(cast("Sequence[bytes]", values))
+            case "context":
+                contexts = cast("Sequence[Mapping[str, int]]", values)
+                return pa.array([sorted(context.items()) for context in contexts], TYPES["context"])
+            case "binary":
+                return _binary(column, values)
+            case "bool":
+                if not set(values) <= {0, 1}:
+                    raise WrongValueError
+                return pa.array([value == 1 for value in values], pa.bool_())
+            case _:
+                return _exact(column, pa.array(values))
+
+    def _flags_array(self, blobs: Sequence[bytes]) -> Array:
+        ends, kinds, times = self._flags.read(blobs)
+        numbers = pa.array(kinds, pa.int32())
+        flags, sids, are_set = zip(*self._flags.table, strict=True) if self._flags.table else ((), (), ())
+        states = pa.StructArray.from_arrays(
+            [
+                pa.array(flags, pa.string()).take(numbers),
+                pa.array(times, pa.int64()),
+                pa.array(sids, pa.string()).take(numbers),
+                pa.array(are_set, pa.bool_()).take(numbers),
+            ],
+            fields=list(_FLAG),
+        )
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), states, type=TYPES["flags"])
+
+
+def _binary(column: Column, values: Values) -> Array:
+    if set(map(type, values)) != {bytes}:  # of texts among them Arrow would make bytes
+        raise WrongValueError
+    return pa.array(values, pa.binary(LENGTHS[column.name])).cast(pa.binary())
+
+
+def _exact(column: Column, array: Array) -> Array:
+    """Raises WrongValueError unless the values are what they should be; one without values is of any type."""
+    if array.null_count and not (column.nullable or column.name in SAME):
+        raise WrongValueError
+    expected = pa.string() if column.type == "string" else pa.int64()
+    if array.type != expected and array.null_count < len(array):
+        raise WrongValueError
+    return array.cast(TYPES[column.type])

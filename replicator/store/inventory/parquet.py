@@ -1,0 +1,93 @@
+"""A table's rows as Parquet files, one after the other, a row group at a time.
+
+A row group is encoded, compressed and written in a thread, where pyarrow needs no Python, while the next one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from replicator.store.inventory.targets import Target
+from resync.inventory import COMPRESSION, FILE_ROWS, GROUP_ROWS, part_name
+
+_REPEATING = {"mailbox", "user", "origin", "claim_origin", "sid", "master", "head_origin", "change"}
+"""Columns of few values, or of long runs of one: others would fill a dictionary in vain."""
+
+
+@contextmanager
+def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[TableWriter]:
+    """The writer of one table. After the block all files are there, or it raises what went wrong with one.
+
+    Raises OSError, ObjectStoreError.
+    """
+    with ExitStack() as file, ThreadPoolExecutor(1) as thread:
+        writer = TableWriter(table, schema, target, file, thread)
+        yield writer
+        writer.finish()
+
+
+class TableWriter:
+    """Writes a table's files one after the other, each in the context of `file`."""
+
+    def __init__(
+        self, table: str, schema: pa.Schema, target: Target, file: ExitStack, thread: ThreadPoolExecutor
+    ) -> None:
+        self.rows = 0
+        self._table, self._schema, self._target = table, schema, target
+        self._file, self._thread = file, thread
+        self._group: list[pa.RecordBatch] = []
+        self._group_rows = self._file_rows = self._files = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._writing: Future[None] | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Rows that come next. Raises OSError, ObjectStoreError, also for those before."""
+        while batch.num_rows:
+            part = batch.slice(0, GROUP_ROWS - self._group_rows)
+            self._group.append(part)
+            self._group_rows += part.num_rows
+            batch = batch.slice(part.num_rows)
+            if self._group_rows == GROUP_ROWS:
+                self._flush()
+
+    def finish(self) -> None:
+        """That was all. A table without rows has a file, too."""
+        if self._group_rows or not self._files:
+            self._flush()
+        self._end()
+
+    def _flush(self) -> None:
+        """Have the row group written."""
+        self._await()
+        if self._writer is None or self._file_rows + self._group_rows > FILE_ROWS:
+            self._end()
+            self._writer = self._begin()
+        group = pa.Table.from_batches(self._group, self._schema)
+        self._writing = self._thread.submit(self._writer.write_table, group, GROUP_ROWS)
+        self._file_rows += self._group_rows
+        self.rows += self._group_rows
+        self._group, self._group_rows = [], 0
+
+    def _await(self) -> None:
+        if (writing := self._writing) is not None:
+            self._writing = None
+            writing.result()
+
+    def _begin(self) -> pq.ParquetWriter:
+        file = self._file.enter_context(self._target.writing(part_name(self._table, self._files)))
+        self._files += 1
+        self._file_rows = 0
+        repeating = [name for name in self._schema.names if name in _REPEATING]
+        writer = pq.ParquetWriter(file, self._schema, compression=COMPRESSION, use_dictionary=repeating)  # type: ignore[arg-type]  # by name is what its documents say
+        return self._file.enter_context(writer)
+
+    def _end(self) -> None:
+        """The file is whole, and where it belongs."""
+        self._await()
+        self._writer = None
+        self._file.close()

@@ -1,0 +1,103 @@
+"""The rows of each table, a batch at a time, in the order of the inventory, within the caller's transaction.
+
+A batch is what SQLite gives, and may hold anything where the database was damaged. A text that is no UTF-8 ends the
+fast way through a table: it is read on from the row before with texts whose wrong bytes are surrogates, and it is for
+`screening` to find them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from replicator.store import chain as chains
+from replicator.store.damage import is_damage
+
+BATCH_ROWS = 1 << 13
+
+Values: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A query, whose first columns are the `key` by which its rows are ordered."""
+
+    select: str
+    key: tuple[str, ...]
+
+
+# A claim is nearly always the placement itself: NULL stands for that, which costs nothing to fetch.
+SOURCES = {
+    "heads": Source(chains.SELECT, ("id",)),
+    "messages": Source(
+        "SELECT mailbox, uid, origin, seq, change, guid,"
+        " CASE WHEN claim_origin IS origin THEN NULL ELSE ifnull(claim_origin, 0) END,"
+        " CASE WHEN claim_seq IS seq THEN NULL ELSE ifnull(claim_seq, '') END,"
+        " modseq, flags, received_ms, size_bytes, content_hash FROM by_uid",
+        ("mailbox", "uid"),
+    ),
+    "guids": Source("SELECT guid, mailbox, uid, origin, seq, change FROM by_guid", ("guid", "mailbox")),
+    "folders": Source("SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder", ("mailbox_id",)),
+    "subscriptions": Source("SELECT user, name, subscribed, time, sid FROM subscription", ("user", "name")),
+}
+
+
+def batches(connection: sqlite3.Connection, source: Source) -> Iterator[Sequence[Values]]:
+    """All rows. Raises sqlite3.Error where a page of the database is damaged."""
+    last: Values | None = None
+    connection.text_factory = str
+    try:
+        while True:
+            try:
+                yield from _from(connection, source, last)
+            except _TextError as error:
+                last, connection.text_factory = error.last, _tolerant
+            else:
+                return
+    finally:
+        connection.text_factory = str
+
+
+class _TextError(Exception):
+    """After the row with the key `last` there is a text that is none."""
+
+    def __init__(self, last: Values | None) -> None:
+        super().__init__()
+        self.last = last
+
+
+def _tolerant(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
+
+
+def _from(connection: sqlite3.Connection, source: Source, last: Values | None) -> Iterator[Sequence[Values]]:
+    names = ", ".join(source.key)
+    where = f" WHERE ({names}) > ({', '.join('?' * len(source.key))})" if last else ""
+    cursor = connection.execute(f"{source.select}{where} ORDER BY {names}", last or ())
+    while True:
+        try:
+            rows = cursor.fetchmany(BATCH_ROWS)
+        except sqlite3.OperationalError as error:
+            cursor.close()
+            if connection.text_factory is _tolerant or not _is_text_error(error):
+                raise
+            raise _TextError(last) from error
+        if not rows:
+            return
+        last = rows[-1][: len(source.key)]
+        yield rows
+
+
+def _is_text_error(error: sqlite3.OperationalError) -> bool:
+    return is_damage(error) and getattr(error, "sqlite_errorcode", None) is None
+
+
+def count(connection: sqlite3.Connection) -> int:
+    """About how many rows there are in all. What the node itself counts is enough: counting them takes seconds."""
+    messages: float = connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
+    others = connection.execute(
+        "SELECT (SELECT COUNT(*) FROM chain) + (SELECT COUNT(*) FROM folder) + (SELECT COUNT(*) FROM subscription)"
+    ).fetchone()[0]
+    return 2 * int(min(messages, 1e12)) + int(others)

@@ -1,0 +1,163 @@
+"""Where an inventory goes: a directory of the node's machine, or a prefix of an S3 bucket.
+
+A file appears under its name when it is whole and safe. In a directory it is written aside, fsynced and renamed; for a
+bucket it is written to a file without a name on the node's disk, and then uploaded by `replicator.objects`. What stands
+there already is looked at first: an inventory is never written over another that is whole, nor among other files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import trio
+
+from replicator.environment import Environment, open_scratch
+from replicator.objects import ObjectStore, ObjectStoreError
+from resync.inventory import MANIFEST, TABLES
+
+READ_BYTES = 1 << 20
+NAMES_MAX = 100_000  # that are looked at: of a trillion rows
+ASIDE = ".unfinished"
+S3 = "s3://"
+
+_OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:part-\d{{5,}}\.parquet|\.part-\d{{5,}}\.parquet{re.escape(ASIDE)})")
+
+
+class TargetError(Exception):
+    """An inventory cannot go there. The text says why, and what to do."""
+
+
+class Target(Protocol):
+    """A directory or a prefix. `files` and `size_bytes` have been written."""
+
+    files: int
+    size_bytes: int
+
+    def prepare(self, *, overwrite: bool) -> None:
+        """Make it ready for a new inventory. Raises TargetError, OSError, ObjectStoreError."""
+        ...
+
+    def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """A file to write to, which is there once the block has ended without an error."""
+        ...
+
+
+def target_of(to: str, endpoint: str | None, scratch: Path) -> Target:
+    """By the form of `to`; see `Order`."""
+    return Bucket(to, endpoint, scratch) if to.startswith(S3) else Directory(Path(to))
+
+
+def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
+    """What stands there and is to go, of an inventory that is not whole. Raises TargetError if that may not be."""
+    if MANIFEST in names:
+        raise TargetError(f"{to} holds an inventory that is whole; name another place, or remove that one")
+    if foreign := [name for name in names if not _OURS.fullmatch(name)]:
+        raise TargetError(f"{to} holds other things, such as {min(foreign)!r}; name an empty or a new place")
+    if names and not overwrite:
+        raise TargetError(
+            f"{to} holds a part of an inventory: if no other is being written there, say `--overwrite` to begin it anew"
+        )
+    return sorted(names)
+
+
+class Directory:
+    """On a disk that the node's machine sees."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = self.size_bytes = 0
+        self._path = path
+
+    def prepare(self, *, overwrite: bool) -> None:
+        """See `Target`. A directory that is made is for its owner only."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in left_overs(str(self._path), self._names(), overwrite=overwrite):
+            (self._path / name).unlink()
+
+    def _names(self) -> set[str]:
+        found: set[str] = set()
+        for directory, _, files in os.walk(self._path, onerror=_raised):
+            found.update(str((Path(directory) / file).relative_to(self._path)) for file in files)
+            if len(found) > NAMES_MAX:
+                raise TargetError(f"{self._path} holds more than {NAMES_MAX} files; name an empty or a new place")
+        return found
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """See `Target`."""
+        path = self._path / name
+        aside = path.with_name(f".{path.name}{ASIDE}")
+        path.parent.mkdir(exist_ok=True)
+        try:
+            with aside.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                self.size_bytes += file.tell()
+            aside.rename(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        for directory in {path.parent, self._path, self._path.parent}:
+            _sync(directory)
+        self.files += 1
+
+
+class Bucket:
+    """In S3. `scratch`: a directory with room for a file."""
+
+    def __init__(self, url: str, endpoint: str | None, scratch: Path) -> None:
+        self.files = self.size_bytes = 0
+        self._url = url
+        self._scratch = scratch
+        self._store = ObjectStore(url, Environment(), endpoint, settings="`--to` and `--endpoint`")
+
+    def prepare(self, *, overwrite: bool) -> None:
+        """See `Target`."""
+        names = left_overs(self._url, trio.run(self._names), overwrite=overwrite)
+        trio.run(self._store.delete, names)
+
+    async def _names(self) -> set[str]:
+        found: set[str] = set()
+        async with aclosing(self._store.list()) as listing:
+            async for info in listing:
+                found.add(info.name)
+                if len(found) > NAMES_MAX:
+                    raise TargetError(f"{self._url} holds more than {NAMES_MAX} objects; name a new prefix")
+        return found
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """See `Target`. An upload takes as long as it takes: each of its requests has a limit."""
+        with open_scratch(self._scratch) as file:
+            yield file
+            size_bytes = file.tell()
+            file.seek(0)
+            trio.run(self._store.put, name, iter(lambda: file.read(READ_BYTES), b""))
+        self.size_bytes += size_bytes
+        self.files += 1
+
+
+def why(error: OSError | ObjectStoreError | TargetError) -> str:
+    """In a line, for the operator."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}; is there room, and may the node write there?"
+
+
+def _raised(error: OSError) -> None:
+    raise error
+
+
+def _sync(directory: Path) -> None:
+    """Make what it lists survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,118 @@
+"""The inventory of a database, within one read transaction, to a target.
+
+What is damaged is told and left out. What SQLite cannot read at all ends it: nobody could say how much is missing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+import pyarrow as pa
+
+from replicator.environment import wall_clock_ms
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.chain import Chain
+from replicator.store.inventory.arrays import SAME, Converter, WrongValueError
+from replicator.store.inventory.conversation import (
+    HEADS_AT_ONCE,
+    Begun,
+    Done,
+    Event,
+    LeftOut,
+    MailboxName,
+    Order,
+    Read,
+    Unreadable,
+)
+from replicator.store.inventory.parquet import table_writer
+from replicator.store.inventory.screening import key_of, wrong_columns
+from replicator.store.inventory.tables import SOURCES, Values, batches, count
+from replicator.store.inventory.targets import Target
+from replicator.store.rows import DamagedRowError
+from resync.inventory import MANIFEST, TABLES, Manifest
+
+Tell = Callable[[Event], None]
+FindMasters = Callable[[Sequence[MailboxName]], Sequence[str | None]]
+
+TOLD_MAX = 10_000  # rows that are named where they are left out
+
+_IN_ORDER = ("heads", "folders", "subscriptions", "messages", "guids")
+"""Heads first: their masters are those of now."""
+_OF_CHAIN = attrgetter("id", "user", "uidvalidity", "risen", "uidnext", "highestmodseq")
+
+
+@dataclass(slots=True)
+class Inventory:
+    """One at work. `tell` is called as it goes on, `find_masters` with names of mailboxes and trees."""
+
+    connection: sqlite3.Connection
+    target: Target
+    tell: Tell
+    find_masters: FindMasters
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    def write(self, order: Order) -> None:
+        """Write it. Raises sqlite3.Error, OSError, ObjectStoreError."""
+        self.connection.execute("BEGIN")
+        context, taken_ms = reading.log_context(self.connection), wall_clock_ms()
+        self.tell(Begun(count(self.connection)))
+        rows = {table: self._write(table) for table in _IN_ORDER}
+        self.connection.execute("COMMIT")
+        manifest = Manifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
+        with self.target.writing(MANIFEST) as file:
+            file.write(manifest.to_json())
+        self.tell(Done(self.target.files, self.target.size_bytes, taken_ms))
+
+    def _write(self, table: str) -> int:
+        converter = Converter(table)
+        with table_writer(table, converter.schema, self.target) as writer:
+            for rows in batches(self.connection, SOURCES[table]):
+                batch = self._batch(converter, table, self._heads(rows) if table == "heads" else rows)
+                if batch is not None:
+                    writer.write(batch)
+                self.tell(Read(table, len(rows)))
+        return writer.rows
+
+    def _batch(self, converter: Converter, table: str, rows: Sequence[Values]) -> pa.RecordBatch | None:
+        """Of those that make sense."""
+        try:
+            return converter.batch(rows) if rows else None
+        except WrongValueError:
+            return self._screened(converter, table, rows)
+
+    def _screened(self, converter: Converter, table: str, rows: Sequence[Values]) -> pa.RecordBatch | None:
+        whole: list[Values] = []
+        for row in rows:
+            if wrong := wrong_columns(TABLES[table], row, SAME.keys()):
+                self._leave_out(table, key_of(table, row), f"makes no sense in {', '.join(wrong)}")
+            else:
+                whole.append(row)
+        return converter.batch(whole) if whole else None
+
+    def _leave_out(self, table: str, key: str, what: str) -> None:
+        told = sum(self.unreadable.values())
+        self.unreadable[table] = self.unreadable.get(table, 0) + 1
+        self.tell(Unreadable(table, key, what) if told < TOLD_MAX else LeftOut(table, 1))
+
+    def _heads(self, rows: Sequence[Values]) -> list[Values]:
+        """The rows of the inventory's table, of those of the database's."""
+        heads: list[Chain] = []
+        for row in rows:
+            try:
+                heads.append(chains.from_row(row))
+            except DamagedRowError:
+                self._leave_out("heads", key_of("heads", row), "makes no sense")
+        masters: list[str | None] = []
+        for start in range(0, len(heads), HEADS_AT_ONCE):
+            some = heads[start : start + HEADS_AT_ONCE]
+            masters += self.find_masters([(head.user, head.id, head.uidvalidity) for head in some])
+        return [_head_values(head, master) for head, master in zip(heads, masters, strict=True)]
+
+
+def _head_values(head: Chain, master: str | None) -> Values:
+    numbers = _OF_CHAIN(head)
+    return *numbers, *(head.head or (None, None)), head.context, head.messages, head.digest(), master
