@@ -60,8 +60,12 @@ async def start(services: HttpServices, request: Request, name: TaskName) -> Res
     status = services.tasks.start(_ORDERS[name](services, options))
     if status is None:
         running = services.tasks.running()
-        raise ProblemError(HTTPStatus.CONFLICT, f"a {running} runs here already; wait for its end, or cancel it")
+        raise ProblemError(HTTPStatus.CONFLICT, f"{_an(running)} runs here already; wait for its end, or cancel it")
     return json_response(asdict(status), HTTPStatus.ACCEPTED)
+
+
+def _an(name: TaskName | None) -> str:
+    return f"an {name}" if name is not None and name[0] in "aeiou" else f"a {name}"
 
 
 async def show(services: HttpServices, request: Request, name: TaskName) -> Response:

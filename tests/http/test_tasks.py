@@ -13,11 +13,14 @@ from replicator.http.tasks import WAIT_S
 from replicator.tasks import (
     CheckStatus,
     Difference,
+    InventoryOptions,
+    InventoryStatus,
     ResyncOptions,
     ResyncStatus,
     Undeleted,
     UndeleteOptions,
     UndeleteStatus,
+    UnreadableRow,
 )
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import BRITTLE_RATE, FOUND, FixedJobs, running
@@ -131,6 +134,46 @@ async def test_a_resync_says_what_it_is_to_compare(client: Conversation, jobs: F
     assert (await ask(client, "GET", "/api/v1/resync?wait=true")).json["state"] == "done"
     await ask(client, "POST", "/api/v1/resync", '{"user": "deleted@example.org", "mailbox": null}')
     assert jobs.last.options == ResyncOptions("deleted@example.org")
+
+
+async def test_an_inventory_says_where_it_is_to_go(client: Conversation, jobs: FixedJobs) -> None:
+    begun = await ask(client, "POST", "/api/v1/inventory", '{"to": "/var/mail out/1"}')
+    assert (begun.status, begun.json["task"], begun.json["to"]) == (202, "inventory", "/var/mail out/1")
+    assert jobs.last.options == InventoryOptions("/var/mail out/1")
+    status = jobs.last.status
+    assert isinstance(status, InventoryStatus)
+    status.unreadable.append(UnreadableRow("guids", "guid 00", "makes no sense in uid"))
+    assert (await ask(client, "GET", "/api/v1/inventory")).json["unreadable"] == []
+    jobs.end()
+    told = await ask(client, "GET", "/api/v1/inventory?wait=true")
+    assert told.json["unreadable"] == [{"table": "guids", "key": "guid 00", "what": "makes no sense in uid"}]
+    to_s3 = {"to": "s3://mail/a/b", "endpoint": "https://objects.example.org:443", "overwrite": True}
+    await ask(client, "POST", "/api/v1/inventory", json.dumps(to_s3))
+    assert jobs.last.options == InventoryOptions("s3://mail/a/b", "https://objects.example.org:443", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "a place to go"),
+        ({"to": "here"}, "absolute path"),
+        ({"to": "/a\0b"}, "absolute path"),
+        ({"to": "/" + "a" * 5000}, "absolute path"),
+        ({"to": "file:///a"}, "absolute path"),
+        ({"to": "s3://"}, "s3://bucket/prefix"),
+        ({"to": "s3://bucket/../x"}, "s3://bucket/prefix"),
+        ({"to": "/a", "endpoint": "https://h:443"}, "leave it out"),
+        ({"to": "s3://b/p", "endpoint": "http://objects.example.org:80"}, "expected https"),
+        ({"to": "s3://b/p", "overwrite": 1}, "true or false"),
+        ({"to": "/a", "rate": 5}, "no option of this task"),
+    ],
+)
+async def test_an_inventory_to_nowhere_is_refused(
+    client: Conversation, jobs: FixedJobs, options: dict[str, object], why: str
+) -> None:
+    refused = await ask(client, "POST", "/api/v1/inventory", json.dumps(options))
+    assert (refused.status, why in str(refused.json["detail"])) == (400, True), refused.json
+    assert not jobs.begun
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,12 @@ class Inventory:
     def write(self, order: Order) -> None:
         """Write it. Raises sqlite3.Error, OSError, ObjectStoreError."""
         self.connection.execute("BEGIN")
-        context, taken_ms = reading.log_context(self.connection), wall_clock_ms()
-        self.tell(Begun(count(self.connection)))
-        rows = {table: self._write(table) for table in _IN_ORDER}
-        self.connection.execute("COMMIT")
+        try:
+            context, taken_ms = reading.log_context(self.connection), wall_clock_ms()
+            self.tell(Begun(count(self.connection)))
+            rows = {table: self._write(table) for table in _IN_ORDER}
+        finally:
+            self.connection.execute("COMMIT")
         manifest = Manifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
         with self.target.writing(MANIFEST) as file:
             file.write(manifest.to_json())

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.cluster import Cluster
+from replicator.cli.client import INVENTORY, NodeClient
+from replicator.cli.target import parse_url
+from replicator.replication.inventorying import Inventory
+from replicator.store import schema
+from resync.inventory import MANIFEST
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+from tests.inventory import expected
+from tests.inventory.reading_back import read_back
+from tests.store.damaging import damage
+
+
+@pytest.fixture
+def filled(served: ServedNode) -> ServedNode:
+    """Two messages in alice's INBOX."""
+    with NodeClient(parse_url(served.url)) as client:
+        for text in (b"one", b"two"):
+            client.save("alice", "INBOX", text, frozenset({"\\Seen"}), None)
+    return served
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """An endpoint that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def writers(parent: int | None = None) -> list[psutil.Process]:
+    """The processes that write inventories for a node."""
+    children = psutil.Process(parent).children()
+    return [child for child in children if "replicator.store.inventory" in " ".join(child.cmdline())]
+
+
+def awaited_writer(parent: int | None = None) -> psutil.Process:
+    """The one that is to come."""
+    for _ in range(10_000):
+        if found := writers(parent):
+            return found[0]
+    raise AssertionError("there is none")
+
+
+def test_what_the_node_shows(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    result = invoke("inventory", "--to", to, "--url", filled.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = "2 heads, 1 folders, 2 messages, 2 guids"
+    assert result.stdout.startswith(f"{to}: {rows}; 6 files, ")
+    tables, manifest = read_back(files_of(to))
+    connection = schema.open_reader(tmp_path / "served" / "node.db")
+    wanted = expected.tables(connection)
+    connection.close()
+    for head in wanted["heads"]:
+        head["master"] = "dc1"
+    assert tables == wanted
+    assert (manifest.cluster, manifest.node, manifest.origin.partition(".")[0]) == ("mail", "dc1", "dc1")
+    assert manifest.rows == {"heads": 2, "folders": 1, "subscriptions": 0, "messages": 2, "guids": 2}
+    again = invoke("inventory", "--to", to, "--url", filled.url)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "holds an inventory that is whole; name another place, or remove that one" in again.stderr
+    assert not writers()
+
+
+def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    damage(tmp_path / "served" / "node.db", "UPDATE by_uid SET flags = 'x' WHERE uid = 2")
+    result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
+    assert result.exit_code == 1
+    shown = " ".join(result.stdout.split())
+    assert ("messages mailbox " in shown, "uid 2 makes no sense in flags" in shown) == (True, True), shown
+    assert "1 messages, 2 guids" in shown
+    assert "`replicator check --repair`" in result.stderr
+    tables, manifest = read_back(files_of(tmp_path / "to"))
+    assert ([row["uid"] for row in tables["messages"]], manifest.unreadable) == ([1], {"messages": 1})
+    report = json.loads(invoke("inventory", "--json", "--to", tmp_path / "b", "--url", filled.url).stdout)
+    assert (report["state"], report["damage"], report["rows"]["messages"]) == ("done", {"messages": 1}, 1)
+    [one] = report["unreadable"]
+    assert (one["table"], one["what"]) == ("messages", "makes no sense in flags")
+
+
+def test_its_process_is_killed_half_way(
+    filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killing(_job: Inventory, _name: object) -> None:
+        for process in writers():
+            process.kill()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Inventory, "_master_of", killing)
+        result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr
+    assert list(files_of(tmp_path / "to")) == ["heads/.part-00000.parquet.unfinished"] or not files_of(tmp_path / "to")
+    (tmp_path / "to" / "heads").mkdir(exist_ok=True)
+    (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
+    refused = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
+    assert (refused.exit_code, "say `--overwrite` to begin it anew" in refused.stderr) == (1, True)
+    assert invoke("inventory", "--overwrite", "--to", tmp_path / "to", "--url", filled.url).exit_code == 0
+    assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
+
+
+def test_an_interrupt_ends_its_process(
+    filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, silent_server: str
+) -> None:
+    begun: list[psutil.Process] = []
+
+    def interrupted(_client: NodeClient, _task: object) -> None:
+        begun.append(awaited_writer())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NodeClient, "follow", interrupted)
+    result = invoke("inventory", "--to", "s3://b/p", "--endpoint", silent_server, "--url", filled.url)
+    assert (result.exit_code, result.stderr) == (1, "Error: inventory cancelled\n")
+    assert not begun[0].is_running()
+
+
+def test_a_node_that_is_killed_takes_its_process_along(tmp_path: Path, silent_server: str) -> None:
+    with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
+        [node] = cluster.nodes
+        node.ask("POST", "/api/v1/inventory", {"to": "s3://b/p", "endpoint": silent_server})
+        process = awaited_writer(node.pid)
+        node.kill()
+        process.wait(timeout=20)
+        node.start()
+        node.ask("POST", "/api/v1/inventory", {"to": str(tmp_path / "to")})
+        while node.get("/api/v1/inventory?wait=true")["state"] == "running":
+            pass
+        assert (tmp_path / "to" / MANIFEST).exists()
+        node.ask("POST", "/api/v1/inventory", {"to": "s3://b/p", "endpoint": silent_server})
+        process = awaited_writer(node.pid)
+        node.stop()
+        assert not process.is_running()
+
+
+def test_where_it_goes(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for to, why in (
+        ("relative", "no absolute path"),
+        ("http://x/y", "neither a directory nor s3://"),
+        ("", "absolute"),
+    ):
+        result = invoke("inventory", "--url", served.url, "--to", to)
+        assert (result.exit_code, why in result.stderr) == (2, True), result.stderr
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "dc1.toml"
+    config.write_text(
+        f'[node]\nid = "dc1"\n[listen]\nhttp = "127.0.0.1:{served.port}"\n[users]\npasswd_file = "passwd"\n'
+    )
+    (tmp_path / "passwd").touch()
+    assert invoke("inventory", "--config", config, "--to", "here").exit_code == 0
+    assert (tmp_path / "here" / MANIFEST).exists()
+    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    refused = invoke("inventory", "--url", served.url, "--to", tmp_path / "file")
+    assert (refused.exit_code, "file: File exists; is there room, and may the node write there?" in refused.stderr) == (
+        1, True,
+    )  # fmt: skip
+
+
+def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "without" / "pyarrow").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')"
+    (tmp_path / "without" / "pyarrow" / "__init__.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "without"))
+    result = invoke("inventory", "--url", served.url, "--to", tmp_path / "to")
+    assert (result.exit_code, "pip install 'mail-replicator[inventory]'" in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / "to").exists()
+
+
+def test_one_task_at_a_time(served: ServedNode, invoke: Invoke, silent_server: str) -> None:
+    with NodeClient(parse_url(served.url)) as client:
+        client.start(INVENTORY, {"to": "s3://b/p", "endpoint": silent_server})
+        result = invoke("check", "--url", served.url)
+        assert (result.exit_code, "an inventory runs here already" in result.stderr) == (1, True), result.stderr
+        assert client.cancel(INVENTORY).state == "cancelled"

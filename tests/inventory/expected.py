@@ -1,0 +1,55 @@
+"""What an inventory is to have, as `store.reading` says it, row by row."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from replicator.store import reading
+from replicator.store.chain import Chain
+from resync.row import Row
+from tests.inventory.reading_back import Rows
+
+
+def tables(connection: sqlite3.Connection) -> dict[str, Rows]:
+    heads = list(reading.chains_of(connection, None))
+    trees = [reading.tree_rows(connection, user) for user in reading.users(connection)]
+    folders = sorted((folder for tree, _ in trees for folder in tree), key=lambda folder: folder.mailbox_id)
+    subscriptions = sorted(one for _, tree in trees for one in tree)
+    messages = [(head.id, row) for head in heads for row in reading.mailbox_rows(connection, head.id)]
+    guids = sorted((row.guid, mailbox, row) for mailbox, row in messages)
+    return {
+        "heads": [_head(head) for head in heads],
+        "messages": [_message(mailbox, row) for mailbox, row in messages],
+        "guids": [
+            {"guid": guid, "mailbox": mailbox, "uid": row.uid, **_placement(row)} for guid, mailbox, row in guids
+        ],
+        "folders": [{("mailbox" if key == "mailbox_id" else key): value for key, value in one._asdict().items()}
+                    for one in folders],
+        "subscriptions": [one._asdict() for one in subscriptions],
+    }  # fmt: skip
+
+
+def _head(head: Chain) -> dict[str, object]:
+    origin, seq = head.head or (None, None)
+    return {
+        "mailbox": head.id, "user": head.user, "uidvalidity": head.uidvalidity, "risen": head.risen,
+        "uidnext": head.uidnext, "highestmodseq": head.highestmodseq, "head_origin": origin, "head_seq": seq,
+        "context": sorted(head.context.items()), "messages": head.messages, "digest": head.digest(),
+        "master": "dc7" if head.uidvalidity else None,
+    }  # fmt: skip
+
+
+def _placement(row: Row) -> dict[str, object]:
+    return {"origin": row.dot.origin, "seq": row.dot.seq, "change": row.change}
+
+
+def _message(mailbox: bytes, row: Row) -> dict[str, object]:
+    flags = [
+        {"flag": flag, "time": time, "sid": sid, "set": is_set}
+        for flag, (time, sid, is_set) in sorted(row.flags.items())
+    ]
+    return {
+        "mailbox": mailbox, "uid": row.uid, **_placement(row), "guid": row.guid, "claim_origin": row.claim.origin,
+        "claim_seq": row.claim.seq, "modseq": row.modseq, "flags": flags, "received_ms": row.received_ms,
+        "size_bytes": row.size_bytes, "content_hash": row.content_hash,
+    }  # fmt: skip

@@ -1,0 +1,86 @@
+"""Inventories written in this process, and read back with nothing of ours but the layout."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from replicator.store.inventory.conversation import Event, LeftOut, MailboxName, Order, Unreadable
+from replicator.store.inventory.targets import Directory, Target
+from replicator.store.inventory.writing import Inventory
+from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, Manifest, manifest_from, part_name
+
+Rows = list[dict[str, Any]]
+
+ORDER = Order("node.db", "/nowhere", None, "/nowhere", False, "mail", "dc1", "dc1.a")  # noqa: FBT003
+
+
+@dataclass
+class Taken:
+    """What came of it. `told`: by the process."""
+
+    tables: dict[str, Rows]
+    manifest: Manifest
+    told: list[Event]
+
+    @property
+    def unreadable(self) -> set[tuple[str, str]]:
+        return {(event.table, event.key) for event in self.told if isinstance(event, Unreadable)}
+
+    @property
+    def untold(self) -> int:
+        return sum(event.rows for event in self.told if isinstance(event, LeftOut))
+
+
+@dataclass
+class Listener:
+    """Takes events, and does something at those of a kind."""
+
+    at: type[object] | None = None
+    what: Callable[[], object] = lambda: None
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if self.at is not None and isinstance(event, self.at):
+            self.what()
+
+
+def dc7(names: Sequence[MailboxName]) -> list[str | None]:
+    """All mailboxes have a master, trees none."""
+    return ["dc7" if uidvalidity else None for _, _, uidvalidity in names]
+
+
+def take(connection: sqlite3.Connection, to: Path, listener: Listener | None = None) -> Taken:
+    """Write one, and read it."""
+    target: Target = Directory(to)
+    target.prepare(overwrite=False)
+    listener = listener or Listener()
+    Inventory(connection, target, listener, dc7).write(ORDER)
+    files = {str(path.relative_to(to)): path.read_bytes() for path in to.rglob("*") if path.is_file()}
+    return Taken(*read_back(files), listener.events)
+
+
+def read_back(files: dict[str, bytes]) -> tuple[dict[str, Rows], Manifest]:
+    """The tables of an inventory, by the names of its files; nothing else is there."""
+    manifest = manifest_from(files.pop(MANIFEST))
+    tables: dict[str, Rows] = {}
+    for table, columns in TABLES.items():
+        names = sorted(name for name in files if name.startswith(f"{table}/"))
+        assert names == [part_name(table, number) for number in range(len(names))] != []
+        tables[table] = []
+        for name in names:
+            found = pq.read_table(BytesIO(files.pop(name)))
+            assert found.schema.names == [column.name for column in columns]
+            assert [one.nullable for one in found.schema] == [column.nullable for column in columns]
+            assert (found.schema.metadata or {})[FORMAT_KEY.encode()] == str(FORMAT).encode()
+            tables[table] += found.to_pylist()
+    assert not files
+    assert {table: len(rows) for table, rows in tables.items()} == manifest.rows
+    return tables, manifest

@@ -1,0 +1,120 @@
+"""An inventory is of one moment, whatever the writer does meanwhile, and is whole or is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicator.store import schema
+from replicator.store.inventory import parquet
+from replicator.store.inventory.conversation import Begun
+from replicator.store.inventory.targets import Directory, TargetError
+from tests.inventory import expected
+from tests.inventory.reading_back import Listener, take
+from tests.store.harness import expunging, flagging, open_store, save
+
+SMALL_DISK_BYTES = 64 << 10
+
+
+async def test_what_is_written_meanwhile_is_not_in_it(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(4):
+            await save(store, number)
+        before = await store.read(expected.tables)
+        context = dict(store.context)
+
+        async def change() -> None:
+            await save(store, 99)
+            await store.write(expunging(1))
+            await store.write(flagging(2, added=["\\Seen"]))
+
+        def write() -> None:
+            listener = Listener(Begun, partial(trio.from_thread.run, change))
+            with closing(schema.open_reader(tmp_path / "node.db")) as connection:
+                taken = take(connection, tmp_path / "to", listener)
+            assert taken.tables == before
+            assert taken.manifest.context == context
+
+        await trio.to_thread.run_sync(write)
+        assert await store.read(expected.tables) != before
+
+
+async def test_rows_fill_files_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 3)
+    monkeypatch.setattr(parquet, "FILE_ROWS", 6)
+    async with open_store(tmp_path) as store:
+        for number in range(10):
+            await save(store, number)
+    with closing(schema.open_reader(tmp_path / "node.db")) as connection:
+        take(connection, tmp_path / "to")
+    files = sorted((tmp_path / "to" / "messages").iterdir())
+    groups = [parquet.pq.ParquetFile(file).metadata for file in files]
+    assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in groups] == [[3, 3], [3, 1]]
+    assert {one.row_group(0).column(0).compression for one in groups} == {"ZSTD"}
+
+
+def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    Directory(to).prepare(overwrite=False)
+    Directory(to).prepare(overwrite=False)  # empty
+    (to / "heads").mkdir()
+    (to / "heads" / "part-00000.parquet").touch()
+    (to / "heads" / ".part-00001.parquet.unfinished").touch()
+    with pytest.raises(TargetError, match=r"holds a part of an inventory: .* say `--overwrite` to begin it anew"):
+        Directory(to).prepare(overwrite=False)
+    for name in ("letter.txt", "heads/part-0.parquet", "others/part-00000.parquet"):
+        (to / name).parent.mkdir(exist_ok=True)
+        (to / name).touch()
+        with pytest.raises(TargetError, match=f"holds other things, such as '{name}'"):
+            Directory(to).prepare(overwrite=True)
+        (to / name).unlink()
+    (to / "inventory.json").touch()
+    with pytest.raises(TargetError, match="holds an inventory that is whole"):
+        Directory(to).prepare(overwrite=True)
+    (to / "inventory.json").unlink()
+    Directory(to).prepare(overwrite=True)
+    assert not [path for path in to.rglob("*") if path.is_file()]
+
+
+def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    target = Directory(tmp_path / "to")
+    target.prepare(overwrite=False)
+    aside: list[str] = []
+    with suppress(ZeroDivisionError), target.writing("heads/part-00000.parquet") as file:
+        file.write(b"half")
+        aside += [path.name for path in (tmp_path / "to" / "heads").iterdir()]
+        raise ZeroDivisionError
+    assert aside == [".part-00000.parquet.unfinished"]
+    assert not list((tmp_path / "to" / "heads").iterdir())
+    assert (target.files, target.size_bytes) == (0, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "inventory", disk], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is left out: mounting it needs root")
+async def test_a_disk_that_is_full_leaves_no_inventory(tmp_path: Path, small_disk: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    (small_disk / "ballast").write_bytes(bytes(SMALL_DISK_BYTES - (12 << 10)))
+    with closing(schema.open_reader(tmp_path / "node.db")) as connection:
+        with pytest.raises(OSError, match="No space left on device"):
+            take(connection, small_disk / "to")
+        assert not (small_disk / "to" / "inventory.json").exists()
+        assert not list((small_disk / "to").rglob(".*"))
+        (small_disk / "ballast").unlink()
+        Directory(small_disk / "to").prepare(overwrite=True)
+        assert take(connection, small_disk / "to").tables["messages"]

@@ -1,0 +1,109 @@
+"""An inventory that goes to a bucket: file by file, and the end of it last."""
+
+from __future__ import annotations
+
+import random
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import trio
+
+from benchmarks.wire import Address
+from replicator.environment import Environment
+from replicator.objects import ObjectStore, ObjectStoreError
+from replicator.store.inventory import parquet
+from replicator.store.inventory.conversation import Done
+from replicator.store.inventory.targets import Bucket, TargetError, target_of
+from replicator.store.inventory.writing import Inventory
+from tests.inventory import expected
+from tests.inventory.reading_back import ORDER, Listener, dc7, read_back
+from tests.objects.faulty_line import Fault, faulty_line
+from tests.objects.s3_server import BUCKET, needs_rclone
+from tests.store.harness import INBOX
+from tests.store.memory_node import MemoryNode
+from tests.store.test_convergence import save
+
+pytestmark = needs_rclone
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://{BUCKET}/{uuid4()}"
+
+
+@pytest.fixture
+def node() -> MemoryNode:
+    node, rng = MemoryNode("dc1.a"), random.Random(1)
+    for _ in range(9):
+        save(node, INBOX, rng)
+    return node
+
+
+async def objects(store: ObjectStore) -> dict[str, bytes]:
+    async with aclosing(store.list()) as listing:
+        names = [info.name async for info in listing]
+    found: dict[str, bytes] = {}
+    for name in names:
+        async with aclosing(store.get(name)) as parts:
+            found[name] = b"".join([part async for part in parts])
+    return found
+
+
+def test_it_is_there_whole_and_nothing_is_written_over_it(
+    node: MemoryNode, server: Address, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 2)
+    monkeypatch.setattr(parquet, "FILE_ROWS", 4)
+    endpoint = f"http://{server.host}:{server.port}"
+    target = target_of(url, endpoint, tmp_path)
+    assert isinstance(target, Bucket)
+    target.prepare(overwrite=False)
+    listener = Listener()
+    Inventory(node.connection, target, listener, dc7).write(ORDER)
+    found = trio.run(objects, ObjectStore(url, Environment(), endpoint))
+    size = sum(map(len, found.values()))
+    assert (listener.events[-1].__class__, target.files, target.size_bytes) == (Done, len(found), size)
+    assert sum(name.startswith("messages/") for name in found) == 3
+    assert read_back(found)[0] == expected.tables(node.connection)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TargetError, match="holds an inventory that is whole"):
+        target_of(url, endpoint, tmp_path).prepare(overwrite=True)
+
+
+def test_one_that_breaks_off_is_none_and_can_be_begun_anew(
+    node: MemoryNode, server: Address, url: str, tmp_path: Path
+) -> None:
+    endpoint = f"http://{server.host}:{server.port}"
+    broken = target_of(url, endpoint, tmp_path)
+    original, count = broken.writing, iter(range(99))
+
+    def writing(name: str) -> object:
+        if next(count) == 3:
+            raise ObjectStoreError("the server is gone")
+        return original(name)
+
+    broken.writing = writing  # type: ignore[method-assign, assignment]
+    with pytest.raises(ObjectStoreError, match="the server is gone"):
+        Inventory(node.connection, broken, Listener(), dc7).write(ORDER)
+    store = ObjectStore(url, Environment(), endpoint)
+    assert sorted(trio.run(objects, store)) == [
+        f"{table}/part-00000.parquet" for table in ("folders", "heads", "subscriptions")
+    ]
+    with pytest.raises(TargetError, match="`--overwrite`"):
+        target_of(url, endpoint, tmp_path).prepare(overwrite=False)
+    target = target_of(url, endpoint, tmp_path)
+    target.prepare(overwrite=True)
+    assert trio.run(objects, store) == {}
+    Inventory(node.connection, target, Listener(), dc7).write(ORDER)
+    assert read_back(trio.run(objects, store))[0]["messages"]
+
+
+def test_a_server_that_refuses_is_told_with_what_to_look_at(server: Address, url: str, tmp_path: Path) -> None:
+    denied = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with faulty_line(server, Fault(answer=denied)) as line:
+        prepare = partial(target_of(url, line.endpoint, tmp_path).prepare, overwrite=False)
+        with pytest.raises(ObjectStoreError, match="are `--to` and `--endpoint` right"):
+            prepare()
