@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -232,6 +233,14 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
     of_one = [blob for blob in unpacked if blob[0] == 0x81]
     assert len(of_one) == 2  # set, and not
     node.connection.close()
+
+
+def test_the_document_has_the_columns() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
+    rows = re.compile(r"^\| `(\w+)` \| (\w+) \|", re.MULTILINE)
+    told = {table: rows.findall(text.partition("\n## ")[0]) for table, text in sections.items()}
+    assert told == {table: [column[:2] for column in columns] for table, columns in writing.TABLES.items()}
 
 
 def test_keys_are_columns_of_their_tables() -> None:
