@@ -38,7 +38,8 @@ from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import InventoryOptions, InventoryStatus, UnreadableRow
 
-COMMAND = (sys.executable, "-m", "replicator.store.inventory")
+COMMAND = (sys.executable, "-P", "-m", "replicator.store.inventory")
+KILLED_S = 5.0  # for its end; a process that a disk holds up ends when the disk lets it
 ERRORS_BYTES = 2000  # of what the process says last, should it end by a defect
 
 
@@ -72,8 +73,12 @@ class Inventory:
                 why = await self._converse(process)
         finally:
             process.kill()
-            with trio.CancelScope(shield=True):
+            with trio.move_on_after(KILLED_S, shield=True):
                 await process.wait()
+            with trio.CancelScope(shield=True):
+                for stream in (process.stdin, process.stdout, process.stderr):
+                    assert stream is not None
+                    await stream.aclose()
         if self.status.taken_ms is None:
             raise TaskError(why or _ended(process, said))
 
@@ -129,7 +134,7 @@ def _environment() -> dict[str, str]:
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    """Whole ones. Raises TaskError for one that is too long."""
+    """Whole ones. Raises ValueError for one that is too long."""
     rest = b""
     async for chunk in stream:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -32,6 +32,11 @@ from tests.store.test_convergence import save as save_something
 DATABASE_TABLES = {
     "heads": "chain", "messages": "by_uid", "guids": "by_guid", "folders": "folder", "subscriptions": "subscription",
 }  # fmt: skip
+AFTER_MERGES = (
+    "UPDATE by_uid SET claim_origin = 'dc9.z' WHERE uid % 3 = 0",
+    "UPDATE by_uid SET claim_seq = 77 WHERE uid % 4 = 0",
+    "UPDATE chain SET risen = 5 WHERE uidvalidity > 0 AND uidnext % 2",
+)
 WRONG = (
     "CAST(x'41ff42' AS TEXT)", "x'ff'", "'text'", "1.5", "x''", "CAST(x'00' AS TEXT)", "x'81a141'", "-9e99",
     "CAST(zeroblob(16) AS TEXT)", "x'81a14193cf0000000000000001a164c301'", "x'81a14193cfffffffffffffffffa164c3'",
@@ -68,6 +73,8 @@ def history(rng: random.Random, steps: int) -> MemoryNode:
 @settings(max_examples=15)
 def test_an_inventory_is_what_the_node_shows(steps: int, rng: random.Random) -> None:
     node = history(rng, steps)
+    for statement in AFTER_MERGES:
+        node.connection.execute(statement)
     with TemporaryDirectory() as directory, small(batch=rng.randint(1, 9), group=rng.randint(1, 9), file=16):
         taken = take(node.connection, Path(directory) / "to")
     assert taken.tables == expected.tables(node.connection)
@@ -141,6 +148,8 @@ def some_mail(count: int = 5) -> MemoryNode:
         ("heads", "context", "x'c0'"),
         ("heads", "context", "x'81a161cfffffffffffffffff'"),
         ("heads", "user", "CAST(x'61ff' AS TEXT)"),
+        ("heads", "head_origin", "CAST(x'642e61ff' AS TEXT)"),
+        ("heads", "head_origin", "x'642e61'"),
     ],
 )
 def test_a_value_that_cannot_be(tmp_path: Path, table: str, column: str, value: str) -> None:
@@ -218,6 +227,8 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
             )
         )
     node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([2, 5]), added=[], removed=["\\Seen"]))
+    # Of these two, only the time of the first flag differs.
+    node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([8, 11]), added=["\\Flagged"], removed=[]))
     rows = list(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
     blobs = [blob for (blob,) in node.connection.execute("SELECT flags FROM by_uid ORDER BY uid")]
     reader = FlagReader()

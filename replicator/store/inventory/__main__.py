@@ -61,7 +61,7 @@ def main() -> None:
         with closing(open_reader(Path(order.database))) as connection:
             Inventory(connection, target, _tell, masters).write(order)
     except (OSError, ObjectStoreError, TargetError) as error:
-        _tell(Failed(why(error)))
+        _tell(Failed(why(order.to, error)))
     except sqlite3.Error as error:
         advice = f"; what it gives is not all that there is: {REMEDY}" if is_damage(error) else ""
         _tell(Failed(f"{order.database}: {error}{advice}"))

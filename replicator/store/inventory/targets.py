@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -74,7 +74,10 @@ class Directory:
 
     def prepare(self, *, overwrite: bool) -> None:
         """See `Target`. A directory that is made is for its owner only."""
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._path.is_dir():
+            self._path.mkdir(mode=0o700, parents=True)
+            with suppress(PermissionError):  # to read the names there
+                _sync(self._path.parent)
         for name in left_overs(str(self._path), self._names(), overwrite=overwrite):
             (self._path / name).unlink()
 
@@ -102,7 +105,7 @@ class Directory:
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-        for directory in {path.parent, self._path, self._path.parent}:
+        for directory in {path.parent, self._path}:
             _sync(directory)
         self.files += 1
 
@@ -142,12 +145,11 @@ class Bucket:
         self.files += 1
 
 
-def why(error: OSError | ObjectStoreError | TargetError) -> str:
-    """In a line, for the operator."""
+def why(to: str, error: OSError | ObjectStoreError | TargetError) -> str:
+    """Why nothing more was written there. In a line, for the operator."""
     if not isinstance(error, OSError):
         return str(error)
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}; is there room, and may the node write there?"
+    return f"{error.filename or to}: {error.strerror or error}; is there room, and may the node write there?"
 
 
 def _raised(error: OSError) -> None:

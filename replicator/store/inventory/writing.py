@@ -102,19 +102,19 @@ class Inventory:
 
     def _heads(self, rows: Sequence[Values]) -> list[Values]:
         """The rows of the inventory's table, of those of the database's."""
-        heads: list[Chain] = []
+        heads: list[tuple[Chain, bytes]] = []
         for row in rows:
             try:
-                heads.append(chains.from_row(row))
-            except DamagedRowError:
+                head = chains.from_row(row)
+                heads.append((head, head.digest()))
+            except (DamagedRowError, ValueError, TypeError):
                 self._leave_out("heads", key_of("heads", row), "makes no sense")
         masters: list[str | None] = []
         for start in range(0, len(heads), HEADS_AT_ONCE):
             some = heads[start : start + HEADS_AT_ONCE]
-            masters += self.find_masters([(head.user, head.id, head.uidvalidity) for head in some])
-        return [_head_values(head, master) for head, master in zip(heads, masters, strict=True)]
+            masters += self.find_masters([(head.user, head.id, head.uidvalidity) for head, _ in some])
+        return [_head_values(*head, master) for head, master in zip(heads, masters, strict=True)]
 
 
-def _head_values(head: Chain, master: str | None) -> Values:
-    numbers = _OF_CHAIN(head)
-    return *numbers, *(head.head or (None, None)), head.context, head.messages, head.digest(), master
+def _head_values(head: Chain, digest: bytes, master: str | None) -> Values:
+    return *_OF_CHAIN(head), *(head.head or (None, None)), head.context, head.messages, digest, master
