@@ -64,7 +64,7 @@ class Inventory:
     async def run(self) -> None:
         """Have it written. Raises TaskError; what was written until then is no inventory."""
         pipe = subprocess.PIPE
-        process = await trio.lowlevel.open_process(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment())
+        process = await trio.lowlevel.open_process(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
         said = bytearray()
         why: str | None = None
         try:
@@ -126,8 +126,8 @@ class Inventory:
                 raise AssertionError(f"{event!r} is not for the status")
 
 
-def _environment() -> dict[str, str]:
-    """The node's own, in which the same program is found."""
+def environment() -> dict[str, str]:
+    """For the process: the node's own, in which the same program is found."""
     root = str(Path(replicator.__file__).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

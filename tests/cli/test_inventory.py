@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,13 +15,14 @@ import pytest
 from benchmarks.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
-from replicator.replication.inventorying import Inventory
+from replicator.replication.inventorying import COMMAND, environment
 from replicator.store import schema
+from replicator.store.inventory.conversation import line_of
 from resync.inventory import MANIFEST
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 from tests.inventory import expected
-from tests.inventory.reading_back import read_back
+from tests.inventory.reading_back import ORDER, read_back
 from tests.store.damaging import damage
 
 
@@ -43,8 +48,14 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 def writers(parent: int | None = None) -> list[psutil.Process]:
     """The processes that write inventories for a node."""
-    children = psutil.Process(parent).children()
-    return [child for child in children if "replicator.store.inventory" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process(parent).children() if _writes(child)]
+
+
+def _writes(process: psutil.Process) -> bool:
+    try:
+        return "replicator.store.inventory" in " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False  # it has ended meanwhile
 
 
 def awaited_writer(parent: int | None = None) -> psutil.Process:
@@ -92,27 +103,6 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
     assert (one["table"], one["what"]) == ("messages", "makes no sense in flags")
 
 
-def test_its_process_is_killed_half_way(
-    filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killing(_job: Inventory, _name: object) -> None:
-        for process in writers():
-            process.kill()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Inventory, "_master_of", killing)
-        result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr
-    assert list(files_of(tmp_path / "to")) == ["heads/.part-00000.parquet.unfinished"] or not files_of(tmp_path / "to")
-    (tmp_path / "to" / "heads").mkdir(exist_ok=True)
-    (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
-    refused = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
-    assert (refused.exit_code, "say `--overwrite` to begin it anew" in refused.stderr) == (1, True)
-    assert invoke("inventory", "--overwrite", "--to", tmp_path / "to", "--url", filled.url).exit_code == 0
-    assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
-
-
 def test_an_interrupt_ends_its_process(
     filled: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, silent_server: str
 ) -> None:
@@ -120,6 +110,7 @@ def test_an_interrupt_ends_its_process(
 
     def interrupted(_client: NodeClient, _task: object) -> None:
         begun.append(awaited_writer())
+        begun[0].suspend()  # so that it does not end by itself when the node leaves it
         raise KeyboardInterrupt
 
     monkeypatch.setattr(NodeClient, "follow", interrupted)
@@ -131,19 +122,36 @@ def test_an_interrupt_ends_its_process(
 def test_a_node_that_is_killed_takes_its_process_along(tmp_path: Path, silent_server: str) -> None:
     with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
         [node] = cluster.nodes
+        pid = node.pid
         node.ask("POST", "/api/v1/inventory", {"to": "s3://b/p", "endpoint": silent_server})
-        process = awaited_writer(node.pid)
-        node.kill()
+        process = awaited_writer(pid)
+        os.kill(pid, signal.SIGKILL)  # and nothing else
         process.wait(timeout=20)
+        node.kill()
         node.start()
+        pid = node.pid
         node.ask("POST", "/api/v1/inventory", {"to": str(tmp_path / "to")})
         while node.get("/api/v1/inventory?wait=true")["state"] == "running":
             pass
         assert (tmp_path / "to" / MANIFEST).exists()
         node.ask("POST", "/api/v1/inventory", {"to": "s3://b/p", "endpoint": silent_server})
-        process = awaited_writer(node.pid)
-        node.stop()
-        assert not process.is_running()
+        process = awaited_writer(pid)
+        os.kill(pid, signal.SIGTERM)
+        process.wait(timeout=20)
+
+
+def test_it_ends_when_nobody_is_there_to_hear_of_it(silent_server: str, tmp_path: Path) -> None:
+    """Half-way: it waits for the server."""
+    order = replace(ORDER, to="s3://b/p", endpoint=silent_server, scratch=str(tmp_path))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, env=environment()) as process:
+        assert process.stdin is not None
+        process.stdin.write(line_of(order))
+        process.stdin.close()
+        try:
+            assert process.wait(timeout=20) == 1
+        finally:
+            process.kill()
 
 
 def test_where_it_goes(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import trio
 
@@ -55,7 +56,7 @@ async def test_rows_fill_files_and_row_groups(tmp_path: Path, monkeypatch: pytes
     with closing(schema.open_reader(tmp_path / "node.db")) as connection:
         take(connection, tmp_path / "to")
     files = sorted((tmp_path / "to" / "messages").iterdir())
-    groups = [parquet.pq.ParquetFile(file).metadata for file in files]
+    groups = [pq.ParquetFile(file).metadata for file in files]
     assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in groups] == [[3, 3], [3, 1]]
     assert {one.row_group(0).column(0).compression for one in groups} == {"ZSTD"}
 

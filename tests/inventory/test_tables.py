@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from protocol.values import UidSet
 from replicator.store import numbering, reading
-from replicator.store.content import StoredText
 from replicator.store.damage import is_damage
 from replicator.store.inventory import parquet, tables, writing
 from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import KEYS, key_of
+from resync.inventory import TABLES
 from tests.inventory import expected
 from tests.inventory.reading_back import take
-from tests.store.harness import INBOX
+from tests.store.harness import INBOX, guid, saving
 from tests.store.memory_node import MemoryNode
 from tests.store.test_convergence import Cluster
 from tests.store.test_convergence import save as save_something
@@ -216,16 +216,16 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
 
     unpacked: list[bytes] = []
     original = flags.states_of
-    monkeypatch.setattr(flags, "states_of", lambda blob: unpacked.append(blob) or original(blob))
+
+    def counted(blob: bytes) -> list[tuple[str, int, str, bool]]:
+        unpacked.append(blob)
+        return original(blob)
+
+    monkeypatch.setattr(flags, "states_of", counted)
     node = some_mail(0)
     for number in range(50):
-        stored = StoredText.of(b"text %d" % number)
         node.now_ms += 7
-        node.write(
-            lambda tx, stored=stored, number=number: numbering.save(
-                tx, INBOX, stored, guid=number.to_bytes(16), received_ms=1, flags=["\\Seen", "$" * 40][: number % 3]
-            )
-        )
+        node.write(saving(b"text %d" % number, guid(number), INBOX, ["\\Seen", "$" * 40][: number % 3]))
     node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([2, 5]), added=[], removed=["\\Seen"]))
     # Of these two, only the time of the first flag differs.
     node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([8, 11]), added=["\\Flagged"], removed=[]))
@@ -251,10 +251,10 @@ def test_the_document_has_the_columns() -> None:
     sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
     rows = re.compile(r"^\| `(\w+)` \| (\w+) \|", re.MULTILINE)
     told = {table: rows.findall(text.partition("\n## ")[0]) for table, text in sections.items()}
-    assert told == {table: [column[:2] for column in columns] for table, columns in writing.TABLES.items()}
+    assert told == {table: [column[:2] for column in columns] for table, columns in TABLES.items()}
 
 
 def test_keys_are_columns_of_their_tables() -> None:
-    assert KEYS.keys() == writing.TABLES.keys()
-    for table, columns in writing.TABLES.items():
+    assert KEYS.keys() == TABLES.keys()
+    for table, columns in TABLES.items():
         assert all(name in key_of(table, tuple(range(len(columns)))) for name in KEYS[table])
