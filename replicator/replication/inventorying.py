@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import trio
@@ -89,14 +90,15 @@ class Inventory:
         why: str | None = None
         try:
             await process.stdin.send_all(line_of(self._order))
-            async for line in _lines(process.stdout):
-                event = event_of(line)
-                if isinstance(event, Heads):
-                    await process.stdin.send_all(masters_line([self._master_of(name) for name in event.names()]))
-                elif isinstance(event, Failed):
-                    why = event.why
-                else:
-                    self._note(event)
+            async with aclosing(_lines(process.stdout)) as lines:
+                async for line in lines:
+                    event = event_of(line)
+                    if isinstance(event, Heads):
+                        await process.stdin.send_all(masters_line([self._master_of(name) for name in event.names()]))
+                    elif isinstance(event, Failed):
+                        why = event.why
+                    else:
+                        self._note(event)
         except trio.BrokenResourceError:  # it has ended without a word
             return why
         return why
@@ -133,7 +135,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
     """Whole ones. Raises ValueError for one that is too long."""
     rest = b""
     async for chunk in stream:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
-from replicator.replication.inventorying import COMMAND, environment
+from replicator.replication.inventorying import COMMAND, Inventory, environment
 from replicator.store import schema
 from replicator.store.inventory.conversation import line_of
 from resync.inventory import MANIFEST
@@ -101,6 +101,29 @@ def test_a_row_that_is_damaged(filled: ServedNode, invoke: Invoke, tmp_path: Pat
     assert (report["state"], report["damage"], report["rows"]["messages"]) == ("done", {"messages": 1}, 1)
     [one] = report["unreadable"]
     assert (one["table"], one["what"]) == ("messages", "makes no sense in flags")
+
+
+def test_its_process_is_killed_half_way(
+    filled: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killing(_job: Inventory, _name: object) -> None:
+        for process in writers():
+            process.kill()
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                pass  # so that the answer meets a broken pipe
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Inventory, "_master_of", killing)
+        result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr
+    assert list(files_of(tmp_path / "to")) == ["heads/.part-00000.parquet.unfinished"] or not files_of(tmp_path / "to")
+    (tmp_path / "to" / "heads").mkdir(exist_ok=True)
+    (tmp_path / "to" / "heads" / "part-00007.parquet").touch()
+    refused = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
+    assert (refused.exit_code, "say `--overwrite` to begin it anew" in refused.stderr) == (1, True)
+    assert invoke("inventory", "--overwrite", "--to", tmp_path / "to", "--url", filled.url).exit_code == 0
+    assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
 
 
 def test_an_interrupt_ends_its_process(
