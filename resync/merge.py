@@ -13,11 +13,11 @@ for another message under either rule, and nodes that were told different rules 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from protocol.values import UID_MAX, Dot, context_dots
+from protocol.values import UID_MAX, Dot, context_dots, covers
 from resync.entry import Merge
 from resync.row import FlagStates, Row
 from resync.state import MERGE_HEADROOM, RISEN_MAX, MailboxState, joined, placement
@@ -59,6 +59,42 @@ def merge(ours: MailboxState, theirs: MailboxState, dot: Dot, anew: Anew | None 
         merged.put(row._replace(uid=merged.uidnext, claim=dot, modseq=merged.modseq))
         merged.uidnext += 1
     return merged
+
+
+def merge_all(states: Sequence[MailboxState]) -> MailboxState:
+    """The state that has seen all of them: a fold of `merge` under "renumber". Raises ValueError if there are none.
+
+    A state that another one covers has nothing to add, nor have those after the first of equal ones. The others are
+    joined in their order, without what any of them has expunged: else it might take the place of another placement of
+    its GUID first, and then go. The n-th merge is named `("", n)`, which is in the context from there on.
+    """
+    if not states:
+        raise ValueError("no states to join")
+    branches = [state for place, state in enumerate(states) if not _is_covered(place, states)]
+    merged, *others = _without_expunged(branches)
+    for number, state in enumerate(others, start=1):
+        merged = merge(merged, state, Dot("", number))
+        merged.context[""] = number
+    return merged
+
+
+def _without_expunged(branches: Sequence[MailboxState]) -> list[MailboxState]:
+    shown = [{placement(row) for row in state.rows.values()} for state in branches]
+
+    def stands(row: Row) -> bool:
+        pairs = zip(branches, shown, strict=True)
+        return all(placement(row) in there or not state.has_seen(row.dot) for state, there in pairs)
+
+    return [replace(state, rows={uid: row for uid, row in state.rows.items() if stands(row)}) for state in branches]
+
+
+def _is_covered(place: int, states: Sequence[MailboxState]) -> bool:
+    ours = states[place].context
+    return any(
+        covers(other.context, ours) and (at < place or not covers(ours, other.context))
+        for at, other in enumerate(states)
+        if at != place
+    )
 
 
 def difference(merged: MailboxState, sides: Iterable[MailboxState]) -> tuple[Merge, ...]:

@@ -1,0 +1,143 @@
+"""The joining of many states: for two it is the merge, and for any number it keeps what design section 3 promises."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.values import Dot, UidSet, covers
+from resync.entry import FlagAdd, MailDel
+from resync.merge import merge, merge_all
+from resync.state import MailboxState, Placement, joined, placement
+from tests.resync.test_merge import Node, World, mail
+
+
+def states_of(seed: int, steps: int) -> list[MailboxState]:
+    """What the nodes of a random cluster show, in any order."""
+    rng = random.Random(seed)
+    world = World(rng)
+    for _ in range(steps):
+        if rng.random() < 0.7:
+            rng.choice(world.nodes).act(rng)
+        else:
+            one, other = rng.sample(world.nodes, 2)
+            one.meet(other)
+    states = [node.state for node in world.nodes]
+    rng.shuffle(states)
+    return states
+
+
+CLUSTER = (st.integers(0, 2**32), st.integers(0, 60))
+
+
+@given(*CLUSTER)
+@settings(max_examples=100, deadline=None)
+def test_two_states_are_merged_and_a_state_that_covers_the_other_stays(seed: int, steps: int) -> None:
+    one, other = states_of(seed, steps)[:2]
+    both = merge_all([one, other])
+    if covers(one.context, other.context):
+        assert both == one
+    elif covers(other.context, one.context):
+        assert both == other
+    else:
+        merged = merge(one, other, Dot("", 1))
+        merged.context[""] = 1
+        assert both == merged
+
+
+@given(*CLUSTER)
+@settings(max_examples=100, deadline=None)
+def test_every_state_can_step_to_what_all_become(seed: int, steps: int) -> None:
+    states = states_of(seed, steps)
+    after = merge_all(states)
+    for before in states:
+        assert_can_step(before, after)
+    shown = {placement(row) for state in states for row in state.rows.values()}
+    kept = {placement(row) for row in after.rows.values()}
+    assert kept <= shown
+    guids = {row.guid for row in after.rows.values()}
+    for row in (row for state in states for row in state.rows.values()):
+        assert row.guid in guids or somebody_lacks(placement(row), states), "a message is lost"
+        assert placement(row) not in kept or not somebody_lacks(placement(row), states), "removal is exact"
+
+
+def assert_can_step(before: MailboxState, after: MailboxState) -> None:
+    assert after.uidnext >= before.uidnext
+    assert after.risen >= before.risen
+    assert covers(after.context, before.context)
+    old = {placement(row): row for row in before.rows.values()}
+    for uid, row in after.rows.items():
+        was = old.get(placement(row))
+        assert was is not None or not before.has_seen(row.dot), "an expunged message came back"
+        if was is None or was.uid != uid:
+            assert uid >= before.uidnext, "a message appeared below a UIDNEXT that was shown"
+        if was is None or was.uid != uid or was.visible_flags() != row.visible_flags():
+            assert row.modseq > before.modseq, "a change appeared at a MODSEQ that was shown"
+        assert uid == row.uid < after.uidnext
+
+
+def placements(guid: bytes, states: Sequence[MailboxState]) -> set[Placement]:
+    return {placement(row) for state in states for row in state.rows.values() if row.guid == guid}
+
+
+def somebody_lacks(one: Placement, states: Sequence[MailboxState]) -> bool:
+    """One of them has seen it, and does not show it."""
+    return any(state.has_seen(one[0]) and one not in map(placement, state.rows.values()) for state in states)
+
+
+@given(*CLUSTER)
+@settings(max_examples=100, deadline=None)
+def test_the_order_changes_numbers_and_nothing_else(seed: int, steps: int) -> None:
+    """But for a flag of a GUID that has two placements: it counts if it was set before they became one."""
+    states = states_of(seed, steps)
+    one, other = merge_all(states), merge_all(states[::-1])
+    assert {row.guid for row in one.rows.values()} == {row.guid for row in other.rows.values()}
+    twice = {row.guid for state in states for row in state.rows.values() if len(placements(row.guid, states)) > 1}
+    flags, others = (
+        {row.guid: row.visible_flags() for row in merged.rows.values() if row.guid not in twice}
+        for merged in (one, other)
+    )
+    assert flags == others
+    assert one.context == other.context
+    assert one.risen == other.risen
+
+
+def test_of_two_placements_of_a_guid_the_one_that_nobody_expunged_stays_in_any_order() -> None:
+    """Two sides have the mail, which was sent again; a third one has expunged what one of them shows."""
+    world = World(random.Random(0))
+    one, other, third = (Node(name, world) for name in "abc")
+    one.number(mail(1, b"x"))
+    third.meet(one)
+    third.number(MailDel(UidSet.of([1])))
+    one.number(FlagAdd(UidSet.of([1]), ("a",)))
+    other.number(mail(1, b"x"))
+    for order in permutations([one.state, other.state, third.state]):
+        assert [row.dot.origin for row in merge_all(order).rows.values()] == ["b.x"]
+
+
+def test_states_that_others_cover_take_no_part() -> None:
+    old = MailboxState(uidnext=2, modseq=1, context={"a.x": 1})
+    new = MailboxState(uidnext=5, modseq=4, context={"a.x": 2})
+    branch = MailboxState(uidnext=3, modseq=2, context={"a.x": 1, "b.x": 1})
+    merged = merge_all([old, new, branch, new, MailboxState()])
+    assert merged.context == {"a.x": 2, "b.x": 1, "": 1}
+    assert (merged.uidnext, merged.modseq) == (5, 5)
+    assert merge_all([old, MailboxState(), new]) == new
+
+
+def test_context_says_how_many_were_joined() -> None:
+    branches = [MailboxState(modseq=1, context={f"{name}.x": 1}) for name in "abc"]
+    expected: dict[str, int] = {"": 2}
+    for branch in branches:
+        expected = joined(expected, branch.context)
+    assert merge_all(branches).context == expected
+
+
+def test_nothing_to_join_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no states"):
+        merge_all([])
