@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo 'Setting up $(VENV), which takes about half a minute ...' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]' --group dev
 	@touch $@
 
 run: setup ## a three-node cluster on this machine, data under var/
