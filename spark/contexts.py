@@ -1,0 +1,28 @@
+"""Contexts as expressions: maps of origins to the highest sequence numbers seen (design section 2)."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from spark.schemas import CONTEXT
+
+
+def empty() -> Column:
+    """Of a node that has seen nothing."""
+    return F.from_json(F.lit("{}"), CONTEXT)
+
+
+def has_seen(context: Column, origin: Column, seq: Column) -> Column:
+    """Whether the entry is part of the history."""
+    return F.coalesce(F.try_element_at(context, origin), F.lit(0)) >= seq
+
+
+def covers(context: Column, other: Column) -> Column:
+    """Whether what has seen the one has seen all of the other."""
+    return F.forall(F.map_entries(other), lambda entry: has_seen(context, entry["key"], entry["value"]))
+
+
+def joined(ours: Column, theirs: Column) -> Column:
+    """Of a state that has seen what two others have."""
+    return F.map_zip_with(ours, theirs, lambda _, one, other: F.greatest(one, other))

@@ -1,0 +1,148 @@
+"""Reading inventories: each is checked whole before a row is believed, then all of a table are one DataFrame.
+
+What is checked costs a read or two a file: the manifest, the columns of each file, and how many rows each table has,
+which Parquet's footers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, Manifest, manifest_from
+from spark.schemas import SCHEMAS
+
+_ERRORS = (PySparkException, Py4JJavaError)  # the latter: what Spark has no class of its own for
+
+NODES_MAX = 60
+"""Inventories of one comparison: what nodes have seen travels as bits of a number."""
+NODE = "node"
+"""The column that says whose row it is."""
+
+
+class InventoryError(Exception):
+    """An inventory that cannot be used: where it lies, what is wrong with it, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventories:
+    """Tables of several nodes, each with the column NODE. `nodes`: their SIDs, sorted."""
+
+    nodes: tuple[str, ...]
+    manifests: Mapping[str, Manifest]
+    tables: Mapping[str, DataFrame]
+
+
+def place_of(argument: str) -> tuple[str, str]:
+    """SID and place of `dc1=/var/inventories/dc1` or `dc1=s3a://bucket/dc1`. Raises InventoryError."""
+    sid, equals, place = argument.partition("=")
+    if not (sid and equals and place):
+        raise InventoryError(f"{argument!r} names no inventory; write it as SID=PATH, such as dc1=/srv/inventories/dc1")
+    return sid, place.rstrip("/")
+
+
+def read(spark: SparkSession, places: Mapping[str, str]) -> Inventories:
+    """The inventories at these places, by SIDs. Raises InventoryError unless all are whole and of one cluster."""
+    if not 1 <= len(places) <= NODES_MAX:
+        raise InventoryError(f"{len(places)} inventories are given; give 1 to {NODES_MAX}")
+    manifests = {sid: _manifest(spark, sid, place) for sid, place in sorted(places.items())}
+    clusters = {manifest.cluster: sid for sid, manifest in manifests.items()}
+    if len(clusters) > 1:
+        which = ", ".join(f"{sid} of {name!r}" for name, sid in clusters.items())
+        raise InventoryError(f"the inventories are of several clusters: {which}; compare those of one")
+    parts = {
+        (table, sid): _part(spark, f"{place}/{table}", table, sid)
+        for table in SCHEMAS
+        for sid, place in sorted(places.items())
+    }
+    for table, sid, count in _counts(parts):
+        if count != manifests[sid].rows[table]:
+            wrong = f"{places[sid]}/{table} has {count} rows where {MANIFEST} says {manifests[sid].rows[table]}"
+            raise InventoryError(f"{wrong}; files are missing or too many: copy the inventory again")
+    tables = {table: reduce(DataFrame.unionByName, (parts[table, sid] for sid in manifests)) for table in SCHEMAS}
+    return Inventories(tuple(manifests), manifests, tables)
+
+
+def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
+    path = f"{place}/{MANIFEST}"
+    document = F.when(F.col("length") <= MANIFEST_BYTES_MAX, F.col("content")).alias("document")
+    try:
+        found = spark.read.format("binaryFile").load(path).select(document).first()
+    except _ERRORS as error:
+        what = f"{path} cannot be read, so the inventory is not whole or not there; write it again with"
+        raise InventoryError(f"{what} `replicator inventory`: {_first_line(error)}") from error
+    if found is None or found["document"] is None:
+        raise InventoryError(f"{path} is larger than {MANIFEST_BYTES_MAX} bytes, so it is none")
+    try:
+        manifest = manifest_from(bytes(found["document"]))
+    except ValueError as error:
+        raise InventoryError(f"{path}: {error}") from error
+    if manifest.node != sid:
+        raise InventoryError(f"{path} is of node {manifest.node!r}, and was given as {sid}'s")
+    return manifest
+
+
+def _part(spark: SparkSession, folder: str, table: str, sid: str) -> DataFrame:
+    """One table of one node. Each file is asked for its columns, for those that it lacks would be read as null."""
+    try:
+        rows = spark.read.schema(SCHEMAS[table]).parquet(folder)
+        for file in rows.inputFiles():
+            _check_columns(file, spark.read.parquet(file).schema, SCHEMAS[table])
+    except _ERRORS as error:
+        raise InventoryError(f"{folder} cannot be read as Parquet: {_first_line(error)}") from error
+    return rows.withColumn(NODE, F.lit(sid))
+
+
+def _counts(parts: Mapping[tuple[str, str], DataFrame]) -> list[tuple[str, str, int]]:
+    """Table, SID and number of rows, as the files' footers say, in one job."""
+    each = [
+        part.agg(F.lit(table).alias("table"), F.lit(sid).alias("sid"), F.count("*").alias("count"))
+        for (table, sid), part in parts.items()
+    ]
+    return [(one["table"], one["sid"], one["count"]) for one in reduce(DataFrame.unionByName, each).collect()]
+
+
+def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
+    """More columns than there should be do no harm. Raises InventoryError."""
+    present = {field.name: field.dataType for field in found}
+    for field in wanted:
+        if field.name not in present:
+            raise InventoryError(f"{file} has no column {field.name!r}; it is no table of this format of inventories")
+        if _bare(present[field.name]) != _bare(field.dataType):
+            is_, should = present[field.name].simpleString(), field.dataType.simpleString()
+            raise InventoryError(f"{file}: column {field.name!r} is {is_}, not {should}")
+
+
+def _bare(kind: DataType) -> object:
+    """The type without what it says of nulls, which Parquet readers forget."""
+    if isinstance(kind, ArrayType):
+        return "array", _bare(kind.elementType)
+    if isinstance(kind, MapType):
+        return "map", _bare(kind.keyType), _bare(kind.valueType)
+    if isinstance(kind, StructType):
+        return "struct", tuple((field.name, _bare(field.dataType)) for field in kind)
+    return kind.simpleString()
+
+
+def _first_line(error: Exception) -> str:
+    """Of several of the virtual machine's, the last cause."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines)[-1 if causes else 0].removeprefix("Caused by: ")[:300]
+
+
+def places_of(arguments: Iterable[str]) -> dict[str, str]:
+    """Places by SIDs, of arguments as for `place_of`. Raises InventoryError if a SID is named twice."""
+    found: dict[str, str] = {}
+    for sid, place in map(place_of, arguments):
+        if sid in found:
+            raise InventoryError(f"{sid} is given twice: {found[sid]} and {place}")
+        found[sid] = place
+    return found

@@ -1,0 +1,164 @@
+"""How the nodes' states of one mailbox relate: equal, behind, forked or damaged.
+
+Contexts say it, as they do between nodes (design section 7): who has seen all that others have is ahead of them, and
+states that each have seen something of their own are branches. Damage is what no two histories can lead to: two states
+of one that are not the same, numbers that fell on the way, rows that are not as many as their head says. A node that
+lacks a mailbox has the empty state of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark import contexts
+from spark.inventories import NODE
+from spark.sums import SUMS
+
+EQUAL, BEHIND, FORKED, DAMAGED = "equal", "behind", "forked", "damaged"
+
+_RISING = ("risen", "uidnext", "highestmodseq")
+_NUMBERS = ("uidvalidity", "head_origin", "head_seq", "digest", *_RISING)
+_INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
+
+
+class Summary(NamedTuple):
+    """`relations`: how many mailboxes there are of each. `steps`: how many merges the one with most branches takes."""
+
+    relations: dict[str, int]
+    steps: int
+
+    @property
+    def unequal(self) -> int:
+        """How many mailboxes are not equal."""
+        return sum(count for relation, count in self.relations.items() if relation != EQUAL)
+
+
+def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> DataFrame:
+    """One row a mailbox. `compared`: see `sums`; those that it calls equal are no more looked at.
+
+    `mailbox`, `user`, `relation` (of several the worst: damaged, forked, behind, equal), `uidvalidity_differs`,
+    `missing_on` (SIDs that lack it); and of those looked at, for what follows, `states`, of each of `nodes` in their
+    order, and `branches`, the places in it of the states that no other one covers, in the order of a merge: the
+    mailbox's master first, then by SID.
+    """
+    unequal = compared.where(~F.col("is_equal"))
+    there = F.struct(NODE, "user", "context", "master", *_NUMBERS)
+    of_mailboxes = heads.where("uidvalidity > 0").join(unequal.select("mailbox"), "mailbox", "left_semi")
+    gathered = of_mailboxes.groupBy("mailbox").agg(F.collect_list(there).alias("heads"))
+    looked_at = (
+        unequal.join(gathered, "mailbox", "left")
+        .withColumn("states", F.transform(F.array(*map(F.lit, nodes)), _state))
+        .withColumn("branches", _branches(F.col("states")))
+        .select(
+            "mailbox",
+            F.get("heads", F.lit(0))["user"].alias("user"),
+            _relation(F.col("states"), F.col("branches")).alias("relation"),
+            _uidvalidity_differs(F.col("states")).alias("uidvalidity_differs"),
+            _missing_on(F.col("states")).alias("missing_on"),
+            "states",
+            "branches",
+        )
+    )
+    alike = compared.where("is_equal").select(
+        "mailbox",
+        F.lit(EQUAL).alias("relation"),
+        F.lit(False).alias("uidvalidity_differs"),
+        F.array().cast("array<string>").alias("missing_on"),
+    )
+    return looked_at.unionByName(alike, allowMissingColumns=True)
+
+
+def summary(classified: DataFrame) -> Summary:
+    """Counts, of one pass."""
+    most = F.max(F.size("branches")).alias("most")
+    found = classified.groupBy("relation").agg(F.count("*").alias("mailboxes"), most).collect()
+    branches = max((one["most"] or 1 for one in found), default=1)
+    return Summary({one["relation"]: one["mailboxes"] for one in found}, max(0, branches - 1))
+
+
+def _state(sid: Column) -> Column:
+    head = F.get(F.filter("heads", lambda one: one[NODE] == sid), F.lit(0))
+    total = F.get(F.filter("sums", lambda one: one[NODE] == sid), F.lit(0))
+    numbers = (F.coalesce(head[name], F.lit(_INITIAL.get(name))).alias(name) for name in _NUMBERS)
+    return F.struct(
+        head.isNotNull().alias("is_there"),
+        F.coalesce(head["master"] == sid, F.lit(False)).alias("leads"),
+        F.coalesce(head["context"], contexts.empty()).alias("context"),
+        F.coalesce(total["said"], F.lit(0)).alias("said"),
+        F.coalesce(total["rows"], F.lit(0)).alias("rows"),
+        F.struct(*(F.coalesce(total["total"][name], F.lit(0)).alias(name) for name in SUMS)).alias("total"),
+        sid.alias(NODE),
+        *numbers,
+    )
+
+
+def _branches(states: Column) -> Column:
+    """The master is who takes himself for it: others may not have heard of a new one. Of equal states the first."""
+    ranks = F.array_sort(
+        F.transform(states, lambda one, place: F.struct((~one["leads"]).alias("late"), place.alias("place")))
+    )
+
+    def covers(one: Column, other: Column) -> Column:
+        return contexts.covers(F.get(states, one["place"])["context"], F.get(states, other["place"])["context"])
+
+    def is_covered(one: Column) -> Column:
+        return F.exists(
+            ranks, lambda other: (other != one) & covers(other, one) & ((other < one) | ~covers(one, other))
+        )
+
+    return F.transform(F.filter(ranks, lambda one: ~is_covered(one)), lambda one: one["place"])
+
+
+def _relation(states: Column, branches: Column) -> Column:
+    first = F.get(states, F.lit(0))
+    return (
+        F.when(_is_damaged(states), F.lit(DAMAGED))
+        .when(F.size(branches) > 1, F.lit(FORKED))
+        .when(F.exists(states, lambda one: ~_same_context(one, first)), F.lit(BEHIND))
+        .otherwise(F.lit(EQUAL))
+    )
+
+
+def _same_context(one: Column, other: Column) -> Column:
+    return contexts.covers(one["context"], other["context"]) & contexts.covers(other["context"], one["context"])
+
+
+def _is_damaged(states: Column) -> Column:
+    def contradict(one: Column, other: Column) -> Column:
+        return (_one_history(one, other) & ~_one_state(one, other)) | _fell(one, other)
+
+    miscounted = F.exists(states, lambda one: one["said"] != one["rows"])
+    return miscounted | F.exists(states, lambda one: F.exists(states, lambda other: contradict(one, other)))
+
+
+def _one_history(one: Column, other: Column) -> Column:
+    same_head = (one["head_origin"] == other["head_origin"]) & (one["head_seq"] == other["head_seq"])
+    return F.coalesce(same_head, F.lit(False)) | _same_context(one, other)
+
+
+def _one_state(one: Column, other: Column) -> Column:
+    """A node that lacks the mailbox has no digest of it."""
+    found = F.coalesce(one["digest"] == other["digest"], F.lit(True)) & _same_context(one, other)
+    for name in ("head_origin", "head_seq", "rows", "total", *_RISING):
+        found &= one[name].eqNullSafe(other[name])
+    return found
+
+
+def _fell(one: Column, other: Column) -> Column:
+    """Who has seen all that another one has, and more, cannot have lower numbers."""
+    lower = F.greatest(*(one[name] < other[name] for name in _RISING))
+    return lower & contexts.covers(one["context"], other["context"])
+
+
+def _uidvalidity_differs(states: Column) -> Column:
+    there = F.filter(states, lambda one: one["is_there"])
+    shown = F.transform(there, lambda one: F.struct(one["uidvalidity"].alias("own"), one["risen"].alias("risen")))
+    return F.size(F.array_distinct(shown)) > 1
+
+
+def _missing_on(states: Column) -> Column:
+    return F.transform(F.filter(states, lambda one: ~one["is_there"]), lambda one: one[NODE])

@@ -1,0 +1,128 @@
+"""`resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
+
+The branches of a mailbox, without what one of them has expunged, are folded step by step, as there. What a step makes
+of a message follows from its two versions alone (`pairs`); only messages that need new UIDs are put in order, in a
+window over no more than them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark import contexts, pairs
+from spark.mailboxes import EQUAL
+from spark.versions import ROW, STATE, bit, bits_of, same_placement
+
+Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+
+
+def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
+    """What becomes of each message. `gathered`: see `versions`; `steps`: of a `Summary`.
+
+    Besides its columns: those of STATE, as merged, null if the message is expunged, and `given`, the last new UID that
+    it got on the way. `keep` is called with what is used more than once, and should be a checkpoint: a plan of many
+    steps costs more than the data.
+    """
+    standing = gathered.withColumn("standing", _standing())
+    first = standing.withColumn("first", _at(F.get("plan.places", F.lit(0))))
+    rest = [name for name in first.columns if name != "first"]
+    found = first.select(*rest, *(F.col(f"first.{name}") for name in STATE), F.lit(None).cast("long").alias("given"))
+    for step in range(1, steps + 1):
+        judged = keep(pairs.joined(_paired(found, step)))
+        stays, moves = judged.where(~F.col("moves")), _renumbered(judged.where("moves"), step)
+        found = stays.unionByName(moves).select(*found.columns)
+    return found
+
+
+def rows(folded: DataFrame) -> DataFrame:
+    """The merged messages, with the columns of the table of messages."""
+    return folded.where(F.col("uid").isNotNull()).select("mailbox", "guid", *ROW)
+
+
+def heads(mailboxes: DataFrame, folded: DataFrame) -> DataFrame:
+    """`mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` when all branches are joined."""
+    merges = F.size("branches") - 1
+    branches = F.transform("branches", lambda place: F.get("states", place))
+    context = F.aggregate(branches, contexts.empty(), lambda found, one: contexts.joined(found, one["context"]))
+    own = F.when(merges > 0, F.map_from_arrays(F.array(F.lit("")), F.array(merges.cast("long"))))
+    modseqs = F.transform(branches, lambda one: one["highestmodseq"])
+    uidnext = F.array_max(F.transform(branches, lambda one: one["uidnext"]))
+    return (
+        mailboxes.where(F.col("relation") != EQUAL)
+        .join(_tops(folded), "mailbox", "left")
+        .select(
+            "mailbox",
+            F.greatest(uidnext, "top").alias("uidnext"),
+            _modseq_after(modseqs, merges).alias("highestmodseq"),
+            F.array_max(F.transform(branches, lambda one: one["risen"])).alias("risen"),
+            F.map_concat(context, F.coalesce(own, contexts.empty())).alias("context"),
+        )
+    )
+
+
+def _tops(found: DataFrame) -> DataFrame:
+    """By mailbox, what lies above all UIDs that were given anew so far."""
+    given = found.where(F.col("given").isNotNull())
+    return given.groupBy("mailbox").agg((F.max("given") + 1).alias("top"))
+
+
+def _paired(before: DataFrame, step: int) -> DataFrame:
+    """With the row of the branch of this number, `other`, and what `pairs` must know of both sides' heads."""
+    top = F.lit(None).cast("long")
+    if step > 1:
+        before, top = before.join(_tops(before), "mailbox", "left"), F.col("top")
+    ours = F.slice("plan.places", 1, step)
+    theirs = F.get("plan.places", F.lit(step))
+    return before.select(
+        *(name for name in before.columns if name != "top"),
+        (F.size("plan.places") > step).alias("takes_part"),
+        _at(theirs).alias("other"),
+        bits_of(ours).alias("our_bits"),
+        F.coalesce(bit(theirs), F.lit(0)).alias("their_bit"),
+        F.greatest(F.array_max(F.slice("plan.uidnexts", 1, step)), top).alias("our_uidnext"),
+        F.get("plan.uidnexts", F.lit(step)).alias("their_uidnext"),
+        _modseq_after(F.col("plan.modseqs"), F.lit(step)).alias("merge_modseq"),
+    )
+
+
+def _renumbered(displaced: DataFrame, step: int) -> DataFrame:
+    """By age, above both UIDNEXTs. The merge's own entry is in the context of what has been joined from here on."""
+    by_age = Window.partitionBy("mailbox").orderBy("seq", "origin", "change")
+    given = F.greatest("our_uidnext", "their_uidnext") + F.row_number().over(by_age) - 1
+    return displaced.withColumn("given", given).withColumns(
+        {
+            "uid": F.col("given"),
+            "claim_origin": F.lit(""),
+            "claim_seq": F.lit(step).cast("long"),
+            "claim_seen": F.col("our_bits"),
+            "modseq": F.col("merge_modseq"),
+        }
+    )
+
+
+def _standing() -> Column:
+    """The versions of branches, without what another branch has expunged: has seen, and does not show."""
+    branches = F.filter("versions", lambda one: F.array_contains("plan.places", one["place"]))
+    bits = bits_of(F.col("plan.places"))
+
+    def stands(one: Column) -> Column:
+        showing = F.filter(branches, lambda other: same_placement(one["row"], other["row"]))
+        lacking = bits.bitwiseAND(F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"]))))
+        return one["row"]["dot_seen"].bitwiseAND(lacking) == 0
+
+    return F.filter(branches, stands)
+
+
+def _at(place: Column) -> Column:
+    """The row with which the state at this place takes part, or null."""
+    return F.get(F.filter("standing", lambda one: one["place"] == place), F.lit(0))["row"]
+
+
+def _modseq_after(modseqs: Column, merges: Column) -> Column:
+    """HIGHESTMODSEQ when so many merges are done: each is one above what it joins."""
+    others = F.slice(modseqs, F.lit(2), merges)
+    return F.aggregate(others, F.get(modseqs, F.lit(0)), lambda found, one: F.greatest(found, one) + 1)

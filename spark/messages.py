@@ -1,0 +1,73 @@
+"""What the nodes show differently of each message, by the rule of `resync.differing`.
+
+Of each version and each node that does not show that placement: if the node has seen the entry that added it, it was
+expunged there, else it is missing there. So a message may be both at one node, where placements of one GUID meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark.versions import bit, bits_of, same_placement
+
+TEXT = ("received_ms", "size_bytes", "content_hash")
+
+
+def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
+    """One row for each message that is not the same at all `nodes`. `folded`: see `merging`.
+
+    `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it cannot
+    keep; `flags_differ`; `damage`: two texts of one placement; `only_modseq`: or a claim, and nothing that clients see.
+    In a damaged mailbox contexts cannot be believed, and so none of it but `damage`.
+    """
+    versions = F.col("versions")
+    first = F.get(versions, F.lit(0))["row"]
+    differs = (F.size(versions) != len(nodes)) | F.exists(versions, lambda one: one["row"] != first)
+    missing = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(F.bitwise_not(one["row"]["dot_seen"])))
+    expunged = _or_of(versions, lambda one: _lacking(one, versions).bitwiseAND(one["row"]["dot_seen"]))
+    uid = F.col("uid")
+    found = folded.where(differs).select(
+        "mailbox",
+        "guid",
+        _named(missing, nodes).alias("missing_on"),
+        _named(expunged, nodes).alias("expunged_on"),
+        F.coalesce(F.exists(versions, lambda one: one["row"]["uid"] != uid), F.lit(False)).alias("uid_conflict"),
+        _any_two(versions, lambda one, other: _same_text(one, other) & (one["flags"] != other["flags"])).alias(
+            "flags_differ"
+        ),
+        _any_two(versions, lambda one, other: ~_same_text(one, other)).alias("damage"),
+    )
+    told = (F.size("missing_on") > 0) | (F.size("expunged_on") > 0)
+    return found.withColumn("only_modseq", ~(told | F.expr("uid_conflict OR flags_differ OR damage")))
+
+
+def _same_text(one: Column, other: Column) -> Column:
+    return F.struct(*(one[name] for name in TEXT)) == F.struct(*(other[name] for name in TEXT))
+
+
+def _any_two(versions: Column, differ: Callable[[Column, Column], Column]) -> Column:
+    """Whether two versions of one placement differ in this."""
+    return F.exists(
+        versions,
+        lambda one: F.exists(
+            versions, lambda other: same_placement(one["row"], other["row"]) & differ(one["row"], other["row"])
+        ),
+    )
+
+
+def _lacking(one: Column, versions: Column) -> Column:
+    """Bits of the states that do not show this version's placement; and all beyond the last state."""
+    showing = F.filter(versions, lambda other: same_placement(one["row"], other["row"]))
+    return F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"])))
+
+
+def _or_of(versions: Column, bits: Callable[[Column], Column]) -> Column:
+    return F.aggregate(versions, F.lit(0).cast("long"), lambda found, one: found.bitwiseOR(bits(one)))
+
+
+def _named(bits: Column, nodes: Sequence[str]) -> Column:
+    """The SIDs of the states whose bits are set."""
+    return F.filter(F.array(*map(F.lit, nodes)), lambda _, place: bits.bitwiseAND(bit(place)) != 0)

@@ -1,0 +1,101 @@
+"""What two sides make of one GUID: the heart of `resync.merge.merge`, as expressions.
+
+The row of what has been joined so far stands in the columns of STATE, all null if there is none, and that of the branch
+that joins is the struct `other`, or null. Of both sides' heads are known `our_bits`, of the states that have been
+joined, `their_bit`, `our_uidnext`, `their_uidnext`, and `merge_modseq`, which a changed row gets. A mailbox that
+`takes_part` in this step has such a branch; all else stays as it is.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark.versions import STATE
+
+_PLACEMENT = ("seq", "origin", "change")  # in the order of age
+_CLAIM = ("uid", "claim_origin", "claim_seq")
+_STAMP = ("time", "sid", "set")
+
+
+def joined(paired: DataFrame) -> DataFrame:
+    """The row that survives, if one does, in the columns of STATE, and whether it `moves` to a new UID."""
+    rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
+    mine, other = F.col("mine"), F.col("other")
+    age, others_age = _part(mine, _PLACEMENT), _part(other, _PLACEMENT)
+    return (
+        paired.withColumn("mine", F.when(F.col("uid").isNotNull(), F.struct(*STATE)))
+        .withColumns(
+            {
+                "changes": F.col("takes_part") & ~mine.eqNullSafe(other),
+                "is_one": F.coalesce(age == others_age, F.lit(False)),
+                "ours_stays": mine.isNotNull() & ~_has(F.col("their_bit"), mine["dot_seen"]),
+                "theirs_stays": other.isNotNull() & ~_has(F.col("our_bits"), other["dot_seen"]),
+                "ours_is_older": age <= others_age,
+                "ours_wins": _ours_wins(mine, other),
+            }
+        )
+        .withColumn("is_ours", _is_ours())
+        .withColumns(_survivor(mine, other))
+        .withColumn("moves", F.coalesce(F.col("takes_part") & _misleads(), F.lit(False)))
+        .select(*rest, *STATE, "moves")
+    )
+
+
+def _part(row: Column, names: tuple[str, ...]) -> Column:
+    return F.struct(*(row[name].alias(name) for name in names))
+
+
+def _has(bits: Column, seen: Column) -> Column:
+    """Whether one of the states of these bits is among those that have seen it."""
+    return seen.bitwiseAND(bits) != 0
+
+
+def _ours_wins(mine: Column, other: Column) -> Column:
+    """Of one placement: the number of the side that knows the other's claim."""
+    we_know, they_know = _has(F.col("our_bits"), other["claim_seen"]), _has(F.col("their_bit"), mine["claim_seen"])
+    return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
+
+
+def _is_ours() -> Column:
+    """Whose row the GUID keeps: ours or theirs; null: neither's, it is expunged."""
+    return (
+        F.when(~F.col("changes"), F.lit(True))
+        .when(F.col("is_one"), F.col("ours_wins"))
+        .when(F.col("ours_stays") & F.col("theirs_stays"), F.col("ours_is_older"))
+        .when(F.col("ours_stays"), F.lit(True))
+        .when(F.col("theirs_stays"), F.lit(False))
+    )
+
+
+def _survivor(mine: Column, other: Column) -> dict[str, Column]:
+    """Its columns, with the flags of both rows if both stay or are one placement's."""
+    found = {name: F.when(F.col("is_ours"), mine[name]).when(~F.col("is_ours"), other[name]) for name in STATE}
+    changes = F.col("changes") & F.col("is_ours").isNotNull()
+    both_count = F.col("changes") & (F.col("is_one") | (F.col("ours_stays") & F.col("theirs_stays")))
+    found["modseq"] = F.when(changes, F.col("merge_modseq")).otherwise(found["modseq"])
+    found["flags"] = F.when(both_count, last(mine["flags"], other["flags"])).otherwise(found["flags"])
+    return found
+
+
+def last(one: Column, other: Column) -> Column:
+    """Each flag as the later of two stamps left it, sorted by flag."""
+    states = F.map_zip_with(_by_flag(one), _by_flag(other), lambda _, mine, their: F.greatest(mine, their))
+    listed = F.transform(
+        F.map_entries(states),
+        lambda entry: F.struct(entry["key"].alias("flag"), *(entry["value"][name].alias(name) for name in _STAMP)),
+    )
+    return F.when(one == other, one).otherwise(F.array_sort(listed))
+
+
+def _by_flag(flags: Column) -> Column:
+    return F.map_from_arrays(
+        F.transform(flags, lambda one: one["flag"]), F.transform(flags, lambda one: _part(one, _STAMP))
+    )
+
+
+def _misleads() -> Column:
+    """Whether a client of either side could have seen, or been promised, another message under the row's UID."""
+    uid, seen = F.col("uid"), F.col("claim_seen")
+    ours = ~_has(F.col("our_bits"), seen) & (uid < F.col("our_uidnext"))
+    return ours | (~_has(F.col("their_bit"), seen) & (uid < F.col("their_uidnext")))

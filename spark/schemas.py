@@ -1,0 +1,47 @@
+"""The tables of inventories as Spark types, from `resync.inventory.TABLES`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from resync.inventory import TABLES, Type
+
+FLAG: Final = StructType(
+    [
+        StructField("flag", StringType(), nullable=False),
+        StructField("time", LongType(), nullable=False),
+        StructField("sid", StringType(), nullable=False),
+        StructField("set", BooleanType(), nullable=False),
+    ]
+)
+CONTEXT: Final = MapType(StringType(), LongType(), valueContainsNull=False)
+
+_TYPES: Final[Mapping[Type, DataType]] = {
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "bool": BooleanType(),
+    "context": CONTEXT,
+    "flags": ArrayType(FLAG, containsNull=False),
+}
+
+SCHEMAS: Final[Mapping[str, StructType]] = {
+    table: StructType([StructField(name, _TYPES[kind], nullable) for name, kind, nullable in columns])
+    for table, columns in TABLES.items()
+}
+"""By the names of tables."""

@@ -1,0 +1,15 @@
+"""What the functions of this package expect of a Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.ansi.enabled": "true",  # no silent overflow
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.skewJoin.enabled": "true",  # one mailbox may have as many messages as a million others
+    "spark.sql.autoBroadcastJoinThreshold": "64MB",  # mailboxes that differ are few as a rule
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # a flag that is listed twice is damage, and no reason to stop
+}

@@ -1,0 +1,79 @@
+"""Which mailboxes are not equal, without moving their rows: sums of hashes, like the nodes' own fingerprints.
+
+A row's hash is two of 64 bits over all its columns, and sums of them do not depend on the order of rows. Each task
+adds up what it reads before anything is shuffled, and a mailbox's rows lie together in an inventory, so what travels is
+about one record a mailbox and node. Halves of 32 bits are added, which do not overflow below 2**31 rows. The hashes
+find accidents, not forgeries: against those stand the nodes' digests, which are compared as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark.inventories import NODE
+from spark.schemas import SCHEMAS
+
+SUMS = ("sum_a", "sum_b", "sum_c", "sum_d")
+
+_LOW = (1 << 32) - 1
+
+
+def halves(columns: Sequence[Column]) -> list[Column]:
+    """Four numbers of 32 bits, named as SUMS: two hashes of all these columns. A leading constant is the seed."""
+    found: list[Column] = []
+    for seed in (1, 2):
+        value = F.xxhash64(F.lit(seed), *columns)
+        found += [F.shiftright(value, 32), value.bitwiseAND(F.lit(_LOW))]
+    return [half.alias(name) for half, name in zip(found, SUMS, strict=True)]
+
+
+def compared(heads: DataFrame, messages: DataFrame, nodes: Sequence[str]) -> DataFrame:
+    """One row a mailbox: `mailbox`, `sums` and `is_equal`; folder trees are left out. Worth persisting: it is small.
+
+    `sums`: of each node that has anything of the mailbox its `node`, whether it `has_head`, what its head `said` to
+    be the number of rows, how many `rows` there are, and `total`, the sums over them. `is_equal`: at each node the same
+    head, with all its numbers, over the same rows, as many as it says.
+    """
+    one_node = _of_messages(messages).unionByName(_of_heads(heads)).groupBy("mailbox", NODE).agg(
+        (F.count("said") > 0).alias("has_head"),
+        F.coalesce(F.sum("said"), F.lit(0)).alias("said"),
+        F.max("head_a").alias("head_a"),
+        F.max("head_b").alias("head_b"),
+        F.sum("rows").alias("rows"),
+        F.struct(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in SUMS)).alias("total"),
+    )  # fmt: skip
+    shown = ("has_head", "said", "head_a", "head_b", "rows", "total")
+    return (
+        one_node.groupBy("mailbox")
+        .agg(F.collect_list(F.struct(NODE, *shown)).alias("sums"))
+        .withColumn("is_equal", _is_equal(F.col("sums"), shown, len(nodes)))
+    )
+
+
+def _is_equal(sums: Column, shown: Sequence[str], nodes: int) -> Column:
+    ways = F.array_distinct(F.transform(sums, lambda one: F.struct(*(one[name].alias(name) for name in shown))))
+    sound = F.forall(sums, lambda one: one["has_head"] & (one["said"] == one["rows"]))
+    return (F.size(sums) == nodes) & (F.size(ways) == 1) & sound
+
+
+def _of_messages(messages: DataFrame) -> DataFrame:
+    columns = [F.col(name) for name in SCHEMAS["messages"].names if name != "mailbox"]
+    nothing = F.lit(None).cast("long")
+    return messages.select(
+        "mailbox", NODE, nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
+        F.lit(1).cast("long").alias("rows"), *halves(columns),
+    )  # fmt: skip
+
+
+def _of_heads(heads: DataFrame) -> DataFrame:
+    """Of mailboxes. Who numbers one now is no part of its state."""
+    names = [name for name in SCHEMAS["heads"].names if name not in {"mailbox", "context", "master"}]
+    columns = [*map(F.col, names), F.array_sort(F.map_entries("context"))]
+    nothing = (F.lit(None).cast("long").alias(name) for name in SUMS)
+    return heads.where("uidvalidity > 0").select(
+        "mailbox", NODE, F.col("messages").alias("said"), F.xxhash64(F.lit(1), *columns).alias("head_a"),
+        F.xxhash64(F.lit(2), *columns).alias("head_b"), F.lit(0).cast("long").alias("rows"), *nothing,
+    )  # fmt: skip

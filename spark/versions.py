@@ -1,0 +1,89 @@
+"""The versions of each message of mailboxes that are not equal, brought together from all nodes.
+
+A state holds a GUID once, so all that a merge does to one message, but for new UIDs, follows from its versions, of
+which there are no more than nodes. Whether each node has seen the entries that a version names is noted as bits while
+the mailbox's contexts are at hand; after that they do not travel with the rows. Rows are spread by mailbox and GUID,
+so that a very large mailbox is the work of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark import contexts
+from spark.inventories import NODE
+from spark.mailboxes import EQUAL
+from spark.schemas import SCHEMAS
+
+ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
+STATE = (*ROW, "dot_seen", "claim_seen")
+"""Of a version's row. Bit n of the last two is set if the n-th state has seen the entry: the placement's, the claim."""
+PLANS_MAX = 50_000
+"""So many mailboxes' contexts each executor can hold, some 100 MB; then their rows meet them where they are."""
+IDS_MAX = 4_000_000
+"""So many mailboxes' ids each executor can hold, some 400 MB; then rows of equal mailboxes stay where they are."""
+
+
+def gathered(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int) -> DataFrame:
+    """One row a message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `unequal`: see the module of that name.
+
+    `versions`: for each node that shows it the node's `place` in `nodes`, and the `row` with the columns of STATE.
+    `plan`: what a merge needs to know of the mailbox, see `_plan`.
+    """
+    differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", "states", _plan().alias("plan"))
+    if unequal <= PLANS_MAX:
+        differing = F.broadcast(differing)
+    elif unequal <= IDS_MAX:
+        messages = messages.join(F.broadcast(differing.select("mailbox")), "mailbox", "left_semi")
+    found = (
+        messages.join(differing, "mailbox")
+        .withColumn("dot_seen", _seen_by(F.col("origin"), F.col("seq"), len(nodes)))
+        .withColumn("claim_seen", _seen_by(F.col("claim_origin"), F.col("claim_seq"), len(nodes)))
+        .select("mailbox", "guid", _version(nodes).alias("version"), "plan")
+    )
+    return (
+        found.repartition("mailbox", "guid")  # else all of a mailbox would stay where it met its plan
+        .groupBy("mailbox", "guid")
+        .agg(F.array_sort(F.collect_list("version")).alias("versions"), F.first("plan").alias("plan"))
+    )
+
+
+def bit(place: Column) -> Column:
+    """Of the state at a place."""
+    return F.call_function("shiftleft", F.lit(1).cast("long"), place)
+
+
+def bits_of(places: Column) -> Column:
+    """Of the states at these places."""
+    return F.aggregate(places, F.lit(0).cast("long"), lambda found, place: found.bitwiseOR(bit(place)))
+
+
+def same_placement(one: Column, other: Column) -> Column:
+    """Of two rows."""
+    return (one["origin"] == other["origin"]) & (one["seq"] == other["seq"]) & (one["change"] == other["change"])
+
+
+def _version(nodes: Sequence[str]) -> Column:
+    place = F.array_position(F.array(*map(F.lit, nodes)), F.col(NODE)) - 1
+    return F.struct(place.cast("int").alias("place"), F.struct(*STATE).alias("row"))
+
+
+def _seen_by(origin: Column, seq: Column, count: int) -> Column:
+    found = F.lit(0).cast("long")
+    for place in range(count):
+        context = F.get("states", F.lit(place))["context"]
+        found += F.when(contexts.has_seen(context, origin, seq), F.lit(1 << place)).otherwise(F.lit(0))
+    return found
+
+
+def _plan() -> Column:
+    """Of the branches, in the order of the merge, place, UIDNEXT and HIGHESTMODSEQ."""
+    branches = F.transform("branches", lambda place: F.get("states", place))
+    return F.struct(
+        F.col("branches").alias("places"),
+        F.transform(branches, lambda one: one["uidnext"]).alias("uidnexts"),
+        F.transform(branches, lambda one: one["highestmodseq"]).alias("modseqs"),
+    )
