@@ -1,0 +1,198 @@
+"""Random clusters through one Spark job, against the rules in Python: relations, merges and kinds."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from resync.differing import Kind, Side, kinds
+from resync.merge import merge_all
+from resync.row import Row
+from spark import inventories, mailboxes, merging, messages, sums, versions
+from tests.spark.clusters import NODES, Cluster, cluster
+from tests.spark.writing import head_record, message_record, pointers, row_of, write
+
+Record: TypeAlias = dict[str, Any]
+
+
+class Done(NamedTuple):
+    """What Spark says of a set of inventories."""
+
+    nodes: tuple[str, ...]
+    mailboxes: dict[bytes, Record]
+    heads: dict[bytes, Record]
+    rows: dict[bytes, set[str]]
+    kinds: dict[bytes, dict[bytes, Record]]
+
+
+def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
+    clusters = random_clusters(1000)
+    found = done(spark, written(clusters, NODES[:2], tmp_path))
+    check_relations(clusters, found)
+    check_merges(clusters, found)
+    check_kinds_of_two(clusters, found)
+
+
+def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
+    clusters = random_clusters(2000)
+    found = done(spark, written(clusters, NODES, tmp_path))
+    check_relations(clusters, found)
+    check_merges(clusters, found)
+    check_kinds(clusters, found)
+
+
+def random_clusters(count: int) -> list[Cluster]:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    return [cluster(random.Random(seed + number), number.to_bytes(16)) for number in range(count)]
+
+
+def written(clusters: Sequence[Cluster], nodes: Iterable[str], to: Path) -> dict[str, str]:
+    """One inventory a node, with all mailboxes in it."""
+    found = {}
+    for node in nodes:
+        heads, shown = [], []
+        for one in clusters:
+            if at := one.shown.get(node):
+                master = one.masters.get(node)
+                heads.append(head_record(one.mailbox, at.state, at.head, said=at.said, told=at.told, master=master))
+                shown += [message_record(one.mailbox, row) for _, row in sorted(at.state.rows.items())]
+        write(to / node, node, {"heads": heads, "messages": shown, "guids": pointers(shown)})
+        found[node] = str(to / node)
+    return found
+
+
+def done(spark: SparkSession, places: dict[str, str]) -> Done:
+    read = inventories.read(spark, places)
+    compared = sums.compared(read.tables["heads"], read.tables["messages"], read.nodes).localCheckpoint()
+    related = mailboxes.classified(compared, read.tables["heads"], read.nodes).localCheckpoint()
+    summary = mailboxes.summary(related)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary.unequal)
+    folded = merging.folded(gathered, summary.steps, lambda frame: frame.localCheckpoint())
+    rows = defaultdict(set)
+    for one in collected(merging.rows(folded)):
+        rows[bytes(one["mailbox"])].add(str(row_of(one)))
+    found: dict[bytes, dict[bytes, Record]] = defaultdict(dict)
+    for one in collected(messages.kinds(folded, read.nodes)):
+        found[bytes(one["mailbox"])][bytes(one["guid"])] = one
+    of_mailboxes = by_mailbox(related.select("mailbox", "user", "relation", "uidvalidity_differs", "missing_on"))
+    heads = by_mailbox(merging.heads(related, folded))
+    return Done(read.nodes, of_mailboxes, heads, dict(rows), dict(found))
+
+
+def collected(frame: DataFrame) -> list[Record]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def by_mailbox(frame: DataFrame) -> dict[bytes, Record]:
+    return {bytes(one["mailbox"]): one for one in collected(frame)}
+
+
+def check_relations(clusters: Sequence[Cluster], found: Done) -> None:
+    counts: dict[str, int] = defaultdict(int)
+    for one in clusters:
+        if not any(node in one.shown for node in found.nodes):
+            assert one.mailbox not in found.mailboxes
+            continue
+        said = found.mailboxes[one.mailbox]
+        relation = one.relation(found.nodes)
+        counts[relation] += 1
+        there = [one.shown[node] for node in found.nodes if node in one.shown]
+        assert said == {
+            "mailbox": one.mailbox,
+            "user": said["user"],
+            "relation": relation,
+            "uidvalidity_differs": len({shown.state.risen for shown in there}) > 1,
+            "missing_on": [node for node in found.nodes if node not in one.shown],
+        }
+        assert said["user"] == "alice" or relation == "equal"
+    assert all(counts[relation] >= len(clusters) // 200 for relation in ("equal", "behind", "forked", "damaged")), (
+        counts
+    )
+
+
+def check_merges(clusters: Sequence[Cluster], found: Done) -> None:
+    renumbered = 0
+    for one in clusters:
+        if one.mailbox not in found.heads:
+            assert one.relation(found.nodes) == "equal"
+            continue
+        merged = merge_all([one.at(node).state for node in one.in_order(found.nodes)])
+        assert found.rows.get(one.mailbox, set()) == {text(row) for row in merged.rows.values()}
+        assert found.heads[one.mailbox] == {
+            "mailbox": one.mailbox,
+            "uidnext": merged.uidnext,
+            "highestmodseq": merged.modseq,
+            "risen": merged.risen,
+            "context": merged.context,
+        }
+        renumbered += any(row.claim.origin == "" for row in merged.rows.values())
+    assert renumbered > len(clusters) // 20
+
+
+def text(row: Row) -> str:
+    return str(row._replace(flags=dict(sorted(row.flags.items()))))
+
+
+def check_kinds_of_two(clusters: Sequence[Cluster], found: Done) -> None:
+    seen = set()
+    for one in clusters:
+        sides = one.at("a").side(), one.at("b").side()
+        if one.relation(found.nodes) == "damaged" or one.lies:  # contexts lie, and a resync does not go by kinds
+            continue
+        expected = kinds(*sides)
+        said = found.kinds.get(one.mailbox, {})
+        assert {guid: as_kinds(kind) for guid, kind in said.items()} == expected
+        seen |= set().union(*expected.values())
+    message_kinds = set(Kind) - {Kind.RENAMED, Kind.SUBSCRIPTION, Kind.CONTEXT}
+    assert seen == message_kinds
+
+
+def as_kinds(said: Record) -> frozenset[Kind]:
+    missing, expunged = said["missing_on"], said["expunged_on"]
+    assert isinstance(missing, list)
+    assert isinstance(expunged, list)
+    names = {
+        Kind.MISSING_HERE: "a" in missing,
+        Kind.MISSING_THERE: "b" in missing,
+        Kind.EXPUNGED_HERE: "a" in expunged,
+        Kind.EXPUNGED_THERE: "b" in expunged,
+        Kind.UID: said["uid_conflict"],
+        Kind.FLAGS: said["flags_differ"],
+        Kind.MODSEQ: said["only_modseq"],
+        Kind.DAMAGE: said["damage"],
+    }
+    return frozenset(kind for kind, holds in names.items() if holds)
+
+
+def check_kinds(clusters: Sequence[Cluster], found: Done) -> None:
+    """The rule of `resync.differing`, for each version and each node."""
+    for one in clusters:
+        sides = {node: one.at(node).side() for node in found.nodes}
+        said = found.kinds.get(one.mailbox, {})
+        guids = {guid for side in sides.values() for guid in side.rows}
+        for guid in guids:
+            shown = [side.rows.get(guid) for side in sides.values()]
+            assert (guid in said) == any(row != shown[0] for row in shown)
+        for guid, kind in said.items():
+            missing, expunged = lacking(sides, guid)
+            assert (kind["missing_on"], kind["expunged_on"]) == (sorted(missing), sorted(expunged))
+
+
+def lacking(sides: dict[str, Side], guid: bytes) -> tuple[set[str], set[str]]:
+    missing: set[str] = set()
+    expunged: set[str] = set()
+    for side in sides.values():
+        row = side.rows.get(guid)
+        if not isinstance(row, Row):
+            continue
+        for node, other in sides.items():
+            its = other.rows.get(guid)
+            if not isinstance(its, Row) or (its.dot, its.change) != (row.dot, row.change):
+                (expunged if other.has_seen(row.dot) else missing).add(node)
+    return missing, expunged

@@ -1,0 +1,130 @@
+"""Inventories are read only if they are whole, of one cluster, and have the columns that they should have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from resync.inventory import MANIFEST, part_name
+from spark import inventories
+from spark.inventories import InventoryError
+from spark.schemas import SCHEMAS
+from tests.spark.writing import Record, write
+
+FOLDER: Record = {
+    "mailbox": b"m" * 16, "user": "alice", "name": "INBOX", "uidvalidity": 7, "deleted": False, "time": 1, "sid": "dc9",
+}  # fmt: skip
+
+
+def inventory(path: Path, node: str = "dc1", cluster: str = "test") -> str:
+    write(path / node, node, {"folders": [FOLDER]}, cluster)
+    return str(path / node)
+
+
+def bent(place: str, **members: object) -> None:
+    """Its manifest says something else."""
+    path = Path(place, MANIFEST)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def with_table(place: str, table: str, columns: Mapping[str, Sequence[str | int | bool]]) -> None:
+    """A second file of a table."""
+    pq.write_table(pa.table(dict(columns)), Path(place, part_name(table, 1)))
+
+
+def wrong(spark: SparkSession, **places: str) -> str:
+    with pytest.raises(InventoryError) as error:
+        inventories.read(spark, places)
+    return str(error.value)
+
+
+def test_tables_say_whose_each_row_is_beside_all_that_it_has(spark: SparkSession, tmp_path: Path) -> None:
+    places = {node: inventory(tmp_path, node) for node in ("dc2", "dc1")}
+    read = inventories.read(spark, places)
+    assert read.nodes == ("dc1", "dc2")
+    assert read.manifests["dc2"].node == "dc2"
+    rows = read.tables["folders"].orderBy("node").collect()
+    assert [row.asDict() for row in rows] == [{**FOLDER, "node": node} for node in ("dc1", "dc2")]
+    for table, frame in read.tables.items():
+        assert frame.columns == [*SCHEMAS[table].names, "node"]
+
+
+def test_places_are_named_by_sids() -> None:
+    some = inventories.places_of(["dc1=/srv/dc1/", "dc2=s3a://bucket/a=b"])
+    assert some == {"dc1": "/srv/dc1", "dc2": "s3a://bucket/a=b"}
+    for argument in ("dc1", "dc1=", "=/srv"):
+        with pytest.raises(InventoryError, match="SID=PATH"):
+            inventories.places_of([argument])
+    with pytest.raises(InventoryError, match="dc1 is given twice: /a and /b"):
+        inventories.places_of(["dc1=/a", "dc1=/b"])
+
+
+def test_how_many_can_be_compared(spark: SparkSession) -> None:
+    assert "0 inventories are given" in wrong(spark)
+    assert "61 inventories are given; give 1 to 60" in wrong(spark, **{f"dc{n}": "/nowhere" for n in range(61)})
+
+
+def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    assert f"{place}/{MANIFEST} is of node 'dc1', and was given as dc7's" in wrong(spark, dc7=place)
+    other = inventory(tmp_path, "dc2", cluster="another")
+    said = wrong(spark, dc1=place, dc2=other)
+    assert "several clusters: dc1 of 'test', dc2 of 'another'" in said
+    bent(place, format=99)
+    assert f"{place}/{MANIFEST}: it is of format 99" in wrong(spark, dc1=place)
+    Path(place, MANIFEST).write_text("{")
+    assert f"{place}/{MANIFEST}" in wrong(spark, dc1=place)
+    Path(place, MANIFEST).unlink()
+    assert f"{place}/{MANIFEST} cannot be read" in wrong(spark, dc1=place)
+
+
+def test_lost_files_are_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 2})
+    assert f"{place}/folders has 1 rows where {MANIFEST} says 2" in wrong(spark, dc1=place)
+    Path(place, part_name("heads", 0)).unlink()
+    Path(place, "heads").rmdir()
+    assert f"{place}/heads cannot be read" in wrong(spark, dc1=place)
+
+
+def test_each_file_has_the_columns_of_its_table(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    columns: dict[str, list[str] | list[int] | list[bool]] = {
+        "user": ["a"],
+        "name": ["b"],
+        "subscribed": [True],
+        "time": [1],
+    }
+    with_table(place, "subscriptions", columns)
+    said = wrong(spark, dc1=place)
+    assert "part-00001.parquet" in said
+    assert "has no column 'sid'" in said
+    with_table(place, "subscriptions", {**columns, "sid": [7]})
+    said = wrong(spark, dc1=place)
+    assert "part-00001.parquet: column 'sid' is bigint, not string" in said
+
+
+def test_what_is_no_parquet_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    Path(place, part_name("guids", 0)).write_bytes(b"no")
+    said = wrong(spark, dc1=place)
+    assert f"{place}/guids cannot be read as Parquet" in said
+    assert "part-00000.parquet is not a Parquet file" in said
+
+
+def test_columns_of_later_programs_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    columns: dict[str, list[str] | list[int] | list[bool]] = {
+        "user": ["a"], "name": ["b"], "subscribed": [True], "time": [1],
+        "sid": ["dc1"], "colour": ["red"],
+    }  # fmt: skip
+    with_table(place, "subscriptions", columns)
+    bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 1, "subscriptions": 1})
+    [row] = inventories.read(spark, {"dc1": place}).tables["subscriptions"].collect()
+    assert row.asDict() == {"user": "a", "name": "b", "subscribed": True, "time": 1, "sid": "dc1", "node": "dc1"}

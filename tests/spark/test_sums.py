@@ -1,0 +1,123 @@
+"""Level one: what it finds in inventories of real databases, and that it moves no rows of equal mailboxes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from protocol.values import Dot
+from replicator.store import reading
+from replicator.store.inventory.conversation import Order
+from replicator.store.inventory.targets import Directory
+from replicator.store.inventory.writing import Inventory
+from resync.row import Row
+from resync.state import MailboxState
+from spark import inventories, mailboxes, sums, versions
+from spark.inventories import Inventories
+from tests.inventory.reading_back import dc7
+from tests.spark.clusters import total
+from tests.spark.writing import head_record, message_record, write
+from tests.store.test_convergence import Cluster
+
+
+def compared(read: Inventories) -> DataFrame:
+    return sums.compared(read.tables["heads"], read.tables["messages"], read.nodes)
+
+
+def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSession, tmp_path: Path) -> None:
+    rng = random.Random(11)
+    cluster = Cluster(3)
+    for step in range(150):
+        if step % 10 == 9:
+            cluster.exchange(rng, 30)
+        else:
+            cluster.change(rng.choice(cluster.keys), rng)
+    cluster.settle()
+    cluster.change(cluster.keys[0], rng)
+    places = {}
+    digests: dict[bytes, list[bytes]] = {}
+    for number, node in enumerate(cluster.nodes):
+        sid, place = f"dc{number}", str(tmp_path / str(number))
+        target = Directory(Path(place))
+        target.prepare(overwrite=False)
+        order = Order("node.db", place, None, place, overwrite=False, cluster="mail", node=sid, origin=f"{sid}.a")
+        Inventory(node.connection, target, lambda _: None, dc7).write(order)
+        places[sid] = place
+        for head in reading.chains_of(node.connection, None):
+            if head.uidvalidity:
+                digests.setdefault(head.id, []).append(head.digest())
+        node.connection.close()
+    found = {bytes(one["mailbox"]): one["is_equal"] for one in compared(inventories.read(spark, places)).collect()}
+    assert found == {mailbox: len(some) == 3 and len(set(some)) == 1 for mailbox, some in digests.items()}
+    assert set(found.values()) == {True, False}
+
+
+def two_nodes(tmp_path: Path, messages: tuple[int, int], said: int | None = None) -> dict[str, str]:
+    """With so many messages of one mailbox; and what their heads say of that."""
+    places = {}
+    for node, count in zip("ab", messages, strict=True):
+        head = Dot("a.x", count)
+        rows = {
+            uid: Row(uid, Dot("a.x", uid), 0, uid.to_bytes(16), Dot("a.x", uid), uid, {}, 0, 1, b"h" * 32)
+            for uid in range(1, count + 1)
+        }
+        state = MailboxState(count + 1, count, {"a.x": count}, rows)
+        record = head_record(
+            b"m" * 16, state, head, said=count if said is None else said, told=total(state), master="a"
+        )
+        write(
+            tmp_path / node,
+            node,
+            {"heads": [record], "messages": [message_record(b"m" * 16, row) for row in rows.values()]},
+        )
+        places[node] = str(tmp_path / node)
+    return places
+
+
+def test_heads_that_miscount_in_the_same_way_are_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    read = inventories.read(spark, two_nodes(tmp_path, (3, 3), said=4))
+    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes)
+    assert [one["relation"] for one in related.collect()] == ["damaged"]
+
+
+def test_rows_are_added_up_before_they_travel(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compared(inventories.read(spark, two_nodes(tmp_path, (3, 2)))).explain()
+    plan = capsys.readouterr().out
+    assert "SortAggregate" not in plan
+    below_the_first_shuffle = plan[plan.rindex("Exchange") :]
+    assert "partial_sum" in below_the_first_shuffle
+    assert "FileScan" in below_the_first_shuffle
+
+
+@contextmanager
+def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
+    before = {key: str(spark.conf.get(key)) for key in values}
+    for key, value in values.items():
+        spark.conf.set(key, value)
+    yield
+    for key, value in before.items():
+        spark.conf.set(key, value)
+
+
+def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where its plan has not been sent to all, so that its rows have met it in one place."""
+    read = inventories.read(spark, two_nodes(tmp_path, (200, 199)))
+    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    never = {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    with settings(spark, never):
+        gathered = versions.gathered(related, read.tables["messages"], read.nodes, versions.PLANS_MAX + 1)
+        sizes = [row["count"] for row in gathered.groupBy(spark_partition_id()).count().collect()]
+    assert sum(sizes) == 200
+    assert len(sizes) == 4

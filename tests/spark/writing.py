@@ -1,0 +1,78 @@
+"""Inventories of states, written as a node writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from protocol.values import Dot
+from replicator.store.chain import Chain
+from resync.inventory import COMPRESSION, MANIFEST, TABLES, Manifest, part_name
+from resync.row import Row
+from resync.state import MailboxState
+
+Record = Mapping[str, object]
+
+_FLAG = pa.struct([("flag", pa.string()), ("time", pa.int64()), ("sid", pa.string()), ("set", pa.bool_())])
+_TYPES = {
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bool": pa.bool_(),
+    "context": pa.map_(pa.string(), pa.int64()),
+    "flags": pa.list_(_FLAG),
+}
+
+
+def write(to: Path, node: str, tables: Mapping[str, Sequence[Record]], cluster: str = "test") -> None:
+    for table in TABLES:
+        (to / table).mkdir(parents=True, exist_ok=True)
+        records = tables.get(table, ())
+        arrays = {c.name: pa.array([one[c.name] for one in records], _TYPES[c.type]) for c in TABLES[table]}
+        pq.write_table(pa.table(arrays), to / part_name(table, 0), compression=COMPRESSION)
+    counts = {table: len(tables.get(table, ())) for table in TABLES}
+    (to / MANIFEST).write_bytes(Manifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
+
+
+def head_record(
+    mailbox: bytes, state: MailboxState, head: Dot | None, *, said: int, told: int, master: str | None
+) -> Record:
+    """`said`, `told`: how many rows there are, and the sum of their fingerprints, as the head has it."""
+    chain = Chain(mailbox, "alice", 7, state.uidnext, state.modseq, head, dict(state.context), said)
+    chain.risen, chain.fingerprint = state.risen, told
+    return {
+        "mailbox": mailbox, "user": "alice", "uidvalidity": 7, "risen": state.risen,
+        "uidnext": state.uidnext, "highestmodseq": state.modseq, "head_origin": head and head.origin,
+        "head_seq": head and head.seq, "context": sorted(state.context.items()), "messages": said,
+        "digest": chain.digest(), "master": master,
+    }  # fmt: skip
+
+
+def message_record(mailbox: bytes, row: Row) -> Record:
+    flags = [{"flag": f, "time": t, "sid": s, "set": v} for f, (t, s, v) in sorted(row.flags.items())]
+    return {
+        "mailbox": mailbox, "uid": row.uid, "origin": row.dot.origin, "seq": row.dot.seq, "change": row.change,
+        "guid": row.guid, "claim_origin": row.claim.origin, "claim_seq": row.claim.seq, "modseq": row.modseq,
+        "flags": flags, "received_ms": row.received_ms, "size_bytes": row.size_bytes,
+        "content_hash": row.content_hash,
+    }  # fmt: skip
+
+
+def pointers(messages: Iterable[Record]) -> list[Record]:
+    """The index as it should be."""
+    return [{column.name: one[column.name] for column in TABLES["guids"]} for one in messages]
+
+
+def row_of(one: Mapping[str, Any]) -> Row:
+    """What `message_record` gave, of a row of a DataFrame."""
+    flags = {flag["flag"]: (flag["time"], flag["sid"], flag["set"]) for flag in one["flags"]}
+    dot, claim = Dot(one["origin"], one["seq"]), Dot(one["claim_origin"], one["claim_seq"])
+    return Row(
+        one["uid"], dot, one["change"], bytes(one["guid"]), claim, one["modseq"], flags,
+        one["received_ms"], one["size_bytes"], bytes(one["content_hash"]),
+    )  # fmt: skip
