@@ -1,0 +1,101 @@
+"""What a repair plan is: the mailboxes in which inventories differ, and what joining them gives (design section 7).
+
+Plain values, the same for the batch that writes a plan and for those who hand it to the nodes; docs/spark.md says what
+each column means. Below a directory or a prefix of objects lie `TABLE/master=SID/*.parquet` and `plan.json`, which is
+written last: without it a plan is not whole. A plan brings no rows to a node: it says which mailboxes to make equal,
+and of which heads that was found. The rows are there to be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+FORMAT: Final = 1
+"""Of tables and columns. It rises with every change that a reader of the former one would misread."""
+MANIFEST: Final = "plan.json"
+MANIFEST_BYTES_MAX: Final = 1 << 20
+PARTITION: Final = "master"
+"""The column by which tables are divided into folders: the node that is to join a mailbox's branches."""
+
+Type: TypeAlias = Literal["int64", "string", "binary", "bool", "nodes", "heads", "flags"]
+"""`nodes` is a list of SIDs; `heads` a list of structs (node string, origin string, seq int64), one for each node of
+the plan, in the order of SIDs, with origin and seq null where the node shows nothing of the mailbox; `flags` as in
+`resync.inventory`."""
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    type: Type
+    nullable: bool = False
+
+
+TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
+    "mailboxes": (  # that are not equal
+        Column("mailbox", "binary"),  # 16 bytes: a mailbox's id, or a folder tree's
+        Column("user", "string", nullable=True),  # null: no inventory has a head of it, and so nothing can be done
+        Column("uidvalidity", "int64", nullable=True),  # of the mailbox when it was created; 0: a folder tree
+        Column("relation", "string"),  # behind, forked or damaged; what is damaged is not to be joined
+        Column("uidvalidity_differs", "bool"),
+        Column("missing_on", "nodes"),
+        Column("heads", "heads"),
+        Column("uidnext", "int64", nullable=True),  # with highestmodseq: of the joined state; null: of trees
+        Column("highestmodseq", "int64", nullable=True),
+        Column("differing", "int64"),  # how many messages are not the same everywhere
+    ),
+    "messages": (  # that are not the same everywhere
+        Column("mailbox", "binary"),
+        Column("user", "string", nullable=True),
+        Column("guid", "binary"),
+        Column("missing_on", "nodes"),
+        Column("expunged_on", "nodes"),
+        Column("uid_conflict", "bool"),
+        Column("flags_differ", "bool"),
+        Column("damage", "bool"),
+        Column("only_modseq", "bool"),
+        Column("uid", "int64", nullable=True),  # when joined; null, as what follows: it is expunged
+        Column("modseq", "int64", nullable=True),
+        Column("flags", "flags", nullable=True),
+        Column("content_hash", "binary", nullable=True),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An inventory that was compared: the run of the node that wrote it, and when that was."""
+
+    origin: str
+    taken_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `plan.json` says. `nodes`: by SIDs. `mailboxes`: rows of that table for each master."""
+
+    cluster: str
+    nodes: Mapping[str, Taken]
+    mailboxes: Mapping[str, int]
+    messages: int
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """The document."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True).encode() + b"\n"
+
+
+def manifest_from(document: bytes) -> Manifest:
+    """What `Manifest.to_json` gave; members that are not known are passed over. Raises ValueError."""
+    try:
+        fields = cast("dict[str, Any]", json.loads(document))
+        if (found := fields["format"]) != FORMAT:
+            raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
+        nodes = {str(sid): Taken(str(one["origin"]), int(one["taken_ms"])) for sid, one in fields["nodes"].items()}
+        mailboxes = {str(sid): int(count) for sid, count in fields["mailboxes"].items()}
+        return Manifest(str(fields["cluster"]), nodes, mailboxes, int(fields["messages"]))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{MANIFEST} is not what a plan ends with: {error!r}") from error
