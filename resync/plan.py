@@ -39,6 +39,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("mailbox", "binary"),  # 16 bytes: a mailbox's id, or a folder tree's
         Column("user", "string", nullable=True),  # null: no inventory has a head of it, and so nothing can be done
         Column("uidvalidity", "int64", nullable=True),  # of the mailbox when it was created; 0: a folder tree
+        Column("folder", "string", nullable=True),  # its name at some node; null: no inventory knows it, or a tree
         Column("relation", "string"),  # behind, forked or damaged; what is damaged is not to be joined
         Column("uidvalidity_differs", "bool"),
         Column("missing_on", "nodes"),

@@ -26,35 +26,39 @@ _INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
 
 
 class Summary(NamedTuple):
-    """`relations`: how many mailboxes there are of each. `steps`: how many merges the one with most branches takes."""
+    """`mailboxes`, `trees`: how many there are of each relation. `steps`: how many merges the longest fold takes."""
 
-    relations: dict[str, int]
+    mailboxes: dict[str, int]
+    trees: dict[str, int]
     steps: int
 
     @property
     def unequal(self) -> int:
-        """How many mailboxes are not equal."""
-        return sum(count for relation, count in self.relations.items() if relation != EQUAL)
+        """How many mailboxes and trees are not equal."""
+        return sum(
+            count for found in (self.mailboxes, self.trees) for relation, count in found.items() if relation != EQUAL
+        )
 
 
 def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> DataFrame:
     """One row a mailbox. `compared`: see `sums`; those that it calls equal are no more looked at.
 
-    `mailbox`, `user`, `relation` (of several the worst: damaged, forked, behind, equal), `uidvalidity_differs`,
-    `missing_on` (SIDs that lack it); and of those looked at, for what follows, `states`, of each of `nodes` in their
-    order, and `branches`, the places in it of the states that no other one covers, in the order of a merge: the
-    mailbox's master first, then by SID.
+    `mailbox`, `is_tree`, `user`, `relation` (of several the worst: damaged, forked, behind, equal),
+    `uidvalidity_differs`, `missing_on` (SIDs that lack it); and of those looked at, for what follows, `states`, of each
+    of `nodes` in their order, and `branches`, the places in it of the states that no other one covers, in the order of
+    a merge: the mailbox's master first, then by SID.
     """
     unequal = compared.where(~F.col("is_equal"))
     there = F.struct(NODE, "user", "context", "master", *_NUMBERS)
-    of_mailboxes = heads.where("uidvalidity > 0").join(unequal.select("mailbox"), "mailbox", "left_semi")
-    gathered = of_mailboxes.groupBy("mailbox").agg(F.collect_list(there).alias("heads"))
+    of_unequal = heads.join(unequal.select("mailbox"), "mailbox", "left_semi")
+    gathered = of_unequal.groupBy("mailbox").agg(F.collect_list(there).alias("heads"))
     looked_at = (
         unequal.join(gathered, "mailbox", "left")
         .withColumn("states", F.transform(F.array(*map(F.lit, nodes)), _state))
         .withColumn("branches", _branches(F.col("states")))
         .select(
             "mailbox",
+            "is_tree",
             F.get("heads", F.lit(0))["user"].alias("user"),
             _relation(F.col("states"), F.col("branches")).alias("relation"),
             _uidvalidity_differs(F.col("states")).alias("uidvalidity_differs"),
@@ -65,6 +69,7 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
     )
     alike = compared.where("is_equal").select(
         "mailbox",
+        "is_tree",
         F.lit(EQUAL).alias("relation"),
         F.lit(False).alias("uidvalidity_differs"),
         F.array().cast("array<string>").alias("missing_on"),
@@ -75,9 +80,12 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
 def summary(classified: DataFrame) -> Summary:
     """Counts, of one pass."""
     most = F.max(F.size("branches")).alias("most")
-    found = classified.groupBy("relation").agg(F.count("*").alias("mailboxes"), most).collect()
+    found = classified.groupBy("is_tree", "relation").agg(F.count("*").alias("count"), most).collect()
     branches = max((one["most"] or 1 for one in found), default=1)
-    return Summary({one["relation"]: one["mailboxes"] for one in found}, max(0, branches - 1))
+    trees, others = (
+        {one["relation"]: one["count"] for one in found if one["is_tree"] is is_tree} for is_tree in (True, False)
+    )
+    return Summary(others, trees, max(0, branches - 1))
 
 
 def _state(sid: Column) -> Column:

@@ -31,14 +31,16 @@ def halves(columns: Sequence[Column]) -> list[Column]:
 
 
 def compared(heads: DataFrame, messages: DataFrame, nodes: Sequence[str]) -> DataFrame:
-    """One row a mailbox: `mailbox`, `sums` and `is_equal`; folder trees are left out. Worth persisting: it is small.
+    """One row a mailbox: `mailbox`, `is_tree`, `sums` and `is_equal`. Worth persisting: it is small.
 
+    A folder tree is a mailbox without messages here; its digest says what is in it.
     `sums`: of each node that has anything of the mailbox its `node`, whether it `has_head`, what its head `said` to
     be the number of rows, how many `rows` there are, and `total`, the sums over them. `is_equal`: at each node the same
     head, with all its numbers, over the same rows, as many as it says.
     """
     one_node = _of_messages(messages).unionByName(_of_heads(heads)).groupBy("mailbox", NODE).agg(
         (F.count("said") > 0).alias("has_head"),
+        F.coalesce(F.max("is_tree"), F.lit(False)).alias("is_tree"),
         F.coalesce(F.sum("said"), F.lit(0)).alias("said"),
         F.max("head_a").alias("head_a"),
         F.max("head_b").alias("head_b"),
@@ -48,7 +50,7 @@ def compared(heads: DataFrame, messages: DataFrame, nodes: Sequence[str]) -> Dat
     shown = ("has_head", "said", "head_a", "head_b", "rows", "total")
     return (
         one_node.groupBy("mailbox")
-        .agg(F.collect_list(F.struct(NODE, *shown)).alias("sums"))
+        .agg(F.max("is_tree").alias("is_tree"), F.collect_list(F.struct(NODE, *shown)).alias("sums"))
         .withColumn("is_equal", _is_equal(F.col("sums"), shown, len(nodes)))
     )
 
@@ -63,17 +65,19 @@ def _of_messages(messages: DataFrame) -> DataFrame:
     columns = [F.col(name) for name in SCHEMAS["messages"].names if name != "mailbox"]
     nothing = F.lit(None).cast("long")
     return messages.select(
-        "mailbox", NODE, nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
+        "mailbox", NODE, nothing.cast("boolean").alias("is_tree"),
+        nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
         F.lit(1).cast("long").alias("rows"), *halves(columns),
     )  # fmt: skip
 
 
 def _of_heads(heads: DataFrame) -> DataFrame:
-    """Of mailboxes. Who numbers one now is no part of its state."""
+    """Who numbers a mailbox now is no part of its state."""
     names = [name for name in SCHEMAS["heads"].names if name not in {"mailbox", "context", "master"}]
     columns = [*map(F.col, names), F.array_sort(F.map_entries("context"))]
     nothing = (F.lit(None).cast("long").alias(name) for name in SUMS)
-    return heads.where("uidvalidity > 0").select(
-        "mailbox", NODE, F.col("messages").alias("said"), F.xxhash64(F.lit(1), *columns).alias("head_a"),
+    return heads.select(
+        "mailbox", NODE, (F.col("uidvalidity") == 0).alias("is_tree"), F.col("messages").alias("said"),
+        F.xxhash64(F.lit(1), *columns).alias("head_a"),
         F.xxhash64(F.lit(2), *columns).alias("head_b"), F.lit(0).cast("long").alias("rows"), *nothing,
     )  # fmt: skip
