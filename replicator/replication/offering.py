@@ -109,7 +109,7 @@ class Offering:
                 for link in links:
                     nursery.start_soon(offer, link)
         if scope.cancelled_caught and len(takers) < wanted:
-            raise UnavailableError("a large message does not reach other nodes in time; nothing was stored; try later")
+            raise UnavailableError("a large message does not reach other nodes in time; try later")
 
     @staticmethod
     def _time_left_s() -> float:
