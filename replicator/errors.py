@@ -56,7 +56,7 @@ class UsersUnavailableError(MailError):
 
 
 class DiskFullError(MailError):
-    """The disk is full. Nothing was stored; reading goes on."""
+    """The disk is full, here or at a node that is to have a copy. This try has stored nothing; reading goes on."""
 
 
 class HistoryError(Exception):

@@ -8,7 +8,6 @@ has caught up. So whoever waits for it then does not wait for a backlog that gre
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -38,13 +37,11 @@ class Behind:
         self._coming_s = coming_s
         self._staying_s = staying_s
         self._rounds: dict[str, _Round] = {}  # of those that can be reached
-        self._full_until: dict[str, float] = {}
 
     def __contains__(self, sid: str) -> bool:
         """Whether nobody is to wait for the node."""
         going = self._rounds.get(sid)
-        is_full = trio.current_time() < self._full_until.get(sid, -math.inf)
-        return is_full or (going is not None and (going.is_late or self._is_long(going)))
+        return going is not None and (going.is_late or self._is_long(going))
 
     def is_new(self, sid: str) -> bool:
         """Whether it has come, and nobody knows yet whether it has caught up."""
@@ -61,11 +58,6 @@ class Behind:
     def went(self, sid: str) -> None:
         """It cannot be reached."""
         self._rounds.pop(sid, None)
-        self._full_until.pop(sid, None)
-
-    def is_full(self, sid: str) -> None:
-        """It has no room for what comes next. Whether that goes on its rounds will tell."""
-        self._full_until[sid] = trio.current_time() + self._staying_s
 
     def look(self, sid: str, held: Mapping[str, int]) -> None:
         """So much is on that node's disk now. To be called every second or so."""

@@ -134,9 +134,7 @@ class Coordinator:
             metrics or AttachmentMetrics(),
         )
         self.sweeper = Sweeper(store)
-        self.offering = Offering(
-            store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1, self.behind.is_full
-        )
+        self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)

@@ -1,9 +1,10 @@
 """Large messages are offered to the neighbours before they are numbered: these fetch the parts first.
 
 An entry whose parts are still to come holds up all that its origin numbers after it, at that neighbour: it acknowledges
-an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. An
-offer is for speed only: to whoever refuses it, or takes longer than the others, the parts come with the entry. Offers
-take turns on a link, so that of many messages on a slow line some arrive.
+an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. To
+whoever refuses an offer, or takes longer than the others, the parts come with the entry. But if too few take it, and
+some for want of room, the message is refused: its entry would keep all that follows from as many copies. Offers take
+turns on a link, so that of many messages on a slow line some arrive.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import trio
 
 from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
-from replicator.errors import MailError, UnavailableError
+from replicator.errors import DiskFullError, MailError, UnavailableError
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.operations import TRANSFER_MAX_S
 from replicator.replication.taking import Taker
@@ -46,24 +47,13 @@ class _Held:
 
 
 class Offering:
-    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them.
+    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
 
-    `is_full` is called with the SID of a node that has no room.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        taker: Taker,
-        links: Callable[[], Iterable[PeerLink]],
-        wanted: int,
-        is_full: Callable[[str], None],
-    ) -> None:
+    def __init__(self, store: Store, taker: Taker, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
         self._store = store
         self._taker = taker
         self._links = links
         self._wanted = wanted
-        self._is_full = is_full
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
         self._coming: dict[bytes, trio.Event] = {}
         self._size_bytes = 0  # of both
@@ -89,11 +79,12 @@ class Offering:
     async def offer(self, message: bytes | Parts) -> None:
         """Return when as many neighbours have its parts as are wanted, or no more of them can.
 
-        Raises UnavailableError where that takes so long that its client could not hear OK in time: he would hear that
-        nobody knows whether the message is there, which it would be, and deliver it again.
+        Raises DiskFullError where those that are left have no room; UnavailableError where it takes so long that its
+        client could not hear OK in time: he would hear that nobody knows whether the message is there, which it would
+        be, and deliver it again.
         """
         assert isinstance(message, Parts)
-        links, takers = list(self._links()), list[str]()
+        links, takers, full = list(self._links()), list[str](), list[str]()
         wanted, time_left_s = min(self._wanted, len(links)), self._time_left_s()
         if not wanted or time_left_s <= 0:
             return
@@ -101,14 +92,22 @@ class Offering:
             async with trio.open_nursery() as nursery:
 
                 async def offer(link: PeerLink) -> None:
-                    if await self._is_taken(link, message):
-                        takers.append(link.sid)
-                    if len(takers) >= wanted:
+                    try:
+                        if await self._is_taken(link, message):
+                            takers.append(link.sid)
+                    except DiskFullError:
+                        full.append(link.sid)
+                    if len(takers) >= wanted or len(full) > len(links) - wanted:
                         nursery.cancel_scope.cancel()  # the others go on taking it
 
                 for link in links:
                     nursery.start_soon(offer, link)
-        if scope.cancelled_caught and len(takers) < wanted:
+        if len(takers) >= wanted:
+            return
+        if full:
+            have = f"{' and '.join(sorted(full))} {'have' if len(full) > 1 else 'has'}"
+            raise DiskFullError(f"{have} no room for this message; try later")
+        if scope.cancelled_caught:
             raise UnavailableError("a large message does not reach other nodes in time; try later")
 
     @staticmethod
@@ -117,6 +116,7 @@ class Offering:
         return trio.current_effective_deadline() - trio.current_time() - NUMBERING_S
 
     async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
+        """Raises DiskFullError."""
         key = link.hello.origin, message.content_hash
         if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
             return True
@@ -130,7 +130,7 @@ class Offering:
                 return True
             log.warning("%s does not take a large message beforehand: %s", link.sid, reply.text)
             if reply.code == RefusalCode.DISK_FULL:
-                self._is_full(link.sid)
+                raise DiskFullError(reply.text)
         return False
 
     # ---- whom it is offered to

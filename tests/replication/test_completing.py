@@ -260,9 +260,7 @@ async def test_what_nobody_goes_on_with_is_let_go(
             received = await sink.finish()
             assert isinstance(received, Received)
             coordinator = nodes["dc1"].coordinator
-            offering = Offering(
-                coordinator.store, coordinator.texts.taker, lambda: coordinator.connections.links, 1, print
-            )
+            offering = Offering(coordinator.store, coordinator.texts.taker, lambda: coordinator.connections.links, 1)
             await offering.offer(received.stored.message)
         assert contents(nodes["dc2"])
         await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
