@@ -170,7 +170,8 @@ class PartStore:
                 construction = await self._run_in_thread(self.attachments.build)
         is_interrupted = True
         try:
-            is_whole = await self._write(attached, source, construction, construction.size_bytes // CHUNK_BYTES)
+            written = -(-construction.size_bytes // CHUNK_BYTES)  # the last one has less
+            is_whole = await self._write(attached, source, construction, written)
             is_interrupted = False
             if not is_whole:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 import sqlite3
@@ -23,6 +24,7 @@ from replicator.replication.intake import Received
 from replicator.replication.interrupted import KEPT_S, LOOK_EVERY_S
 from replicator.replication.link import PeerLink
 from replicator.replication.offering import Offering
+from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.test_held_parts import answering, full
@@ -246,6 +248,37 @@ async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
         await nodes.converged()
         assert (await texts(nodes["dc2"]))[2] == large
         assert len(asked) < 3 * len(set(asked))
+
+
+async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twice(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"a" * CHUNK_BYTES + b"the rest"
+    hashes = [hashlib.sha256(chunk).digest()[:CHUNK_HASH_BYTES] for chunk in (data[:CHUNK_BYTES], data[CHUNK_BYTES:])]
+    attached = Attached(hashlib.sha256(data).digest(), len(data), 0, b"".join(hashes))
+
+    async def fetched(_: Attached, number: int) -> bytes:
+        return data[number * CHUNK_BYTES :][:CHUNK_BYTES]
+
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        parts, scope = nodes["dc1"].coordinator.texts.parts, trio.CancelScope()
+        run = parts._run_in_thread
+
+        async def cancelling(work: Callable[[], T]) -> T:
+            done = await run(work)
+            if contents(nodes["dc1"]) and contents(nodes["dc1"])[0].stat().st_size == len(data):
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+            return done
+
+        with monkeypatch.context() as patch, scope:
+            patch.setattr(parts, "_run_in_thread", cancelling)
+            await parts.obtain(attached, fetched)
+        assert scope.cancelled_caught
+        holding = await parts.obtain(attached, fetched)
+        assert holding is not None
+        assert holding.hash == attached.hash
+        assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
 
 
 async def test_what_nobody_goes_on_with_is_let_go(
