@@ -17,6 +17,7 @@ from replicator.store import schema
 from replicator.store.inventory import parquet
 from replicator.store.inventory.conversation import Begun
 from replicator.store.inventory.targets import Directory, TargetError
+from resync.inventory import Manifest
 from tests.inventory import expected
 from tests.inventory.reading_back import Listener, take
 from tests.store.harness import expunging, flagging, open_store, save
@@ -70,8 +71,7 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
     (to / "heads" / ".part-00001.parquet.unfinished").touch()
     with pytest.raises(TargetError, match=r"holds a part of an inventory: .* say `--overwrite` to begin it anew"):
         Directory(to).prepare(overwrite=False)
-    for name in ("letter.txt", "heads/part-0.parquet", "others/part-00000.parquet"):
-        (to / name).parent.mkdir(exist_ok=True)
+    for name in ("letter.txt", "heads/part-0.parquet"):
         (to / name).touch()
         with pytest.raises(TargetError, match=f"holds other things, such as '{name}'"):
             Directory(to).prepare(overwrite=True)
@@ -82,6 +82,59 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
     (to / "inventory.json").unlink()
     Directory(to).prepare(overwrite=True)
     assert not [path for path in to.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["others", "heads/others"])
+def test_a_directory_that_is_not_a_tables_is_among_other_things(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "part-00000.parquet").touch()
+    with pytest.raises(TargetError, match=f"holds other things, such as '{name}'"):
+        Directory(tmp_path).prepare(overwrite=True)
+
+
+def test_nothing_is_written_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "to" / "heads").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TargetError, match="holds other things, such as 'heads'"):
+        Directory(tmp_path / "to").prepare(overwrite=True)
+
+
+async def test_one_that_was_cut_off_at_its_end_can_be_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the end of the process: nothing of it can tidy up."""
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    with closing(schema.open_reader(tmp_path / "node.db")) as connection:
+        with monkeypatch.context() as patch, suppress(ZeroDivisionError):
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
+            patch.setattr(Manifest, "to_json", lambda _: 1 // 0)
+            take(connection, tmp_path / "to")
+        assert (tmp_path / "to" / ".inventory.json.unfinished").exists()
+        with pytest.raises(TargetError, match="`--overwrite`"):
+            Directory(tmp_path / "to").prepare(overwrite=False)
+        Directory(tmp_path / "to").prepare(overwrite=True)
+        assert take(connection, tmp_path / "to").tables["messages"]
+
+
+def test_of_two_that_begin_at_once_one_is_whole(tmp_path: Path) -> None:
+    """Both have found the place empty."""
+    one, other = Directory(tmp_path / "to"), Directory(tmp_path / "to")
+    one.prepare(overwrite=False)
+    other.prepare(overwrite=False)
+    name = "heads/part-00000.parquet"
+
+    def refused() -> None:
+        with pytest.raises(TargetError, match="another inventory has just been begun in"), other.writing(name):
+            raise AssertionError("it was begun")
+
+    with one.writing(name) as file:
+        file.write(b"one")
+        refused()
+    refused()
+    assert [path.name for path in (tmp_path / "to" / "heads").iterdir()] == ["part-00000.parquet"]
+    assert (tmp_path / "to" / name).read_bytes() == b"one"
 
 
 def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ NAMES_MAX = 100_000  # that are looked at: of a trillion rows
 ASIDE = ".unfinished"
 S3 = "s3://"
 
-_OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:part-\d{{5,}}\.parquet|\.part-\d{{5,}}\.parquet{re.escape(ASIDE)})")
+_PART, _ASIDE = r"part-\d{5,}\.parquet", re.escape(ASIDE)
+_OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:{_PART}|\.{_PART}{_ASIDE})|\.{re.escape(MANIFEST)}{_ASIDE}")
 
 
 class TargetError(Exception):
@@ -43,7 +44,10 @@ class Target(Protocol):
         ...
 
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file to write to, which is there once the block has ended without an error."""
+        """A file to write to, which is there once the block has ended without an error.
+
+        Raises TargetError, OSError, ObjectStoreError.
+        """
         ...
 
 
@@ -82,21 +86,26 @@ class Directory:
             (self._path / name).unlink()
 
     def _names(self) -> set[str]:
+        """All that is there, but for directories of tables and what is in other ones. Nothing is behind a link."""
         found: set[str] = set()
-        for directory, _, files in os.walk(self._path, onerror=_raised):
-            found.update(str((Path(directory) / file).relative_to(self._path)) for file in files)
+        for directory, folders, files in os.walk(self._path, onerror=_raised):
+            where = Path(directory).relative_to(self._path)
+            ours = [one for one in folders if str(where / one) in TABLES and not Path(directory, one).is_symlink()]
+            found.update(str(where / one) for one in {*files, *folders} - {*ours})
+            folders[:] = ours
             if len(found) > NAMES_MAX:
                 raise TargetError(f"{self._path} holds more than {NAMES_MAX} files; name an empty or a new place")
         return found
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """See `Target`."""
+        """See `Target`. Of two who write to one place at a time the second one to begin a file raises TargetError."""
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
         path.parent.mkdir(exist_ok=True)
+        new = self._begun(path, aside)
         try:
-            with aside.open("wb") as file:
+            with new as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -108,6 +117,16 @@ class Directory:
         for directory in {path.parent, self._path}:
             _sync(directory)
         self.files += 1
+
+    def _begun(self, path: Path, aside: Path) -> BinaryIO:
+        """Raises TargetError if somebody else has begun the same file, or ended it, since the place was looked at."""
+        with suppress(FileExistsError):
+            file = aside.open("xb")
+            if not path.exists():
+                return file
+            file.close()
+            aside.unlink()
+        raise TargetError(f"another inventory has just been begun in {self._path}; name a place of its own for each")
 
 
 class Bucket:
