@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,17 @@ import pytest
 import trio
 
 from replicator.store import schema
-from replicator.store.inventory import parquet
-from replicator.store.inventory.conversation import Begun
+from replicator.store.inventory import parquet, tables
+from replicator.store.inventory.arrays import Converter
+from replicator.store.inventory.conversation import Begun, MailboxName
+from replicator.store.inventory.tables import HEADS_AT_ONCE, SOURCES
 from replicator.store.inventory.targets import Directory, TargetError
+from replicator.store.inventory.writing import Inventory
 from resync.inventory import Manifest
 from tests.inventory import expected
-from tests.inventory.reading_back import Listener, take
-from tests.store.harness import expunging, flagging, open_store, save
+from tests.inventory.reading_back import ORDER, Listener, take
+from tests.store.harness import INBOX, expunging, flagging, guid, open_store, save, saving
+from tests.store.memory_node import MemoryNode
 
 SMALL_DISK_BYTES = 64 << 10
 
@@ -60,6 +64,48 @@ async def test_rows_fill_files_and_row_groups(tmp_path: Path, monkeypatch: pytes
     groups = [pq.ParquetFile(file).metadata for file in files]
     assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in groups] == [[3, 3], [3, 1]]
     assert {one.row_group(0).column(0).compression for one in groups} == {"ZSTD"}
+
+
+async def test_rows_that_are_large_fill_row_groups_and_files_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts have as many origins as there were runs of nodes: memory must not grow with that."""
+    monkeypatch.setattr(tables, "BATCH_ROWS", 1)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 4)
+    monkeypatch.setattr(parquet, "FILE_ROWS", 12)
+    async with open_store(tmp_path) as store:
+        for number in range(10):
+            await save(store, number)
+    with closing(schema.open_reader(tmp_path / "node.db")) as connection:
+        rows = take(connection, tmp_path / "one").tables["messages"]
+        one_row = Converter("messages").batch(connection.execute(SOURCES["messages"].select).fetchmany(1)).nbytes
+        monkeypatch.setattr(parquet, "GROUP_BYTES", one_row + 1)
+        assert take(connection, tmp_path / "to").tables["messages"] == rows
+    files = [pq.ParquetFile(file).metadata for file in sorted((tmp_path / "to" / "messages").iterdir())]
+    assert [[one.row_group(at).num_rows for at in range(one.num_row_groups)] for one in files] == [[2, 2, 2], [2, 2]]
+
+
+def test_heads_are_read_and_asked_for_a_few_at_a_time(tmp_path: Path) -> None:
+    """Each may have a large context."""
+    node, asked = MemoryNode("dc1.a"), list[int]()
+    node.write(saving(b"text", guid(1)))
+    columns = "user, uidvalidity, uidnext, highestmodseq, context, messages, unseen, size_bytes, fingerprint, risen"
+    node.connection.execute(
+        f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {HEADS_AT_ONCE})"
+        f" INSERT INTO chain (id, {columns}) SELECT randomblob(16), {columns} FROM n, chain WHERE id = ?",
+        (INBOX.mailbox_id,),
+    )
+
+    def masters(names: Sequence[MailboxName]) -> list[str | None]:
+        asked.append(len(names))
+        return [None] * len(names)
+
+    target = Directory(tmp_path / "to")
+    target.prepare(overwrite=False)
+    Inventory(node.connection, target, Listener(), masters).write(ORDER)
+    assert asked == [HEADS_AT_ONCE, 1]
+    assert pq.read_table(tmp_path / "to" / "heads").num_rows == HEADS_AT_ONCE + 1
+    node.connection.close()
 
 
 def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:

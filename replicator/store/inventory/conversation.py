@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, cast
 
 LINE_BYTES_MAX = 16 << 20
-HEADS_AT_ONCE = 1000  # of one question, 300 KiB at most: a few ms of the node's event loop
 
 MailboxName: TypeAlias = tuple[str, bytes, int]
 """User, mailbox id, UIDVALIDITY."""

@@ -18,6 +18,9 @@ from resync.inventory import COMPRESSION, FILE_ROWS, GROUP_ROWS, part_name
 _REPEATING = {"mailbox", "user", "origin", "claim_origin", "sid", "master", "head_origin", "change"}
 """Columns of few values, or of long runs of one: others would fill a dictionary in vain."""
 
+GROUP_BYTES = 64 << 20
+"""In memory, of a row group about: with contexts of very many origins, or many flags, fewer rows than GROUP_ROWS."""
+
 
 @contextmanager
 def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[TableWriter]:
@@ -41,7 +44,7 @@ class TableWriter:
         self._table, self._schema, self._target = table, schema, target
         self._file, self._thread = file, thread
         self._group: list[pa.RecordBatch] = []
-        self._group_rows = self._file_rows = self._files = 0
+        self._group_rows = self._group_bytes = self._groups = self._files = 0  # of this group, this file, and all
         self._writer: pq.ParquetWriter | None = None
         self._writing: Future[None] | None = None
 
@@ -51,8 +54,9 @@ class TableWriter:
             part = batch.slice(0, GROUP_ROWS - self._group_rows)
             self._group.append(part)
             self._group_rows += part.num_rows
+            self._group_bytes += part.nbytes
             batch = batch.slice(part.num_rows)
-            if self._group_rows == GROUP_ROWS:
+            if self._group_rows == GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
                 self._flush()
 
     def finish(self) -> None:
@@ -64,14 +68,14 @@ class TableWriter:
     def _flush(self) -> None:
         """Have the row group written."""
         self._await()
-        if self._writer is None or self._file_rows + self._group_rows > FILE_ROWS:
+        if self._writer is None or self._groups >= FILE_ROWS // GROUP_ROWS:
             self._end()
             self._writer = self._begin()
         group = pa.Table.from_batches(self._group, self._schema)
         self._writing = self._thread.submit(self._writer.write_table, group, GROUP_ROWS)
-        self._file_rows += self._group_rows
+        self._groups += 1
         self.rows += self._group_rows
-        self._group, self._group_rows = [], 0
+        self._group, self._group_rows, self._group_bytes = [], 0, 0
 
     def _await(self) -> None:
         if (writing := self._writing) is not None:
@@ -81,7 +85,7 @@ class TableWriter:
     def _begin(self) -> pq.ParquetWriter:
         file = self._file.enter_context(self._target.writing(part_name(self._table, self._files)))
         self._files += 1
-        self._file_rows = 0
+        self._groups = 0
         repeating = [name for name in self._schema.names if name in _REPEATING]
         writer = pq.ParquetWriter(file, self._schema, compression=COMPRESSION, use_dictionary=repeating)  # type: ignore[arg-type]  # by name is what its documents say
         return self._file.enter_context(writer)

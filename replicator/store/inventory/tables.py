@@ -16,21 +16,23 @@ from replicator.store import chain as chains
 from replicator.store.damage import is_damage
 
 BATCH_ROWS = 1 << 13
+HEADS_AT_ONCE = 1 << 8  # each may have a context of a thousand origins, with some 200 bytes an origin
 
 Values: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A query, whose first columns are the `key` by which its rows are ordered."""
+    """A query, whose first columns are the `key` by which its rows are ordered. `most`: rows of a batch."""
 
     select: str
     key: tuple[str, ...]
+    most: int = BATCH_ROWS
 
 
 # A claim is nearly always the placement itself: NULL stands for that, which costs nothing to fetch.
 SOURCES = {
-    "heads": Source(chains.SELECT, ("id",)),
+    "heads": Source(chains.SELECT, ("id",), HEADS_AT_ONCE),
     "messages": Source(
         "SELECT mailbox, uid, origin, seq, change, guid,"
         " CASE WHEN claim_origin IS origin THEN NULL ELSE ifnull(claim_origin, 0) END,"
@@ -78,7 +80,7 @@ def _from(connection: sqlite3.Connection, source: Source, last: Values | None) -
     cursor = connection.execute(f"{source.select}{where} ORDER BY {names}", last or ())
     while True:
         try:
-            rows = cursor.fetchmany(BATCH_ROWS)
+            rows = cursor.fetchmany(min(BATCH_ROWS, source.most))
         except sqlite3.OperationalError as error:
             cursor.close()
             if connection.text_factory is _tolerant or not _is_text_error(error):

@@ -18,7 +18,6 @@ from replicator.store import reading
 from replicator.store.chain import Chain
 from replicator.store.inventory.arrays import SAME, Converter, WrongValueError
 from replicator.store.inventory.conversation import (
-    HEADS_AT_ONCE,
     Begun,
     Done,
     Event,
@@ -109,10 +108,7 @@ class Inventory:
                 heads.append((head, head.digest()))
             except (DamagedRowError, ValueError, TypeError):
                 self._leave_out("heads", key_of("heads", row), "makes no sense")
-        masters: list[str | None] = []
-        for start in range(0, len(heads), HEADS_AT_ONCE):
-            some = heads[start : start + HEADS_AT_ONCE]
-            masters += self.find_masters([(head.user, head.id, head.uidvalidity) for head, _ in some])
+        masters = self.find_masters([(head.user, head.id, head.uidvalidity) for head, _ in heads]) if heads else []
         return [_head_values(*head, master) for head, master in zip(heads, masters, strict=True)]
 
 
