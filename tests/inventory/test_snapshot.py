@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -105,6 +106,20 @@ def test_heads_are_read_and_asked_for_a_few_at_a_time(tmp_path: Path) -> None:
     Inventory(node.connection, target, Listener(), masters).write(ORDER)
     assert asked == [HEADS_AT_ONCE, 1]
     assert pq.read_table(tmp_path / "to" / "heads").num_rows == HEADS_AT_ONCE + 1
+    node.connection.close()
+
+
+def test_an_error_that_ends_the_transaction_is_what_is_told(tmp_path: Path) -> None:
+    """As SQLite does where the disk fails (`sqlite3VdbeHalt`): there is nothing to commit then."""
+    node = MemoryNode("dc1.a")
+    node.write(saving(b"text", guid(1)))
+
+    def fails() -> None:
+        node.connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        take(node.connection, tmp_path / "to", Listener(Begun, fails))
     node.connection.close()
 
 

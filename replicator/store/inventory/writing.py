@@ -62,7 +62,8 @@ class Inventory:
             self.tell(Begun(count(self.connection)))
             rows = {table: self._write(table) for table in _IN_ORDER}
         finally:
-            self.connection.execute("COMMIT")
+            if self.connection.in_transaction:  # an error of the disk has ended it
+                self.connection.execute("COMMIT")
         manifest = Manifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
         with self.target.writing(MANIFEST) as file:
             file.write(manifest.to_json())
