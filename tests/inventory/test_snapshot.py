@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from replicator.store import schema
-from replicator.store.inventory import parquet, tables
+from replicator.store.inventory import parquet, tables, targets
 from replicator.store.inventory.arrays import Converter
 from replicator.store.inventory.conversation import Begun, MailboxName
 from replicator.store.inventory.tables import HEADS_AT_ONCE, SOURCES
@@ -121,6 +121,14 @@ def test_an_error_that_ends_the_transaction_is_what_is_told(tmp_path: Path) -> N
     with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
         take(node.connection, tmp_path / "to", Listener(Begun, fails))
     node.connection.close()
+
+
+def test_directories_that_are_made_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(targets, "_sync", synced.append)
+    Directory(tmp_path / "new" / "newer" / "newest").prepare(overwrite=False)
+    assert synced == [tmp_path / "new" / "newer", tmp_path / "new", tmp_path]
+    assert [(tmp_path / "new" / "newer" / "newest").stat().st_mode & 0o777] == [0o700]
 
 
 def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:

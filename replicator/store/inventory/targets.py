@@ -79,9 +79,11 @@ class Directory:
     def prepare(self, *, overwrite: bool) -> None:
         """See `Target`. A directory that is made is for its owner only."""
         if not self._path.is_dir():
+            new = [level for level in (self._path, *self._path.parents) if not level.exists()]
             self._path.mkdir(mode=0o700, parents=True)
-            with suppress(PermissionError):  # to read the names there
-                _sync(self._path.parent)
+            for level in new:
+                with suppress(PermissionError):  # to read the names there
+                    _sync(level.parent)
         for name in left_overs(str(self._path), self._names(), overwrite=overwrite):
             (self._path / name).unlink()
 
