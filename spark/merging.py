@@ -43,8 +43,11 @@ def rows(folded: DataFrame) -> DataFrame:
     return folded.where(F.col("uid").isNotNull()).select("mailbox", "guid", *ROW)
 
 
-def heads(mailboxes: DataFrame, folded: DataFrame) -> DataFrame:
-    """`mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` when all branches are joined."""
+def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
+    """`mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` when all branches are joined.
+
+    `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID.
+    """
     merges = F.size("branches") - 1
     branches = F.transform("branches", lambda place: F.get("states", place))
     context = F.aggregate(branches, contexts.empty(), lambda found, one: contexts.joined(found, one["context"]))
@@ -53,7 +56,7 @@ def heads(mailboxes: DataFrame, folded: DataFrame) -> DataFrame:
     uidnext = F.array_max(F.transform(branches, lambda one: one["uidnext"]))
     return (
         mailboxes.where(F.col("relation") != EQUAL)
-        .join(_tops(folded), "mailbox", "left")
+        .join(_tops(given), "mailbox", "left")
         .select(
             "mailbox",
             F.greatest(uidnext, "top").alias("uidnext"),

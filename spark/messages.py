@@ -14,14 +14,16 @@ from pyspark.sql import functions as F
 from spark.versions import bit, bits_of, same_placement
 
 TEXT = ("received_ms", "size_bytes", "content_hash")
+MERGED = ("uid", "modseq", "flags", "content_hash", "given")
+"""Of the message when it is joined."""
 
 
 def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
     """One row for each message that is not the same at all `nodes`. `folded`: see `merging`.
 
     `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it cannot
-    keep; `flags_differ`; `damage`: two texts of one placement; `only_modseq`: or a claim, and nothing that clients see.
-    In a damaged mailbox contexts cannot be believed, and so none of it but `damage`.
+    keep; `flags_differ`; `damage`: two texts of one placement; `only_modseq`: or a claim, and nothing that clients see;
+    and MERGED, null if it is expunged. In a damaged mailbox contexts cannot be believed, and so only `damage` can.
     """
     versions = F.col("versions")
     first = F.get(versions, F.lit(0))["row"]
@@ -39,6 +41,7 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
             "flags_differ"
         ),
         _any_two(versions, lambda one, other: ~_same_text(one, other)).alias("damage"),
+        *MERGED,
     )
     told = (F.size("missing_on") > 0) | (F.size("expunged_on") > 0)
     return found.withColumn("only_modseq", ~(told | F.expr("uid_conflict OR flags_differ OR damage")))

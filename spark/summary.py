@@ -47,12 +47,30 @@ class UserSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """A node's index of GUIDs against its messages, which are `rows`. `wrong`: rows of the index by what is wrong.
+
+    `unreadable`: rows that the node could not read, by table: where there are some, an absence proves nothing.
+    """
+
+    node: str
+    rows: int
+    wrong: Mapping[str, int]
+    unreadable: Mapping[str, int]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not sum(self.wrong.values()) and not sum(self.unreadable.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """`relations`: mailboxes that are `equal`, `behind`, `forked`, `damaged`; `trees`: the same of folder trees.
 
     `kinds`: messages that differ by kind (`missing`, `expunged`, `uid_conflict`, `flags_differ`, `damage`,
     `only_modseq`); one may be of several, `differing` counts it once. `worst`: users with most differences, the worst
-    first. `plan`: mailboxes and trees to be made equal, by the node that is to join their branches.
+    first. `plan`: mailboxes and trees that can be made equal, by the node that is to join their branches.
     """
 
     cluster: str

@@ -13,9 +13,12 @@ from rich.table import Table
 from replicator.cli.client import CHECK, SCRUB, TaskKind
 from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import NodeUrl, one_node
+from replicator.cli.target import CommandError, NodeUrl, one_node
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
+from spark.command import check_installed, spark_options, told
+from spark.resources import Resources
 
+WRONG = ("missing", "extra", "different")  # of a row of an index
 LEFT_AS_IT_IS = "nothing"
 
 
@@ -24,14 +27,39 @@ LEFT_AS_IT_IS = "nothing"
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Rows a second at most; by default as fast as it goes.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
+@click.option("--spark", "on_spark", is_flag=True, help="Check inventories of nodes instead, on Spark: their indexes.")
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def check(config_file: Path | None, url: str | None, rate: int | None, *, repair: bool, as_json: bool) -> None:
+def check(
+    *,
+    config_file: Path | None,
+    url: str | None,
+    rate: int | None,
+    given: tuple[str, ...],
+    master: str | None,
+    memory: str | None,
+    scratch: str | None,
+    conf: dict[str, str],
+    repair: bool,
+    on_spark: bool,
+    as_json: bool,
+) -> None:
     """Compare what a node shows with its log, while it runs.
 
     Messages, indexes, counters, folders and subscriptions; and whether the text of each message and each attachment is
     there, which `scrub` reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1
     otherwise.
+
+    With --spark no node is asked: of each --inventory the index by GUID is compared with the messages by mailbox and
+    UID, which are believed. What is wrong a check with --repair at that node mends.
     """
+    if on_spark:
+        if not given or repair or rate or config_file or url:
+            raise click.UsageError("--spark checks inventories: give --inventory NODE=PLACE, and no node or --repair")
+        _check_inventories(given, Resources(master, memory, scratch, conf), as_json=as_json)
+        return
+    if given or master or memory or scratch or conf:
+        raise click.UsageError("--inventory, --master, --memory, --scratch and --conf are of --spark")
     _run(one_node(config_file, url), CHECK, CheckOptions(repair, rate), "Checking", as_json=as_json)
 
 
@@ -49,6 +77,27 @@ def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_jso
     whole in the end, 1 if no node that can be reached has some.
     """
     _run(one_node(config_file, url), SCRUB, ScrubOptions(rate), "Scrubbing", as_json=as_json)
+
+
+def _check_inventories(given: tuple[str, ...], resources: Resources, *, as_json: bool) -> None:
+    check_installed()
+    from spark.jobs import JobError, check_indexes  # noqa: PLC0415  needs pyspark, and takes seconds
+
+    try:
+        with told() as tell:
+            found = check_indexes(given, resources, tell=tell)
+    except JobError as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        echo_json([asdict(one) for one in found])
+    else:
+        made = table("Indexes", "node", ">messages", *(f">{what}" for what in WRONG), ">unreadable")
+        for one in found:
+            wrong = (str(one.wrong.get(what, 0)) for what in WRONG)
+            made.add_row(escape(one.node), str(one.rows), *wrong, str(sum(one.unreadable.values())))
+        echo(console(), made)
+    if not all(one.is_clean for one in found):
+        raise click.exceptions.Exit(1)
 
 
 def _run(node: NodeUrl, task: TaskKind[CheckStatus], options: TaskOptions, shown: str, *, as_json: bool) -> None:

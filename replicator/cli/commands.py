@@ -10,6 +10,7 @@ COMMANDS = {
     "check": "replicator.cli.check:check",
     "checkpoint": "replicator.cli.checkpoint:checkpoint",
     "cluster": "replicator.cli.cluster:cluster",
+    "diff": "spark.command:diff",
     "import": "replicator.cli.import_mail:import_mail",
     "inventory": "replicator.cli.inventory:inventory",
     "master": "replicator.cli.master:master",

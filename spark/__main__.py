@@ -1,0 +1,8 @@
+"""The audit as the file that spark-submit takes: `spark-submit --master yarn .../spark/__main__.py --inventory ...`."""
+
+from __future__ import annotations
+
+from spark.command import diff
+
+if __name__ == "__main__":
+    diff.main(prog_name="diff")

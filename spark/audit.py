@@ -1,0 +1,78 @@
+"""The audit of a cluster: inventories of its nodes in, a repair plan, a summary and a report out (design section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from resync import plan
+from spark import counting, files, inventories, mailboxes, merging, messages, plans, projections, sums, versions
+from spark.inventories import Inventories, InventoryError
+from spark.report import html
+from spark.summary import Summary
+
+SUMMARY, REPORT = "summary.json", "report.html"
+
+_PLAN = (plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT)
+
+
+def audit(
+    spark: SparkSession, places: Mapping[str, str], to: str, *, overwrite: bool, tell: Callable[[str], None]
+) -> Summary:
+    """Compare the inventories at `places`, by SIDs, and write what differs below `to`.
+
+    `tell` is called with what is done next. `overwrite`: in place of a former audit. Raises InventoryError, and what
+    Spark raises; what is there then is no plan.
+    """
+    _make_room(spark, to, overwrite=overwrite)
+    tell("reading")
+    read = inventories.read(spark, places)
+    tell("comparing mailboxes")
+    heads = read.tables["heads"]
+    compared = keep(sums.compared(heads, read.tables["messages"], read.nodes))
+    related = keep(mailboxes.classified(compared, heads, read.nodes))
+    relations = mailboxes.summary(related)
+    tell("comparing messages")
+    tables = _write_plan(read, related, relations, to)
+    tell("comparing indexes")
+    index = projections.counted(projections.damaged(read.tables["messages"], read.tables["guids"]))
+    tell("counting")
+    found = counting.summary(read, related, relations, tables, index)
+    files.write(spark, f"{to}/{SUMMARY}", found.to_json())
+    files.write(spark, f"{to}/{REPORT}", html(found).encode())
+    files.write(spark, f"{to}/{plan.MANIFEST}", _manifest(read, tables.mailboxes, found).to_json())
+    return found
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """Computed once. Where Spark has a directory for checkpoints, that outlives the process that has computed it."""
+    has_directory = frame.sparkSession.sparkContext.getCheckpointDir() is not None
+    return frame.checkpoint() if has_directory else frame.localCheckpoint()
+
+
+def _make_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
+    """Raises InventoryError."""
+    if not files.is_taken(spark, to):
+        return
+    if not (overwrite and any(files.is_there(spark, f"{to}/{name}") for name in _PLAN)):
+        advice = ", and holds no audit" if overwrite else "; --overwrite takes the place of a former audit"
+        raise InventoryError(f"{to} is not empty{advice}")
+    for name in _PLAN:  # the manifest first: without it a plan is not whole
+        files.remove(spark, f"{to}/{name}")
+
+
+def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.Summary, to: str) -> plans.Tables:
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, relations.unequal)
+    differing = keep(messages.kinds(merging.folded(gathered, relations.steps, keep), read.nodes))
+    planned = keep(plans.mailboxes(related, differing, read.tables["folders"]))
+    plans.write(planned, f"{to}/mailboxes", "uidvalidity", "user", "mailbox")  # trees, which have 0, come first
+    plans.write(plans.messages(differing, planned), f"{to}/messages", "mailbox", "guid")
+    return plans.Tables(planned, differing)
+
+
+def _manifest(read: Inventories, planned: DataFrame, found: Summary) -> plan.Manifest:
+    nodes = {sid: plan.Taken(manifest.origin, manifest.taken_ms) for sid, manifest in read.manifests.items()}
+    counts = planned.groupBy(plan.PARTITION).count().collect()
+    mailboxes = {one[plan.PARTITION]: one["count"] for one in sorted(counts)}
+    return plan.Manifest(found.cluster, nodes, mailboxes, found.differing)

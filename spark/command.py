@@ -1,0 +1,140 @@
+"""The audit as a command, `replicator diff`. Only when called it imports pyspark, which takes a while or is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import click
+from rich.console import Console
+
+from spark.resources import Resources
+from spark.summary import Summary
+
+MEMORY = re.compile(r"[1-9]\d{0,5}[mMgG]")
+MEMORY_MIN_MIB = 512  # below it Spark does not start
+
+INSTALL = "pyspark is not installed here; `pip install 'mail-replicator[spark]'` brings it, and Java must be there"
+
+
+class JobFailedError(click.ClickException):
+    """Exit code 1."""
+
+
+def _memory(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Raises click.BadParameter."""
+    if value is None:
+        return None
+    if not MEMORY.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no amount of memory; write it as 4g or 900m")
+    if int(value[:-1]) << (10 if value[-1] in "gG" else 0) < MEMORY_MIN_MIB:
+        raise click.BadParameter(f"{value} is too little for Spark; give it {MEMORY_MIN_MIB}m at least")
+    return value
+
+
+def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Raises click.BadParameter."""
+    found = {}
+    for setting in values:
+        key, equals, value = setting.partition("=")
+        if not (equals and key.startswith("spark.") and key.strip() == key):
+            raise click.BadParameter(f"{setting!r} is no setting; write it as spark.executor.memory=4g")
+        found[key] = value
+    return found
+
+
+def spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What every job on Spark can be given: the inventories, and what it runs on."""
+    for option in (
+        click.option(
+            "--conf", metavar="KEY=VALUE", multiple=True, callback=_conf, help="A setting of Spark's own, spark.*."
+        ),
+        click.option("--scratch", metavar="DIR", help="For what does not fit into memory; by default the system's."),
+        click.option("--memory", metavar="4g", callback=_memory, help="Of Spark here; by default half of all, or 8g."),
+        click.option("--master", metavar="URL", help="Of a Spark cluster; by default all cores of this machine."),
+        click.option("--inventory", "given", metavar="NODE=PLACE", multiple=True, help="An inventory of each node."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@spark_options
+@click.option("--out", required=True, metavar="DIR", help="Where the plan, summary.json and report.html go.")
+@click.option("--overwrite", is_flag=True, help="Take the place of a former audit at --out.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def diff(
+    *,
+    given: tuple[str, ...],
+    out: str,
+    master: str | None,
+    memory: str | None,
+    scratch: str | None,
+    conf: dict[str, str],
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Compare whole nodes by their inventories, on Spark; write a plan for `replicator apply`, and a report.
+
+    PLACE and DIR are directories, or what else Spark can reach, such as s3a://bucket/prefix; all workers of a cluster
+    must reach them. No node is asked or changed. Inventories of a cluster in use are not of one moment: what was merely
+    on its way differs too, and `apply` will find it equal. Exit code 0 if all nodes show the same, 1 otherwise.
+    """
+    if len(given) < 2:
+        raise click.UsageError("give --inventory NODE=PLACE for each of two nodes or more")
+    check_installed()
+    from spark.jobs import JobError, run_audit  # noqa: PLC0415  needs pyspark
+
+    try:
+        with told() as tell:
+            found = run_audit(given, out, Resources(master, memory, scratch, conf), overwrite=overwrite, tell=tell)
+    except JobError as error:
+        raise JobFailedError(str(error)) from error
+    if as_json:
+        click.echo(found.to_json(), nl=False)
+    else:
+        _print(found, out)
+    if not found.is_clean:
+        raise click.exceptions.Exit(1)
+
+
+def check_installed() -> None:
+    """Raises JobFailedError."""
+    if find_spec("pyspark") is None:
+        raise JobFailedError(INSTALL)
+
+
+@contextmanager
+def told() -> Iterator[Callable[[str], None]]:
+    """To say what is done now, on standard error; a line that goes again, and nothing where nobody looks."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda what: status.update(f"{what} ...")
+
+
+def _print(found: Summary, out: str) -> None:
+    for kind, relations in (("mailboxes", found.relations), ("folder trees", found.trees)):
+        click.echo(f"{sum(relations.values()):,} {kind}: {_listed(relations)}")
+    click.echo(f"{found.differing:,} messages differ{_after_colon(found.kinds)}")
+    for node in found.nodes:
+        wrong = f"; its index is wrong: {_listed(node.index)}" if node.index else ""
+        unread = f"; {node.unreadable:,} rows are not in its inventory" if node.unreadable else ""
+        click.echo(
+            f"{node.node}: {node.mailboxes:,} mailboxes, {node.behind:,} of them behind; {node.messages:,} messages,"
+            f" {node.missing:,} missing, {node.expunged:,} expunged{wrong}{unread}"
+        )
+    click.echo(f"to repair: {_listed(found.plan) or 'nothing'}; {out.rstrip('/')}/report.html")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+
+
+def _after_colon(counts: Mapping[str, int]) -> str:
+    listed = _listed(counts)
+    return f": {listed}" if listed else ""

@@ -1,0 +1,137 @@
+"""What an audit has found, counted: aggregates of a few rows each, from what was compared and planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from resync.inventory import Manifest
+from resync.plan import PARTITION
+from spark import contexts, plans
+from spark.inventories import NODE, Inventories
+from spark.mailboxes import DAMAGED, EQUAL
+from spark.mailboxes import Summary as Relations
+from spark.summary import NodeSummary, PairSummary, Summary, UserSummary
+
+WORST = 20
+"""So many users are named."""
+KINDS = ("missing", "expunged", "uid_conflict", "flags_differ", "damage", "only_modseq")
+
+
+def summary(
+    read: Inventories, related: DataFrame, relations: Relations, tables: plans.Tables, index: DataFrame
+) -> Summary:
+    """`tables`: that of messages needs only its kinds. `index`: of `projections.counted`; for the others see there."""
+    mailboxes, messages = tables
+    unequal = related.where(F.col("relation") != EQUAL)
+    kinds = _kinds(messages)
+    flags = mailboxes.agg(
+        F.count_if("uidvalidity_differs").alias("uidvalidity_differs"),
+        F.count_if((F.size("missing_on") > 0) & (F.col("uidvalidity") > 0)).alias("only_on_some"),
+    ).first()
+    assert flags is not None
+    to_repair = mailboxes.where(F.col("relation") != DAMAGED).groupBy(PARTITION).count().collect()
+    return Summary(
+        cluster=next(iter(read.manifests.values())).cluster,
+        nodes=_nodes(read, unequal, messages, index),
+        pairs=_pairs(unequal, read.nodes),
+        mailboxes=sum(relations.mailboxes.values()),
+        relations=relations.mailboxes,
+        trees=relations.trees,
+        uidvalidity_differs=flags["uidvalidity_differs"],
+        only_on_some=flags["only_on_some"],
+        differing=kinds.pop("all"),
+        kinds=kinds,
+        worst=_worst(mailboxes),
+        plan={one[PARTITION]: one["count"] for one in sorted(to_repair)},
+    )
+
+
+def _nodes(read: Inventories, unequal: DataFrame, messages: DataFrame, index: DataFrame) -> tuple[NodeSummary, ...]:
+    heads = read.tables["heads"].where("uidvalidity > 0").groupBy(NODE).count()
+    mailboxes = {one[NODE]: one["count"] for one in heads.collect()}
+    behind = _by_node(unequal.where("NOT is_tree").select(F.explode(_behind()).alias(NODE)))
+    missing, expunged = (
+        _by_node(messages.select(F.explode(column).alias(NODE))) for column in ("missing_on", "expunged_on")
+    )
+    wrong = index.collect()
+    return tuple(
+        NodeSummary(
+            node=node,
+            taken_ms=manifest.taken_ms,
+            mailboxes=mailboxes.get(node, 0),
+            messages=manifest.rows["messages"],
+            lag_entries=_lag(manifest, read.manifests.values()),
+            behind=behind.get(node, 0),
+            missing=missing.get(node, 0),
+            expunged=expunged.get(node, 0),
+            unreadable=sum(manifest.unreadable.values()),
+            index={one["what"]: one["count"] for one in wrong if one[NODE] == node},
+        )
+        for node, manifest in read.manifests.items()
+    )
+
+
+def _by_node(named: DataFrame) -> dict[str, int]:
+    return {one[NODE]: one["count"] for one in named.groupBy(NODE).count().collect()}
+
+
+def _lag(manifest: Manifest, manifests: Iterable[Manifest]) -> int:
+    """How many entries of all that any node has this one lacks."""
+    newest: dict[str, int] = {}
+    for other in manifests:
+        for origin, seq in other.context.items():
+            newest[origin] = max(newest.get(origin, 0), seq)
+    return sum(seq - min(seq, manifest.context.get(origin, 0)) for origin, seq in newest.items())
+
+
+def _behind() -> Column:
+    """Nodes of which another one has seen all, and more."""
+
+    def is_behind(one: Column) -> Column:
+        return F.exists(
+            "states",
+            lambda other: (
+                contexts.covers(other["context"], one["context"]) & ~contexts.covers(one["context"], other["context"])
+            ),
+        )
+
+    return F.transform(F.filter("states", is_behind), lambda one: one[NODE])
+
+
+def _pairs(unequal: DataFrame, nodes: Sequence[str]) -> tuple[PairSummary, ...]:
+    """Where digests differ, or one node lacks the mailbox. Rows that are not what their digest says are damage."""
+    digests = F.transform("states", lambda one: F.struct(one[NODE].alias(NODE), one["digest"].alias("digest")))
+    one = unequal.where("NOT is_tree").select(F.explode(digests).alias("one"), digests.alias("others"))
+    both = one.select("one", F.explode("others").alias("other")).where(
+        (F.col("one")[NODE] < F.col("other")[NODE]) & ~F.col("one.digest").eqNullSafe(F.col("other.digest"))
+    )
+    counted = both.groupBy(F.col("one")[NODE].alias("one"), F.col("other")[NODE].alias("other")).count().collect()
+    found = {(pair["one"], pair["other"]): pair["count"] for pair in counted}
+    return tuple(PairSummary(one, other, found.get((one, other), 0)) for one, other in combinations(sorted(nodes), 2))
+
+
+def _kinds(messages: DataFrame) -> dict[str, int]:
+    conditions: Mapping[str, Column] = {
+        "missing": F.size("missing_on") > 0,
+        "expunged": F.size("expunged_on") > 0,
+        **{name: F.col(name) for name in KINDS[2:]},
+    }
+    counted: Row | None = messages.agg(
+        F.count("*").alias("all"), *(F.count_if(holds).alias(name) for name, holds in conditions.items())
+    ).first()
+    assert counted is not None
+    return counted.asDict()
+
+
+def _worst(mailboxes: DataFrame) -> tuple[UserSummary, ...]:
+    by_user = (
+        mailboxes.where(F.col("user").isNotNull())
+        .groupBy("user")
+        .agg(F.count("*").alias("mailboxes"), F.sum("differing").alias("messages"))
+        .orderBy(F.desc("messages"), F.desc("mailboxes"), "user")
+    )
+    return tuple(UserSummary(one["user"], one["mailboxes"], one["messages"]) for one in by_user.take(WORST))

@@ -1,0 +1,66 @@
+"""Whole jobs: a session, the inventories, and what is done with them. Every way to fail is a JobError of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark import audit, inventories, projections
+from spark.inventories import NODE, InventoryError
+from spark.resources import Resources
+from spark.session import SparkError, session
+from spark.summary import IndexSummary, Summary
+
+
+class JobError(Exception):
+    """Why a job did not come to its end: what, where, and what to do."""
+
+
+def run_audit(
+    given: Sequence[str], to: str, resources: Resources, *, overwrite: bool, tell: Callable[[str], None]
+) -> Summary:
+    """See `audit`. `given`: inventories, as `NODE=PLACE`. Raises JobError."""
+    with _running("mail-replicator diff", given, resources, tell) as (spark, places):
+        return audit.audit(spark, places, place_of(to), overwrite=overwrite, tell=tell)
+
+
+def check_indexes(given: Sequence[str], resources: Resources, *, tell: Callable[[str], None]) -> list[IndexSummary]:
+    """Of each node how many rows of its index of GUIDs are wrong, and in which way. Raises JobError."""
+    with _running("mail-replicator check", given, resources, tell) as (spark, places):
+        tell("reading")
+        read = inventories.read(spark, places)
+        tell("comparing indexes")
+        wrong = projections.counted(projections.damaged(read.tables["messages"], read.tables["guids"])).collect()
+    return [
+        IndexSummary(
+            node,
+            manifest.rows["messages"],
+            {one["what"]: one["count"] for one in wrong if one[NODE] == node},
+            dict(manifest.unreadable),
+        )
+        for node, manifest in read.manifests.items()
+    ]
+
+
+@contextmanager
+def _running(
+    name: str, given: Sequence[str], resources: Resources, tell: Callable[[str], None]
+) -> Iterator[tuple[SparkSession, dict[str, str]]]:
+    """Raises JobError."""
+    try:
+        places = {sid: place_of(place) for sid, place in inventories.places_of(given).items()}
+        tell("starting Spark")
+        with session(name, resources) as spark:
+            yield spark, places
+    except (InventoryError, SparkError) as error:
+        raise JobError(" ".join(str(error).split("\n"))) from error
+
+
+def place_of(place: str) -> str:
+    """As all of a cluster understand it: a relative path is one of this directory; `s3:` is what Spark calls `s3a:`."""
+    if place.startswith("s3://"):
+        return "s3a://" + place.removeprefix("s3://").rstrip("/")
+    return place.rstrip("/") if "://" in place else Path(place).absolute().as_uri()

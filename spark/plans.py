@@ -1,0 +1,70 @@
+"""The tables of a repair plan (`resync.plan`), from what was compared; and how they are written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from resync.plan import PARTITION, TABLES
+from spark import merging
+from spark.inventories import NODE
+from spark.mailboxes import EQUAL
+
+
+class Tables(NamedTuple):
+    """Of a plan."""
+
+    mailboxes: DataFrame
+    messages: DataFrame
+
+
+def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> DataFrame:
+    """The table of mailboxes. `related`: of `mailboxes`; `differing`: of `messages`; `folders`: of the inventories."""
+    unequal = related.where(F.col("relation") != EQUAL).select("*", _master().alias(PARTITION))
+    counts = differing.groupBy("mailbox").agg(F.count("*").alias("differing"))
+    numbers = merging.heads(related, differing).select("mailbox", "uidnext", "highestmodseq")
+    names = (
+        folders.join(unequal.select("mailbox"), "mailbox", "left_semi")
+        .groupBy("mailbox")
+        .agg(F.max_by("name", F.struct("time", "sid")).alias("folder"))
+    )
+    own = [name for name in numbers.columns if name != "mailbox"]
+    return (
+        unequal.join(counts, "mailbox", "left")
+        .join(numbers, "mailbox", "left")
+        .join(names, "mailbox", "left")
+        .withColumns({name: F.when(~F.col("is_tree"), F.col(name)) for name in own})
+        .withColumns(
+            {
+                "uidvalidity": F.array_max(F.transform("states", lambda one: one["uidvalidity"])),
+                "heads": F.transform("states", _head),
+                "differing": F.coalesce("differing", F.lit(0)),
+            }
+        )
+        .select(*(column.name for column in TABLES["mailboxes"]), PARTITION)
+    )
+
+
+def messages(differing: DataFrame, planned: DataFrame) -> DataFrame:
+    """The table of messages. `planned`: that of mailboxes."""
+    of_mailboxes = planned.select("mailbox", "user", PARTITION)
+    return differing.join(of_mailboxes, "mailbox").select(*(column.name for column in TABLES["messages"]), PARTITION)
+
+
+def write(table: DataFrame, folder: str, *order: str) -> None:
+    """Below it a folder for each master, with files of about the same size, each in this order of columns."""
+    spread = table.hint("rebalance", PARTITION).sortWithinPartitions(PARTITION, *order)
+    spread.write.partitionBy(PARTITION).option("compression", "zstd").parquet(folder)
+
+
+def _master() -> Column:
+    """Who takes himself for it; if no one does, a node that no other one is ahead of."""
+    leading = F.filter("states", lambda one: one["leads"])
+    first = F.get("states", F.get("branches", F.lit(0)))
+    return F.coalesce(F.get(leading, F.lit(0))[NODE], first[NODE])
+
+
+def _head(state: Column) -> Column:
+    return F.struct(state[NODE].alias("node"), state["head_origin"].alias("origin"), state["head_seq"].alias("seq"))

@@ -1,0 +1,140 @@
+"""A Spark session for one command. What a first run lacks (Java, memory, a master) is told in one line.
+
+By default Spark runs in this process's own virtual machine, on all cores. What that writes to its output goes to a
+file, of which the last lines are read if it does not start: operators see what this program says, not Spark's log.
+Under spark-submit there is a virtual machine already, with its own settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from spark.resources import Resources
+from spark.settings import SETTINGS
+
+JAVA_MIN = 17  # of Spark 4
+JAVA_TIMEOUT_S = 60.0
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the virtual machine
+MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default one half of the machine's, and no more than so many GiB
+
+_ADVICE = {
+    "OutOfMemoryError": "it has no memory left; give it more with --memory, or compare fewer inventories at once",
+    "Could not reserve enough space": "there is not as much memory as --memory asks for",
+    "Cannot allocate memory": "there is not as much memory as --memory asks for",
+    "Too small": "it needs more memory than --memory gives",
+    "must be at least": "it needs more memory than --memory gives",
+    "No space left on device": "the disk is full; its scratch files go to --scratch",
+    "All masters are unresponsive": "the master does not answer; is --master right?",
+    "Master must either be": "--master is none that Spark knows, such as local[*] or spark://host:7077",
+    "Could not parse Master URL": "--master is none that Spark knows, such as local[*] or spark://host:7077",
+    "S3AFileSystem not found": "it cannot read s3a:// yet; docs/spark.md says what to add",
+    "No FileSystem for scheme": "it knows no such kind of place; use a path, s3a:// or hdfs://",
+}
+
+
+_THROWN = re.compile(r"^.*?(?:[\w.$]+(?:Exception|Error)): ")
+"""How Java's errors begin; what follows is for people."""
+
+
+class SparkError(Exception):
+    """Spark could not start, or gave up; in one line, with what to do."""
+
+
+@contextmanager
+def session(name: str, resources: Resources) -> Iterator[SparkSession]:
+    """A session that ends with the block. What Spark raises in it is raised as SparkError."""
+    with tempfile.TemporaryFile() as log:
+        try:
+            started = _start(name, resources, log)
+            try:
+                yield started
+            finally:
+                started.stop()
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise SparkError(f"Spark: {_explained(str(error), _tail(log))}") from error
+
+
+def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
+    conf = SparkConf().setAppName(name).setAll(list(SETTINGS.items()))
+    if resources.master is not None:
+        conf.setMaster(resources.master)
+    if SUBMITTED in os.environ:
+        return SparkSession(SparkContext.getOrCreate(conf.setAll(list(resources.conf.items()))))
+    _check_java()
+    conf.setIfMissing("spark.master", "local[*]").setAll(list(_own_settings(resources).items()))
+    if str(conf.get("spark.master")).startswith("local"):
+        conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
+    conf.setAll(list(resources.conf.items()))
+    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]  # ships no types
+    started = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    if started.version != pyspark.__version__:
+        where = os.environ.get("SPARK_HOME", "on the PATH")
+        raise SparkError(
+            f"the Spark at {where} is {started.version}, pyspark is {pyspark.__version__}; unset SPARK_HOME"
+        )
+    return started
+
+
+def _own_settings(resources: Resources) -> Mapping[str, str]:
+    found = {
+        "spark.driver.memory": resources.memory or _default_memory(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    return found | ({} if resources.scratch is None else {"spark.local.dir": resources.scratch})
+
+
+def _default_memory() -> str:
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return f"{max(1, min(gib // MEMORY_SHARE, MEMORY_MAX_GIB))}g"
+
+
+def _check_java() -> None:
+    """Raises SparkError."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    advice = f"install Java {JAVA_MIN} or later (on Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME to it"
+    if java is None:
+        where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no `java` on the PATH"
+        raise SparkError(f"Spark needs Java, and {where}; {advice}")
+    try:
+        done = subprocess.run(  # noqa: S603  the operator's own java
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SparkError(f"{java} does not run: {error}; {advice}") from error
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if version is not None and int(version[1]) < JAVA_MIN:
+        raise SparkError(f"{java} is Java {version[1]}, too old for Spark; {advice}")
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - 20_000))
+    return log.read().decode(errors="replace")
+
+
+def _explained(error: str, log: str) -> str:
+    for sign, advice in _ADVICE.items():
+        if sign in error or sign in log:
+            return f"{advice} ({sign})"
+    lines = [line.strip() for line in (log if "JAVA_GATEWAY" in error else error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    thrown = [line for line in lines if _THROWN.search(line)]
+    return _THROWN.sub("", (causes[-1:] or thrown or lines or ["it has ended without a word"])[0])[:500]

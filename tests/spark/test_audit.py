@@ -1,0 +1,193 @@
+"""A whole audit: what is planted is in the plan, in the summary and in the report, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from protocol.values import Dot
+from resync import plan
+from resync.row import Row
+from resync.state import MailboxState
+from spark import audit
+from spark.inventories import InventoryError
+from spark.summary import NodeSummary, PairSummary, UserSummary
+from tests.spark.clusters import total
+from tests.spark.writing import Record, head_record, message_record, pointers, write
+
+SAME, BEHIND, FORKED, LACKING, TREE = (bytes([number]) * 16 for number in range(1, 6))
+
+
+def message(uid: int, origin: str, flags: Mapping[str, tuple[int, str, bool]] | None = None) -> Row:
+    dot = Dot(origin, uid)
+    return Row(uid, dot, 0, f"{origin}-{uid}".encode().ljust(16), dot, uid, dict(flags or {}), 5, 6, bytes([uid]) * 32)
+
+
+def state(context: Mapping[str, int], *rows: Row) -> MailboxState:
+    top = max((row.uid for row in rows), default=0)
+    return MailboxState(top + 1, top, dict(context), {row.uid: row for row in rows})
+
+
+ONE, TWO = message(1, "a.x"), message(2, "a.x")
+SEEN = ONE._replace(flags={"\\Seen": (9, "b", True)}, modseq=3)
+AT_A = {
+    SAME: state({"a.x": 2}, ONE, TWO),
+    BEHIND: state({"a.x": 2}, ONE, TWO),
+    FORKED: state({"a.x": 2}, ONE, TWO),
+    LACKING: state({"a.x": 1}, ONE),
+}
+AT_B = {
+    SAME: AT_A[SAME],
+    BEHIND: state({"a.x": 1}, ONE),
+    FORKED: state({"a.x": 1, "b.x": 3}, SEEN, message(2, "b.x"), message(3, "b.x")),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    found = {}
+    for node, states in (("a", AT_A), ("b", AT_B)):
+        heads = [*(head(mailbox, one) for mailbox, one in states.items()), tree(node)]
+        shown = [message_record(mailbox, row) for mailbox, one in states.items() for row in one.rows.values()]
+        index = [record for record in pointers(shown) if (node, record["mailbox"]) != ("b", BEHIND)]
+        folders = [folder(mailbox, f"Folder {mailbox[0]}") for mailbox in states]
+        place = tmp_path_factory.mktemp(node)
+        write(place, node, {"heads": heads, "messages": shown, "guids": index, "folders": folders})
+        found[node] = str(place)
+    return found
+
+
+def head(mailbox: bytes, one: MailboxState) -> Record:
+    master = "b" if mailbox == FORKED else "a"
+    last = max(one.rows.values(), key=lambda row: row.uid).dot
+    return head_record(mailbox, one, last, said=len(one.rows), told=total(one), master=master)
+
+
+def tree(node: str) -> Record:
+    changes = {"mailbox": TREE, "user": "bob", "uidvalidity": 0, "digest": node.encode(), "messages": 0}
+    return {
+        **head(SAME, AT_A[SAME]),
+        **changes,
+        "context": [(f"{node}.t", 1)],
+        "head_origin": f"{node}.t",
+        "head_seq": 1,
+    }
+
+
+def folder(mailbox: bytes, name: str) -> Record:
+    return {
+        "mailbox": mailbox,
+        "user": "alice",
+        "name": name,
+        "uidvalidity": 7,
+        "deleted": False,
+        "time": 1,
+        "sid": "a",
+    }
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, places: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    to = tmp_path_factory.mktemp("audit")
+    audit.audit(spark, places, str(to), overwrite=False, tell=lambda _: None)
+    return to
+
+
+def table(done: Path, name: str) -> list[dict[str, Any]]:
+    return list(ds.dataset(done / name, partitioning="hive").to_table().to_pylist())
+
+
+def test_the_plan_says_which_mailboxes_differ_and_of_which_heads(done: Path) -> None:
+    found = {row["mailbox"]: row for row in table(done, "mailboxes")}
+    shared = {"user": "alice", "uidvalidity": 7, "uidvalidity_differs": False, "missing_on": []}
+    assert found[BEHIND] == {
+        "mailbox": BEHIND, **shared, "folder": "Folder 2", "relation": "behind", "master": "a",
+        "heads": [{"node": "a", "origin": "a.x", "seq": 2}, {"node": "b", "origin": "a.x", "seq": 1}],
+        "uidnext": 3, "highestmodseq": 2, "differing": 1,
+    }  # fmt: skip
+    assert found[FORKED] == {
+        "mailbox": FORKED, **shared, "folder": "Folder 3", "relation": "forked", "master": "b",
+        "heads": [{"node": "a", "origin": "a.x", "seq": 2}, {"node": "b", "origin": "b.x", "seq": 3}],
+        "uidnext": 6, "highestmodseq": 4, "differing": 4,
+    }  # fmt: skip
+    assert found[LACKING] == {
+        "mailbox": LACKING, **shared, "folder": "Folder 4", "relation": "behind", "master": "a", "missing_on": ["b"],
+        "heads": [{"node": "a", "origin": "a.x", "seq": 1}, {"node": "b", "origin": None, "seq": None}],
+        "uidnext": 2, "highestmodseq": 1, "differing": 1,
+    }  # fmt: skip
+    assert found[TREE] == {
+        "mailbox": TREE, "user": "bob", "uidvalidity": 0, "folder": None, "relation": "forked", "master": "a",
+        "uidvalidity_differs": False, "missing_on": [], "uidnext": None, "highestmodseq": None, "differing": 0,
+        "heads": [{"node": "a", "origin": "a.t", "seq": 1}, {"node": "b", "origin": "b.t", "seq": 1}],
+    }  # fmt: skip
+    assert len(found) == 4
+
+
+def test_the_plan_says_what_differs_of_messages_and_what_they_become(done: Path) -> None:
+    found = {(row["mailbox"], row["guid"]): row for row in table(done, "messages")}
+    nothing = {"missing_on": [], "expunged_on": [], "uid_conflict": False, "flags_differ": False, "damage": False,
+               "only_modseq": False}  # fmt: skip
+    seen = [{"flag": "\\Seen", "time": 9, "sid": "b", "set": True}]
+    assert found[FORKED, ONE.guid] == {
+        "mailbox": FORKED, "user": "alice", "guid": ONE.guid, **nothing, "flags_differ": True, "uid": 1, "modseq": 4,
+        "flags": seen, "content_hash": ONE.content_hash, "master": "b",
+    }  # fmt: skip
+    assert found[FORKED, TWO.guid] == {
+        "mailbox": FORKED, "user": "alice", "guid": TWO.guid, **nothing, "missing_on": ["b"], "uid_conflict": True,
+        "uid": 4, "modseq": 4, "flags": [], "content_hash": TWO.content_hash, "master": "b",
+    }  # fmt: skip
+    assert found[BEHIND, TWO.guid]["missing_on"] == ["b"]
+    assert found[LACKING, ONE.guid]["missing_on"] == ["b"]
+    assert len(found) == 6
+
+
+def test_the_manifest_counts_what_is_there(done: Path) -> None:
+    manifest = plan.manifest_from((done / plan.MANIFEST).read_bytes())
+    assert manifest == plan.Manifest("test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6)
+
+
+def test_the_tables_have_the_columns_of_their_format(done: Path) -> None:
+    for name, columns in plan.TABLES.items():
+        for file in (done / name).glob("*/*.parquet"):
+            assert ds.dataset(file).schema.names == [column.name for column in columns]
+
+
+def test_the_summary_counts_what_was_found(done: Path) -> None:
+    found = json.loads((done / audit.SUMMARY).read_bytes())
+    assert found["relations"] == {"equal": 1, "behind": 2, "forked": 1}
+    assert found["trees"] == {"forked": 1}
+    assert (found["mailboxes"], found["uidvalidity_differs"], found["only_on_some"]) == (4, 0, 1)
+    assert found["differing"] == 6
+    assert found["kinds"] == {
+        "missing": 5, "expunged": 0, "uid_conflict": 2, "flags_differ": 1, "damage": 0, "only_modseq": 0,
+    }  # fmt: skip
+    assert found["plan"] == {"a": 3, "b": 1}
+    assert [UserSummary(**one) for one in found["worst"]] == [UserSummary("alice", 3, 6), UserSummary("bob", 1, 0)]
+    assert [PairSummary(**one) for one in found["pairs"]] == [PairSummary("a", "b", 3)]
+    assert [NodeSummary(**one) for one in found["nodes"]] == [
+        NodeSummary("a", 0, 4, 7, 0, 0, 2, 0, 0, {}),
+        NodeSummary("b", 0, 3, 6, 0, 2, 3, 0, 0, {"missing": 1}),
+    ]
+
+
+def test_the_report_is_there(done: Path) -> None:
+    assert "alice" in (done / audit.REPORT).read_text()
+
+
+def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
+    spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
+) -> None:
+    before = (done / plan.MANIFEST).stat()
+    with pytest.raises(InventoryError, match="is not empty; --overwrite takes the place of a former audit"):
+        audit.audit(spark, places, str(done), overwrite=False, tell=lambda _: None)
+    assert (done / plan.MANIFEST).stat() == before
+    (tmp_path / "letters").write_text("mine")
+    with pytest.raises(InventoryError, match="is not empty, and holds no audit"):
+        audit.audit(spark, places, str(tmp_path), overwrite=True, tell=lambda _: None)
+    assert (tmp_path / "letters").read_text() == "mine"

@@ -1,0 +1,98 @@
+"""`replicator diff` and `check --spark` as operators run them, on machines that may lack things."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.spark.clusters import NODES
+from tests.spark.test_differential import random_clusters, written
+
+
+@pytest.fixture(scope="module")
+def inventories(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    places = written(random_clusters(30), NODES[:2], tmp_path_factory.mktemp("inventories"))
+    return [f"--inventory={node}={place}" for node, place in places.items()]
+
+
+QUICK = ("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
+
+
+def replicator(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replicator", *arguments], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+
+
+def test_a_diff_and_a_check_from_the_command_line(inventories: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+    done = replicator("diff", *inventories, "--out", str(out), "--json", *QUICK)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout) == json.loads((out / "summary.json").read_bytes())
+    assert (out / "plan.json").exists()
+
+
+def test_a_check_of_indexes_from_the_command_line(inventories: list[str]) -> None:
+    done = replicator("check", "--spark", *inventories, *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = [line.split() for line in done.stdout.splitlines() if line.startswith((" a ", " b "))]
+    assert [(one[0], one[2:]) for one in counts] == [("a", ["0"] * 4), ("b", ["0"] * 4)]
+
+
+def test_no_java(inventories: list[str], tmp_path: Path) -> None:
+    done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), environment={"JAVA_HOME": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"Error: Spark needs Java, and JAVA_HOME is {tmp_path}, where there is no bin/java; in"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_302\"' >&2\n")
+    java.chmod(0o700)
+    done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), environment={"JAVA_HOME": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {java} is Java 8, too old for Spark; install Java 17 or later")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--memory", "900000g"], "there is not as much memory as --memory asks for"),
+        (["--master", "nowhere"], "--master is none that Spark knows"),
+        (["--master", "spark://nowhere"], "Invalid master URL: spark://nowhere"),
+    ],
+)
+def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: list[str], why: str) -> None:
+    done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), *options)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: Spark: {why}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["diff", "--inventory=a=/x", "--out=/o"], "give --inventory NODE=PLACE for each of two nodes or more"),
+        (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--memory=100m"], "100m is too little for Spark"),
+        (["diff", "--inventory=a=/x", "--inventory=b=/y", "--out=/o", "--conf=x=y"], "'x=y' is no setting"),
+        (["check", "--spark"], "--spark checks inventories"),
+        (["check", "--spark", "--inventory=a=/x", "--repair"], "--spark checks inventories"),
+        (["check", "--url=http://127.0.0.1:1", "--inventory=a=/x"], "are of --spark"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], why: str) -> None:
+    done = replicator(*arguments)
+    assert done.returncode == 2
+    assert why in done.stderr
