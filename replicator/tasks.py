@@ -1,18 +1,22 @@
 """Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
 
-These are the shapes behind `replicator check`, `scrub`, `resync`, `undelete` and `inventory`, and of the JSON API;
-`replication/tasks` runs them.
+These are the shapes behind `replicator check`, `scrub`, `resync`, `undelete`, `inventory` and `apply`, and of the JSON
+API; `replication/tasks` runs them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, TypeAlias
 
-TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete", "inventory"]
+from protocol.values import Dot
+
+TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete", "inventory", "apply"]
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 RATE_MAX = 10**9  # rows a second; more than any machine reads
+PLANNED_MAX, HEADS_MAX = 2_000, 20_000  # mailboxes of one apply, and their heads: JSON is read in the event loop
 TIME_MAX_MS = 1 << 48  # beyond it no entry is stamped
 
 
@@ -78,7 +82,36 @@ class InventoryOptions:
     overwrite: bool = False
 
 
-TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteOptions | InventoryOptions
+@dataclass(frozen=True, slots=True)
+class PlannedMailbox:
+    """A mailbox or folder tree of a repair plan (`resync.plan`), and what the plan's nodes showed of it.
+
+    `mailbox`: its id, hexadecimal. `uidvalidity` 0: a folder tree. `heads`: by SID; None: that node showed nothing of
+    it. `damaged`: the plan says so, and nothing is done about it.
+    """
+
+    user: str
+    mailbox: str
+    uidvalidity: int
+    heads: Mapping[str, Dot | None]
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """Make mailboxes of a plan equal at its nodes, where none of these has gone on since.
+
+    `dry_run`: change nothing. `rate`: mailboxes a second. `texts`: in the end wait for the texts of what has come.
+    """
+
+    name: ClassVar[TaskName] = "apply"
+    mailboxes: tuple[PlannedMailbox, ...]
+    dry_run: bool = False
+    rate: int | None = None
+    texts: bool = False
+
+
+TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteOptions | InventoryOptions | ApplyOptions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -282,3 +315,42 @@ class InventoryStatus(TaskStatus):
         """As it is now."""
         listed = [] if self.is_running else list(self.unreadable)
         return replace(self, rows=dict(self.rows), damage=dict(self.damage), unreadable=listed)
+
+
+ApplyOutcome: TypeAlias = Literal["repaired", "equal", "moved", "unreachable", "damaged", "failed"]
+"""What became of a planned mailbox.
+
+All nodes of the plan show the same of it: `repaired`, because this task has seen to it (in a dry run: would see), or
+`equal`, as they did before. They do not: it is left alone because some have gone on since it was compared (`moved`),
+cannot be asked (`unreachable`), or show what cannot be (`damaged`); or making them equal has `failed`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A planned mailbox or folder tree that is not equal, and why. `folder` as in `Difference`."""
+
+    user: str | None  # None: nobody knows
+    folder: str | None
+    mailbox: str  # its id, hexadecimal
+    outcome: ApplyOutcome
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ApplyStatus(TaskStatus):
+    """An apply. `done` counts planned mailboxes."""
+
+    dry_run: bool
+    outcomes: dict[ApplyOutcome, int] = field(default_factory=dict)
+    undone: list[Undone] = field(default_factory=list)  # in copies none while it is running
+    texts_lacking: int | None = None  # at this node, of all that it shows, when it was last looked; None: it was not
+
+    def summary(self) -> str:
+        """What came of it, for the log."""
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items())
+        return f"{self.done} mailboxes{' (dry run)' if self.dry_run else ''}: {counts or 'none'}"
+
+    def copy(self) -> Self:
+        """As it is now."""
+        return replace(self, outcomes=dict(self.outcomes), undone=[] if self.is_running else list(self.undone))

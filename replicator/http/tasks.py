@@ -1,6 +1,6 @@
 """The routes of tasks: start one, look after it, end it.
 
-TASK is `check`, `scrub`, `resync`, `undelete` or `inventory`.
+TASK is `check`, `scrub`, `resync`, `undelete`, `inventory` or `apply`.
 
 | route | answers |
 |---|---|
@@ -13,30 +13,41 @@ check, whether to `repair` what it finds (a scrub always does); of a resync, a `
 to compare with, and whether to change nothing (`dry_run`). An undelete must have `user` and `mailbox`, and may have
 `since_ms`, when mail was expunged at the earliest (milliseconds since the epoch), and `dry_run`. An inventory must have
 `to`, an absolute path on the node's machine or `s3://bucket/prefix`, and may have the `endpoint` of that, and
-`overwrite`, to begin one anew that is not whole. Names that nobody can have are answered with 400. With `wait=true` GET
-answers when the task has ended, or after a second. The shapes are in `replicator.tasks`.
+`overwrite`, to begin one anew that is not whole.
+
+An apply has `mailboxes`, of a repair plan (docs/repair.md), at most 2,000 with at most 20,000 heads:
+
+    {"user": "alice", "mailbox": "<32 hexadecimal digits>", "uidvalidity": 1, "damaged": false,
+     "heads": {"dc1": ["dc1.1a2b", 17], "dc2": null}}
+
+`uidvalidity` is 0 for a folder tree, whose id follows from the user's name. `heads` has the origin and the number of
+the newest entry that each node showed, or null where it showed nothing; the node that is asked must be among them.
+`damaged`, which may be left out, means that nothing is to be done. Further an apply may have `rate`, mailboxes a second
+at most, `dry_run`, and `texts`, to end only when the texts of messages that have come are here, or no more come.
+
+Names that nobody can have are answered with 400. With `wait=true` GET answers when the task has ended, or after a
+second. The shapes are in `replicator.tasks`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
 
 import trio
 
 from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
+from replicator.http.options import Options
+from replicator.http.planned import planned_mailboxes
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.mailstore import canonical_name, check_folder_name
 from replicator.tasks import (
-    RATE_MAX,
-    TIME_MAX_MS,
+    ApplyOptions,
     CheckOptions,
     InventoryOptions,
     ResyncOptions,
@@ -46,8 +57,6 @@ from replicator.tasks import (
     UndeleteOptions,
 )
 from replicator.users.passwd_file import check_user_name
-
-T = TypeVar("T")
 
 WAIT_S = 1.0  # between two looks at how far it is
 PATH_BYTES_MAX = 4000  # Linux takes 4096, with the files' names
@@ -89,64 +98,6 @@ def _status(services: HttpServices, name: TaskName) -> Response:
     if status is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, f"no {name} has run here since the node's start")
     return json_response(asdict(status))
-
-
-class Options:
-    """What stands in a body. Every method raises ProblemError."""
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            fields = json.loads(body or b"{}")
-        except ValueError as error:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
-        except RecursionError:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body is nested too deeply; options are not") from None
-        if not isinstance(fields, dict):
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object with the task's options")
-        self._fields: Mapping[str, object] = fields
-
-    def allow(self, *names: str) -> None:
-        """No others are there."""
-        if unknown := self._fields.keys() - set(names):
-            known = ", ".join(names)
-            raise ProblemError(
-                HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is no option of this task; these are: {known}"
-            )
-
-    def flag(self, name: str) -> bool:
-        """True or false, which is the default."""
-        return self._value(name, bool, "true or false") or False
-
-    def text(self, name: str) -> str | None:
-        """Of at least one character, each a whole one: JSON can name halves of a UTF-16 pair, UTF-8 has none."""
-        text = self._value(name, str, "a text")
-        if text == "":
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
-        if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} has surrogates, which are not characters")
-        return text
-
-    def time_ms(self, name: str) -> int | None:
-        """Milliseconds since the epoch."""
-        time_ms = self._value(name, int, "a number")
-        if time_ms is not None and not 0 <= time_ms < TIME_MAX_MS:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be milliseconds since 1970, not {time_ms}")
-        return time_ms
-
-    def rate(self) -> int | None:
-        """Rows a second."""
-        rate = self._value("rate", int, "a number")
-        if rate is not None and not 0 < rate <= RATE_MAX:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of rows a second from 1 to {RATE_MAX}")
-        return rate
-
-    def _value(self, name: str, kind: type[T], words: str) -> T | None:
-        value = self._fields.get(name)
-        if value is None:
-            return None
-        if type(value) is not kind:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be {words}")
-        return value
 
 
 def _check(_services: HttpServices, options: Options) -> CheckOptions:
@@ -210,6 +161,12 @@ def _inventory(_services: HttpServices, options: Options) -> InventoryOptions:
     return InventoryOptions(to, checked, options.flag("overwrite"))
 
 
+def _apply(_services: HttpServices, options: Options) -> ApplyOptions:
+    options.allow("mailboxes", "dry_run", "rate", "texts")
+    planned = planned_mailboxes(options.list("mailboxes"))
+    return ApplyOptions(planned, options.flag("dry_run"), options.rate("mailboxes"), options.flag("texts"))
+
+
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
     """Raises ValueError or InvalidNameError for what can be the name of none."""
     if user is not None:
@@ -226,6 +183,7 @@ _ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {
     "resync": _resync,
     "undelete": _undelete,
     "inventory": _inventory,
+    "apply": _apply,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replicator.environment import Environment
+from replicator.replication.applying import Apply
 from replicator.replication.checking import Check
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.inventorying import Inventory
@@ -14,6 +15,7 @@ from replicator.replication.tasks import Job, Tasks
 from replicator.replication.undeleting import Undelete
 from replicator.store.store import Store
 from replicator.tasks import (
+    ApplyOptions,
     CheckOptions,
     InventoryOptions,
     ResyncOptions,
@@ -42,5 +44,7 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                 return Undelete(options, store, coordinator, environment)
             case InventoryOptions():
                 return Inventory(options, store, coordinator)
+            case ApplyOptions():
+                return Apply(options, store, coordinator.mastership, coordinator.reconciler)
 
     return job_for

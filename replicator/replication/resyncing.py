@@ -6,7 +6,6 @@ and forks are joined by the mailbox's master. Damage is told and nothing else: a
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from replicator.replication.comparison import ask
 from replicator.replication.differences import LAST_RESORT, Look
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.pacing import SHOW_TIMEOUT_S, Pace, Patience
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.tasks import TaskError
 from replicator.replication.turns import in_turns
@@ -37,8 +37,6 @@ from resync.tree import GIVEN_UP
 AT_ONCE = 8  # mailboxes, which mostly wait for answers; of each, what differs is in memory
 DIFFERENCES_MAX = 10_000  # that are listed: 3 MiB of JSON
 MEND_TIMEOUT_S = 300.0  # of one mailbox: one of a million messages is joined in a minute or two
-SHOW_TIMEOUT_S = 30.0  # of that, for the other node to show what was done
-SHOW_EVERY_S = 0.2
 TRIES, TRY_AGAIN_S = 4, 0.5  # of a mailbox that is so busy that it cannot be compared
 
 _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
@@ -58,8 +56,8 @@ class Resync:
         self._mastership = mastership
         self._reconciler = reconciler
         self._configured = frozenset(peers)
-        self._busy_until = -math.inf
-        self._slow: set[str] = set()  # nodes
+        self._pace = Pace(options.rate)
+        self._patience = Patience()
         self._names: dict[bytes, str] = {}  # of folders that only other nodes have
         self._is_anything_known = False
 
@@ -148,14 +146,8 @@ class Resync:
         look = await differences.standing(self._store, self._mastership, sid, key)
         self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
         self.status.rows += look.rows
-        await self._rest(look.rows)
+        await self._pace.rest(look.rows)
         return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
-
-    async def _rest(self, rows: int) -> None:
-        """As the rate has it, whoever else compares meanwhile."""
-        if self.status.rate is not None:
-            self._busy_until = max(self._busy_until, trio.current_time()) + rows / self.status.rate
-            await trio.sleep_until(self._busy_until)
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
         """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
@@ -181,14 +173,12 @@ class Resync:
         )
 
     async def _is_shown(self, key: MailboxKey, sid: str, look: Look) -> bool:
-        """Wait until both nodes have seen what each of them showed, but not again for a node that takes too long."""
-        deadline = trio.current_time() + SHOW_TIMEOUT_S
-        while not await self._have_both_seen(key, sid, look):
-            if sid in self._slow or trio.current_time() > deadline:
-                self._slow.add(sid)
-                return False
-            await trio.sleep(SHOW_EVERY_S)
-        return True
+        """Wait until both nodes have seen what each of them showed."""
+
+        async def late() -> tuple[str, ...]:
+            return () if await self._have_both_seen(key, sid, look) else (sid,)
+
+        return not await self._patience.wait((sid,), late)
 
     async def _have_both_seen(self, key: MailboxKey, sid: str, look: Look) -> bool:
         mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id)) or look.ours

@@ -10,6 +10,8 @@ import trio
 
 from replicator.replication.tasks import TaskError, Tasks
 from replicator.tasks import (
+    ApplyOptions,
+    ApplyStatus,
     CheckOptions,
     CheckStatus,
     Finding,
@@ -29,7 +31,7 @@ FOUND = Finding("by_uid", "alice", "INBOX", 3, "ab" * 16, "is missing", None)
 @dataclass
 class FixedJob:
     options: TaskOptions
-    status: CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus
+    status: CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus | ApplyStatus
     ended: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
     defect: Exception | None = None
@@ -71,9 +73,11 @@ class FixedJobs:
         return Tasks(self.job_for, lambda: 1_000)
 
 
-def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus:
+def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus | ApplyStatus:
     if isinstance(options, InventoryOptions):
         return InventoryStatus(task="inventory", rate=None, to=options.to)
+    if isinstance(options, ApplyOptions):
+        return ApplyStatus(task="apply", rate=options.rate, dry_run=options.dry_run)
     if isinstance(options, UndeleteOptions):
         return UndeleteStatus(
             task="undelete", rate=None, user=options.user, mailbox=options.mailbox, since_ms=options.since_ms,

@@ -7,21 +7,29 @@ from dataclasses import replace
 import pytest
 from trio.testing import MockClock
 
+from protocol.values import Dot
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tasks import WAIT_S
 from replicator.tasks import (
+    HEADS_MAX,
+    PLANNED_MAX,
+    ApplyOptions,
+    ApplyStatus,
     CheckStatus,
     Difference,
     InventoryOptions,
     InventoryStatus,
+    PlannedMailbox,
     ResyncOptions,
     ResyncStatus,
     Undeleted,
     UndeleteOptions,
     UndeleteStatus,
+    Undone,
     UnreadableRow,
 )
+from resync.entry import tree_id
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.http.fixed_jobs import BRITTLE_RATE, FOUND, FixedJobs, running
 
@@ -285,3 +293,88 @@ async def test_an_undelete_is_of_one_folder(client: Conversation, jobs: FixedJob
 async def test_an_undelete_that_cannot_be(client: Conversation, jobs: FixedJobs, body: str, what: str) -> None:
     answer = await ask(client, "POST", "/api/v1/undelete", body)
     assert (answer.status, what in str(answer.json["detail"]), jobs.begun) == (400, True, [])
+
+
+PLANNED: dict[str, object] = {
+    "user": "alice", "mailbox": "aB" * 16, "uidvalidity": 7, "damaged": True,
+    "heads": {"dc1": ["dc1.1a2b", 17], "dc2": None},
+}  # fmt: skip
+
+
+async def test_an_apply_is_of_planned_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
+    heads = {"dc1": Dot("dc1.1a2b", 17), "dc2": None}
+    options = {"mailboxes": [PLANNED], "dry_run": True, "rate": 9, "texts": True}
+    begun = await ask(client, "POST", "/api/v1/apply", json.dumps(options))
+    assert (begun.status, begun.json["task"], begun.json["dry_run"]) == (202, "apply", True)
+    damaged = PlannedMailbox("alice", "ab" * 16, 7, heads, damaged=True)
+    assert jobs.last.options == ApplyOptions((damaged,), dry_run=True, rate=9, texts=True)
+    status = jobs.last.status
+    assert isinstance(status, ApplyStatus)
+    status.undone.append(Undone("alice", "INBOX", "ab" * 16, "moved", "has gone on"))
+    status.outcomes["moved"] = 1
+    told = (await ask(client, "GET", "/api/v1/apply")).json
+    assert (told["outcomes"], told["undone"]) == ({"moved": 1}, [])
+    jobs.end()
+    told = (await ask(client, "GET", "/api/v1/apply?wait=true")).json
+    assert told["undone"] == [
+        {"user": "alice", "folder": "INBOX", "mailbox": "ab" * 16, "outcome": "moved", "why": "has gone on"}
+    ]
+    tree = {"user": "bob", "mailbox": tree_id("bob").hex(), "uidvalidity": 0, "heads": PLANNED["heads"]}
+    await ask(client, "POST", "/api/v1/apply", json.dumps({"mailboxes": [tree] * PLANNED_MAX}))
+    assert jobs.last.options == ApplyOptions((PlannedMailbox("bob", tree_id("bob").hex(), 0, heads),) * PLANNED_MAX)
+    jobs.end()
+    await ask(client, "GET", "/api/v1/apply?wait=true")
+    await ask(client, "POST", "/api/v1/apply", "{}")
+    assert jobs.last.options == ApplyOptions(())
+
+
+def with_heads(heads: object) -> list[object]:
+    return [{**PLANNED, "heads": heads}]
+
+
+NODES = {f"n{number}": None for number in range(HEADS_MAX // 20)}
+
+
+@pytest.mark.parametrize(
+    ("mailboxes", "why"),
+    [
+        ({}, "mailboxes must be a list"),
+        ([[]], "mailboxes[0]: a planned mailbox is a JSON object"),
+        ([PLANNED, {**PLANNED, "rows": []}], "mailboxes[1]: 'rows' is no member"),
+        ([PLANNED] * (PLANNED_MAX + 1), "at most 2000 go into one request"),
+        ([{**PLANNED, "heads": NODES}] * 21, "more than 20000 heads"),
+        ([{**PLANNED, "user": 7}], "user must be a text"),
+        ([{**PLANNED, "user": "a:b"}], "no colon"),
+        ([{**PLANNED, "user": "\ud800"}], "mailboxes[0]: "),
+        ([{**PLANNED, "mailbox": "ab" * 15}], "an id of 16 bytes"),
+        ([{**PLANNED, "mailbox": "zz" * 16}], "an id of 16 bytes"),
+        ([{**PLANNED, "mailbox": None}], "an id of 16 bytes"),
+        ([{**PLANNED, "uidvalidity": -1}], "uidvalidity must be a number from 0"),
+        ([{**PLANNED, "uidvalidity": 1 << 32}], "uidvalidity must be a number from 0"),
+        ([{**PLANNED, "uidvalidity": True}], "uidvalidity must be a number from 0"),
+        ([{**PLANNED, "uidvalidity": 0}], "not the id of that user's folder tree"),
+        ([{**PLANNED, "damaged": 1}], "damaged must be true or false"),
+        (with_heads(None), "heads must be an object with two nodes or more"),
+        (with_heads({"dc1": None}), "heads must be an object with two nodes or more"),
+        (with_heads({"dc1": None, "DC2": None}), "a node id"),
+        (with_heads({"dc1": None, "dc2": "dc2.a 7"}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 0]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", True]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 1 << 63]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2." + "a" * 100, 1]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["dc2.a", 1, 2]}), "a head is [origin, seq]"),
+        (with_heads({"dc1": None, "dc2": ["origin", 1]}), "a node id"),
+    ],
+)
+async def test_planned_mailboxes_that_make_no_sense(
+    client: Conversation, jobs: FixedJobs, mailboxes: object, why: str
+) -> None:
+    refused = await ask(client, "POST", "/api/v1/apply", json.dumps({"mailboxes": mailboxes}))
+    assert (refused.status, why in str(refused.json["detail"])) == (400, True), refused.json
+    assert not jobs.begun
+
+
+async def test_the_rate_of_an_apply_is_of_mailboxes(client: Conversation, jobs: FixedJobs) -> None:
+    refused = await ask(client, "POST", "/api/v1/apply", '{"rate": 0}')
+    assert (refused.status, "mailboxes a second" in str(refused.json["detail"])) == (400, True)
+    assert not jobs.begun

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from replicator.replication import resyncing
 from replicator.replication.differences import LOOK_AGAIN_S
 from replicator.replication.jobs import tasks_of
-from replicator.replication.resyncing import SHOW_TIMEOUT_S
+from replicator.replication.pacing import SHOW_TIMEOUT_S
 from replicator.replication.tasks import Tasks
 from replicator.store import reading
 from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus

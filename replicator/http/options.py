@@ -1,0 +1,75 @@
+"""The options of a task, as they stand in a request's body: JSON, of which nothing is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TypeVar
+
+from replicator.http.message import ProblemError
+from replicator.tasks import RATE_MAX, TIME_MAX_MS
+
+T = TypeVar("T")
+
+
+class Options:
+    """What stands in a body. Every method raises ProblemError."""
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            fields = json.loads(body or b"{}")
+        except ValueError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+        except RecursionError:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body is nested too deeply; options are not") from None
+        if not isinstance(fields, dict):
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object with the task's options")
+        self._fields: Mapping[str, object] = fields
+
+    def allow(self, *names: str) -> None:
+        """No others are there."""
+        if unknown := self._fields.keys() - set(names):
+            known = ", ".join(names)
+            raise ProblemError(
+                HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is no option of this task; these are: {known}"
+            )
+
+    def flag(self, name: str) -> bool:
+        """True or false, which is the default."""
+        return self._value(name, bool, "true or false") or False
+
+    def text(self, name: str) -> str | None:
+        """Of at least one character, each a whole one: JSON can name halves of a UTF-16 pair, UTF-8 has none."""
+        text = self._value(name, str, "a text")
+        if text == "":
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
+        if text is not None and any("\ud800" <= char <= "\udfff" for char in text):
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} has surrogates, which are not characters")
+        return text
+
+    def time_ms(self, name: str) -> int | None:
+        """Milliseconds since the epoch."""
+        time_ms = self._value(name, int, "a number")
+        if time_ms is not None and not 0 <= time_ms < TIME_MAX_MS:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be milliseconds since 1970, not {time_ms}")
+        return time_ms
+
+    def rate(self, of: str = "rows") -> int | None:
+        """So many a second."""
+        rate = self._value("rate", int, "a number")
+        if rate is not None and not 0 < rate <= RATE_MAX:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of {of} a second from 1 to {RATE_MAX}")
+        return rate
+
+    def list(self, name: str) -> list[object]:
+        """Empty if it is left out."""
+        return self._value(name, list, "a list") or []
+
+    def _value(self, name: str, kind: type[T], words: str) -> T | None:
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if type(value) is not kind:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be {words}")
+        return value

@@ -1,0 +1,78 @@
+"""The mailboxes of a repair plan, as they stand in the body of an apply: each checked before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from string import hexdigits
+
+from protocol.values import UID_MAX, Dot, sid_of
+from replicator.config.values import sid
+from replicator.http.message import ProblemError
+from replicator.tasks import HEADS_MAX, PLANNED_MAX, PlannedMailbox
+from replicator.users.passwd_file import check_user_name
+from resync.entry import ID_BYTES, tree_id
+
+ORIGIN_CHARS_MAX = 100  # of `SID.boot`
+SEQ_MAX = (1 << 63) - 1
+_FIELDS = {"user", "mailbox", "uidvalidity", "heads", "damaged"}
+
+
+def planned_mailboxes(documents: list[object]) -> tuple[PlannedMailbox, ...]:
+    """Of JSON values. Raises ProblemError, which says which one is wrong, counted from 0."""
+    if len(documents) > PLANNED_MAX:
+        raise _problem(f"mailboxes are {len(documents)}; at most {PLANNED_MAX} go into one request")
+    found: list[PlannedMailbox] = []
+    heads = 0
+    for number, document in enumerate(documents):
+        try:
+            found.append(_planned(document))
+        except ValueError as error:
+            raise _problem(f"mailboxes[{number}]: {error}") from None
+        heads += len(found[-1].heads)
+        if heads > HEADS_MAX:
+            raise _problem(f"mailboxes have more than {HEADS_MAX} heads; send fewer in one request")
+    return tuple(found)
+
+
+def _problem(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.BAD_REQUEST, detail)
+
+
+def _planned(document: object) -> PlannedMailbox:
+    """Raises ValueError."""
+    if not isinstance(document, dict):
+        raise ValueError("a planned mailbox is a JSON object")  # noqa: TRY004 - one error type for what is wrong
+    if unknown := document.keys() - _FIELDS:
+        raise ValueError(f"{min(unknown)!r} is no member of a planned mailbox")
+    user, mailbox, uidvalidity = (document.get(name) for name in ("user", "mailbox", "uidvalidity"))
+    if not isinstance(user, str):
+        raise ValueError("user must be a text")  # noqa: TRY004 - as above
+    check_user_name(user)
+    if not isinstance(mailbox, str) or len(mailbox) != 2 * ID_BYTES or not set(mailbox) <= set(hexdigits):
+        raise ValueError(f"mailbox must be an id of {ID_BYTES} bytes, in hexadecimal")
+    if type(uidvalidity) is not int or not 0 <= uidvalidity <= UID_MAX:
+        raise ValueError(f"uidvalidity must be a number from 0 to {UID_MAX}")
+    if uidvalidity == 0 and bytes.fromhex(mailbox) != tree_id(user):
+        raise ValueError("uidvalidity is 0, and mailbox is not the id of that user's folder tree")
+    damaged = document.get("damaged", False)
+    if not isinstance(damaged, bool):
+        raise ValueError("damaged must be true or false")  # noqa: TRY004 - as above
+    return PlannedMailbox(user, mailbox.lower(), uidvalidity, _heads(document.get("heads")), damaged)
+
+
+def _heads(document: object) -> Mapping[str, Dot | None]:
+    """Raises ValueError."""
+    if not isinstance(document, dict) or len(document) < 2:
+        raise ValueError("heads must be an object with two nodes or more")
+    return {sid(node): None if head is None else _head(head) for node, head in document.items()}
+
+
+def _head(document: object) -> Dot:
+    """Raises ValueError."""
+    match document:
+        case [str(origin), int(seq)] if type(seq) is int and 1 <= seq <= SEQ_MAX:
+            sid(sid_of(origin))
+            if len(origin) <= ORIGIN_CHARS_MAX:
+                return Dot(origin, seq)
+    raise ValueError("a head is [origin, seq]: what an entry is named, such as ['dc1.1a2b', 17]; or null")

@@ -1,0 +1,208 @@
+"""`replicator apply`: making equal the mailboxes that a repair plan names, by the nodes' own rules (design section 7).
+
+A plan brings no rows. It says of which heads it was found that they differ, and only a mailbox of which all nodes of
+the plan still show these heads is touched: this node then compares it with each of them, takes over what it lacks, and
+has the mailbox's master join what has forked, as a resync does. It counts as repaired once all show one head with one
+digest. A question under an empty head tells what a node shows and sets nothing going.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Mapping
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch, Reply
+from protocol.values import Dot
+from replicator.errors import MailError
+from replicator.replication import syncing
+from replicator.replication.comparison import ask
+from replicator.replication.joining import chain_of
+from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
+from replicator.replication.pacing import SHOW_TIMEOUT_S, Pace, Patience
+from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.replication.tasks import TaskError
+from replicator.replication.turns import in_turns
+from replicator.store import reading
+from replicator.store.chain import Chain
+from replicator.store.content import lacking_count
+from replicator.store.damage import DatabaseDamagedError
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+from replicator.tasks import ApplyOptions, ApplyOutcome, ApplyStatus, PlannedMailbox, Undone
+
+AT_ONCE = 32  # mailboxes, which mostly wait for answers
+RECONCILED_AT_ONCE = 8  # of those: what differs of them is in memory
+MAILBOX_TIMEOUT_S = 300.0  # one of a million messages is joined in a minute or two
+TEXTS_TIMEOUT_S = 60.0  # without one that comes: two rounds of the Filler
+TEXTS_EVERY_S = 0.5
+
+_CHECK = "run `replicator check --repair`"
+_STUCK: Mapping[Outcome, tuple[ApplyOutcome, str]] = {
+    Outcome.APART: ("failed", "its branches cannot be joined; the log of its master says why"),
+    Outcome.DAMAGED: ("damaged", f"it is damaged here or at {{sid}}; {_CHECK} at both"),
+}
+
+
+class _LeftError(Exception):
+    """The mailbox is not made equal."""
+
+    def __init__(self, outcome: ApplyOutcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+
+
+class Apply:
+    """See `Job`."""
+
+    def __init__(self, options: ApplyOptions, store: Store, mastership: Mastership, reconciler: Reconciler) -> None:
+        self.status = ApplyStatus(task="apply", rate=options.rate, dry_run=options.dry_run)
+        self._planned, self._waits_for_texts = options.mailboxes, options.texts
+        self._store = store
+        self._mastership = mastership
+        self._reconciler = reconciler
+        self._reconciling = trio.Semaphore(RECONCILED_AT_ONCE)
+        self._pace = Pace(options.rate)
+        self._patience = Patience()
+
+    async def run(self) -> None:
+        """Trees before mailboxes, whose folders they say. Raises TaskError, sqlite3.Error."""
+        own = self._mastership.sid
+        for planned in self._planned:
+            if own not in planned.heads:
+                of = ", ".join(sorted(planned.heads))
+                raise TaskError(f"the plan is not of this node, {own}, but of {of}; apply it at one of those")
+        self.status.total = len(self._planned)
+        await in_turns(self._apply, [planned for planned in self._planned if not planned.uidvalidity], AT_ONCE)
+        await in_turns(self._apply, [planned for planned in self._planned if planned.uidvalidity], AT_ONCE)
+        if self._waits_for_texts:
+            await self._wait_for_texts()
+
+    async def _apply(self, planned: PlannedMailbox) -> None:
+        await self._pace.rest(1)
+        key = MailboxKey(planned.user, bytes.fromhex(planned.mailbox), planned.uidvalidity)
+        outcome: ApplyOutcome
+        try:
+            outcome = await self._outcome(key, planned)
+        except _LeftError as left:
+            outcome = left.outcome
+            folder = await self._folder(key)
+            self.status.undone.append(Undone(key.user, folder, planned.mailbox, outcome, str(left)))
+        self.status.outcomes[outcome] = self.status.outcomes.get(outcome, 0) + 1
+        self.status.count(1)
+
+    async def _outcome(self, key: MailboxKey, planned: PlannedMailbox) -> ApplyOutcome:
+        """`equal` or `repaired`. Raises _LeftError."""
+        if planned.damaged:
+            raise _LeftError("damaged", f"the plan says that it is damaged; {_CHECK} at its nodes, and make a new plan")
+        others = sorted(planned.heads.keys() - {self._mastership.sid})
+        try:
+            with trio.fail_after(MAILBOX_TIMEOUT_S):
+                if await self._is_equal(key, planned.heads, others):
+                    return "equal"
+                if not self.status.dry_run:
+                    await self._repair(key, others)
+                return "repaired"
+        except (syncing.DamagedError, DatabaseDamagedError) as error:
+            raise _LeftError("damaged", f"{error}; {_CHECK} at its nodes") from error
+        except LinkDownError:
+            raise _LeftError("unreachable", "a link has ended meanwhile") from None
+        except (MailError, sqlite3.Error) as error:
+            self._require_ways(others)
+            raise _LeftError("failed", str(error)) from error
+        except trio.TooSlowError:
+            raise _LeftError("failed", f"it was not done within {MAILBOX_TIMEOUT_S:.0f} s") from None
+
+    # ---- what the nodes show
+
+    async def _is_equal(self, key: MailboxKey, compared: Mapping[str, Dot | None], others: Collection[str]) -> bool:
+        """Whether all show the same by now. Raises _LeftError unless they do, or show what was compared."""
+        mine = await chain_of(self._store, key)
+        replies = await self._ask(key, others, Chain(key.mailbox_id, key.user, key.uidvalidity))
+        heads = {sid: reply.head if isinstance(reply, Mismatch) else None for sid, reply in replies.items()}
+        heads[self._mastership.sid] = mine.head
+        if len(set(heads.values())) == 1:
+            differing = [one for one in (await self._ask(key, others, mine)).values() if isinstance(one, Mismatch)]
+            if not differing:
+                return True
+            if not any("head" in reply.fields for reply in differing):
+                raise _LeftError("damaged", f"nodes show different things at one head; {_CHECK} at all of them")
+        moved = sorted(sid for sid, head in compared.items() if heads[sid] != head)
+        if moved:
+            raise _LeftError("moved", f"changed since it was compared, at {', '.join(moved)}")
+        return False
+
+    async def _ask(self, key: MailboxKey, others: Collection[str], mine: Chain) -> dict[str, Reply]:
+        """All at once. Raises _LeftError if one does not answer."""
+        replies: dict[str, Reply] = {}
+
+        async def ask_one(sid: str) -> None:
+            reply = await ask(self._mastership.toward(sid), sid, key, mine)
+            if isinstance(reply, Done | Mismatch):
+                replies[sid] = reply
+
+        async with trio.open_nursery() as nursery:
+            for sid in others:
+                nursery.start_soon(ask_one, sid)
+        self._require_ways(others)
+        if silent := sorted(set(others) - replies.keys()):
+            raise _LeftError("unreachable", f"{', '.join(silent)} did not answer")
+        return replies
+
+    def _require_ways(self, others: Collection[str]) -> None:
+        """Raises _LeftError."""
+        if unreached := sorted(set(others) - set(self._mastership.table.component)):
+            raise _LeftError("unreachable", f"{', '.join(unreached)} cannot be reached from here")
+
+    # ---- making it equal
+
+    async def _repair(self, key: MailboxKey, others: Collection[str]) -> None:
+        """Until all show one head and one digest. Raises _LeftError, and as `Reconciler.reconcile`."""
+        await self._reconcile(key, others)
+        late = await self._patience.wait(others, partial(self._late, key, others))
+        if late:
+            names = ", ".join(late)
+            raise _LeftError(
+                "failed",
+                f"{names} and this node did not show the same within {SHOW_TIMEOUT_S:.0f} s; see `replicator status`,"
+                f" and if it stays so, apply a new plan at {names}",
+            )
+
+    async def _late(self, key: MailboxKey, others: Collection[str]) -> list[str]:
+        """Those that show something else than this node now; they were compared with it once more."""
+        replies = await self._ask(key, others, await chain_of(self._store, key))
+        late = sorted(sid for sid, reply in replies.items() if isinstance(reply, Mismatch))
+        await self._reconcile(key, late)
+        return late
+
+    async def _reconcile(self, key: MailboxKey, others: Collection[str]) -> None:
+        for sid in others:
+            async with self._reconciling:
+                outcome = await self._reconciler.reconcile(key, sid)
+            if outcome in _STUCK:
+                kind, why = _STUCK[outcome]
+                raise _LeftError(kind, why.format(sid=sid))
+
+    # ---- the report
+
+    async def _folder(self, key: MailboxKey) -> str | None:
+        if key.uidvalidity == 0:
+            return None
+        try:
+            name = await self._store.read(partial(reading.folder_name, mailbox_id=key.mailbox_id))
+        except sqlite3.Error:
+            name = None
+        return name or key.mailbox_id.hex()
+
+    async def _wait_for_texts(self) -> None:
+        """As long as some come: others may be at no node that can be reached."""
+        self.status.texts_lacking = lacking = await self._store.read(lacking_count)
+        deadline = trio.current_time() + TEXTS_TIMEOUT_S
+        while lacking and trio.current_time() < deadline:
+            await trio.sleep(TEXTS_EVERY_S)
+            self.status.texts_lacking = now = await self._store.read(lacking_count)
+            if now < lacking:
+                lacking, deadline = now, trio.current_time() + TEXTS_TIMEOUT_S

@@ -1,0 +1,446 @@
+"""Repair plans given to nodes: what still shows what was compared is made equal, and nothing else is touched."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Dot
+from replicator.replication import applying
+from replicator.replication.applying import TEXTS_TIMEOUT_S
+from replicator.replication.healing import Healer
+from replicator.replication.joining import Joiner
+from replicator.replication.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
+from replicator.replication.shipping import Shipper
+from replicator.replication.texts import Texts
+from replicator.store import reading
+from replicator.store.chain import Chain
+from replicator.store.content import lacking_count
+from replicator.store.transaction import Logged
+from replicator.tasks import ApplyOptions, ApplyStatus, PlannedMailbox
+from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.test_resyncing import DAMAGES, _never, check, fork, meet, part, stop_the_log, tasks_at
+
+
+@pytest.fixture(autouse=True)
+def nobody_heals_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks stay, until their master is told of them."""
+    monkeypatch.setattr(Healer, "_note_commit", lambda *_: None)
+
+
+async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox, ...]:
+    """All that these nodes show differently, mailboxes before trees: whoever applies it is to know better."""
+    chains: dict[str, dict[bytes, Chain]] = {}
+    for sid in sids or nodes.nodes:
+        found = await nodes[sid].store.read(partial(reading.chains_of, user=None))
+        chains[sid] = {chain.id: chain for chain in found}
+    known = {chain.id: chain for of_node in chains.values() for chain in of_node.values()}
+    planned = []
+    for chain in sorted(known.values(), key=lambda chain: (-chain.uidvalidity, chain.id)):
+        shown = {sid: of_node.get(chain.id) for sid, of_node in chains.items()}
+        if len({one and one.digest() for one in shown.values()}) > 1:
+            heads = {sid: one.head if one else None for sid, one in shown.items()}
+            planned.append(PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads))
+    return tuple(planned)
+
+
+async def apply(node: Node, options: ApplyOptions) -> ApplyStatus:
+    async with tasks_at(node) as tasks:
+        assert tasks.start(options)
+        await tasks.wait("apply")
+        status = tasks.status("apply")
+    assert isinstance(status, ApplyStatus)
+    assert (status.state, status.error, status.done) == ("done", None, len(options.mailboxes))
+    assert sum(status.outcomes.values()) == status.done == status.total
+    assert len(status.undone) == sum(
+        count for outcome, count in status.outcomes.items() if outcome not in {"equal", "repaired"}
+    )
+    return status
+
+
+def why(status: ApplyStatus) -> list[tuple[str, str | None, str]]:
+    return [(one.outcome, one.folder, one.why) for one in status.undone]
+
+
+async def digests(nodes: Cluster) -> list[dict[str, str]]:
+    return [await node.digests() for node in nodes.all()]
+
+
+async def fork_thrice(nodes: Cluster) -> None:
+    """Each node has gone on alone, and has a folder of its own."""
+    await nodes["dc1"].save("common")
+    await nodes.converged()
+    for sid in nodes.nodes:
+        nodes.isolate(sid)
+    await nodes.linked(*([sid] for sid in nodes.nodes))
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+        await node.flag(1, added={f"${node.sid}"})
+        await node.mail.create_folder(USER, f"of {node.sid}")
+        await node.save("its own", f"of {node.sid}")
+    for sid in nodes.nodes:
+        nodes.rejoin(sid)
+    await nodes.linked()
+
+
+# ---- what is made equal ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_forks_are_joined_by_their_masters_and_the_next_run_has_nothing_to_do(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    """Whoever masters INBOX, at two of the nodes it is another one, who must be told."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        assert len(planned) == 2, "new folders come by the log; INBOX and the tree have forked"
+        status = await apply(nodes[sid], ApplyOptions(planned))
+        assert status.outcomes == {"repaired": 2}
+        shown = await digests(nodes)
+        assert shown[0] == shown[1] == shown[2], "all that was repaired is equal at once, as was told"
+        texts = await nodes["dc3"].texts()
+        assert sorted(texts.values()) == ["at dc1", "at dc2", "at dc3", "common"]
+        assert texts[1] == "common"
+        assert {f"$dc{number}" for number in (1, 2, 3)} <= (await nodes["dc2"].messages())[0].flags
+        assert await nodes["dc1"].texts("of dc3") == {1: "its own"}
+        again = await apply(nodes[sid], ApplyOptions(planned))
+        assert again.outcomes == {"equal": 2}
+        await nodes.converged()
+
+
+async def test_two_others_that_have_forked_while_this_node_is_behind_both(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Shipper._send
+
+    async def send_others(shipper: Shipper, item: Logged) -> None:
+        await (_never() if shipper._link.sid == "dc1" else send(shipper, item))
+
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        for one in nodes.nodes:
+            nodes.isolate(one)
+        await nodes.linked(*([one] for one in nodes.nodes))
+        await nodes["dc2"].save("at dc2")
+        await nodes["dc3"].save("at dc3")
+        before = dict(nodes["dc1"].store.context)
+        monkeypatch.setattr(Shipper, "_send", send_others)
+        for one in nodes.nodes:
+            nodes.rejoin(one)
+        await nodes.linked()
+        planned = await plan(nodes)
+        assert (len(planned), len(set(planned[0].heads.values()))) == (1, 3)
+        assert nodes["dc1"].store.context == before
+        assert (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes == {"repaired": 1}
+        assert await plan(nodes) == ()
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc2", "at dc3", "common"]
+
+
+async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].save("at dc2")
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes["dc2"].save("at work", "Work")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        assert [one.heads["dc1"] is None for one in planned].count(True) == 1
+        order: list[bool] = []
+        reconcile = applying.Apply._reconcile
+
+        async def noting(job: applying.Apply, key: reading.MailboxKey, others: list[str]) -> None:
+            order.append(key.uidvalidity == 0)
+            await reconcile(job, key, others)
+
+        monkeypatch.setattr(applying.Apply, "_reconcile", noting)
+        status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
+        assert (status.outcomes, status.texts_lacking) == ({"repaired": 3}, 0)
+        assert order[0] is True
+        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
+
+
+async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_when_asked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc2"], ApplyOptions(planned))
+        took = trio.current_time() - before
+        assert SHOW_TIMEOUT_S < took < SHOW_TIMEOUT_S + 5
+        assert status.outcomes == {"failed": 3}
+        _, folder, text = min(why(status))
+        assert (folder, text.startswith("dc1 and this node did not show the same within 30 s")) == ("A", True)
+        assert text.endswith("apply a new plan at dc1")
+        status = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert status.outcomes == {"repaired": 3}
+
+
+async def test_a_slow_node_is_not_waited_for_as_long_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "AT_ONCE", 1)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc2"], ApplyOptions(await plan(nodes)))
+        assert status.outcomes == {"failed": 3}
+        expected = SHOW_TIMEOUT_S + 2 * SLOW_TIMEOUT_S
+        assert trio.current_time() - before == pytest.approx(expected, abs=2)
+
+
+# ---- what is left alone ------------------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_says_what_would_be_done_and_sets_nothing_going(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)  # what only one side has changed comes by the log
+        planned, before = await plan(nodes), await digests(nodes)
+        for node in nodes.all():
+            status = await apply(node, ApplyOptions(planned, dry_run=True))
+            assert (status.outcomes, status.undone, status.dry_run) == ({"repaired": len(planned)}, [], True)
+        await trio.sleep(SHOW_TIMEOUT_S)
+        assert await digests(nodes) == before
+        assert (await apply(nodes["dc2"], ApplyOptions(planned))).outcomes == {"repaired": len(planned)}
+
+
+@pytest.mark.parametrize("at", ["dc1", "dc3"])
+async def test_what_has_moved_since_it_was_compared_is_left_to_another_plan(
+    tmp_path: Path, autojump_clock: MockClock, at: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        [inbox] = [one for one in planned if one.uidvalidity]
+        compared = {**inbox.heads, at: Dot(f"{at}.before", 1)}
+        before = await digests(nodes)
+        status = await apply(nodes["dc1"], ApplyOptions((replace(inbox, heads=compared),)))
+        assert why(status) == [("moved", "INBOX", f"changed since it was compared, at {at}")]
+        await trio.sleep(SHOW_TIMEOUT_S)
+        assert await digests(nodes) == before
+
+
+async def test_what_is_equal_by_now_is_not_counted_as_moved(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        shown = await nodes.converged()
+        chains = await nodes["dc1"].store.read(partial(reading.chains_of, user=None))
+        heads = {sid: Dot(f"{sid}.before", 7) for sid in nodes.nodes}
+        planned = [PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads) for chain in chains]
+        unknown = PlannedMailbox(USER, "ab" * 16, 7, {**heads, "dc2": None})
+        status = await apply(nodes["dc2"], ApplyOptions((*planned, unknown)))
+        assert status.outcomes == {"equal": 3}
+        assert await nodes.converged() == shown
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_nodes_that_cannot_be_asked(tmp_path: Path, autojump_clock: MockClock, *, dry_run: bool) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        strange = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc9": None})
+        await nodes.stop("dc3")
+        await nodes.linked()
+        before = await digests(nodes)
+        status = await apply(nodes["dc1"], ApplyOptions((*planned, strange), dry_run=dry_run))
+        assert status.outcomes == {"unreachable": 3}
+        assert {text for _, _, text in why(status)} == {
+            "dc3 cannot be reached from here", "dc9 cannot be reached from here",
+        }  # fmt: skip
+        assert await digests(nodes) == before
+
+
+async def test_a_node_that_goes_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        async with tasks_at(nodes["dc2"]) as tasks:
+            tasks.start(ApplyOptions(planned))
+            await trio.sleep(SHOW_TIMEOUT_S / 2)  # dc1 does not take over what it lacks
+            nodes.isolate("dc1")
+            await tasks.wait("apply")
+            status = tasks.status("apply")
+        assert isinstance(status, ApplyStatus)
+        assert (status.state, status.outcomes) == ("done", {"unreachable": 3})
+
+
+@pytest.mark.parametrize("name", ["a fingerprint is another", "numbers are others"])
+async def test_different_things_at_one_head_are_damage(tmp_path: Path, autojump_clock: MockClock, name: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes["dc1"].flag(2)
+        await nodes.converged()
+        nodes["dc2"].damage(DAMAGES[name])
+        planned, before = await plan(nodes), await digests(nodes)
+        assert len(planned) == 1
+        for node in nodes.all():
+            for dry_run in (True, False):
+                status = await apply(node, ApplyOptions(planned, dry_run=dry_run))
+                [(outcome, folder, text)] = why(status)
+                assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
+        assert await digests(nodes) == before
+        assert (await check(nodes["dc2"])).unrepaired == 0
+
+
+@pytest.mark.parametrize(("sid", "name"), [("dc1", "a row cannot be read"), ("dc2", "a fingerprint is another")])
+async def test_damage_that_shows_only_when_rows_are_compared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sid: str, name: str
+) -> None:
+    """dc1 is behind."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].flag(2, 3)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        nodes[sid].damage(DAMAGES[name])
+        status = await apply(nodes["dc1"], ApplyOptions(planned))
+        [(outcome, folder, text)] = why(status)
+        assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True), text
+        assert (await check(nodes[sid])).unrepaired == 0
+
+
+async def test_what_the_plan_calls_damaged_is_left_to_a_check(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Nobody is asked: the rows of the plan may say what no digest tells."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        planned = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc9": None}, damaged=True)
+        [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions((planned,))))
+        assert (outcome, folder) == ("damaged", "ab" * 16)
+        assert "run `replicator check --repair` at its nodes, and make a new plan" in text
+
+
+async def test_branches_that_cannot_be_joined(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Joiner, "is_hopeless", lambda *_: True)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)
+        status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
+        assert [(outcome, folder) for outcome, folder, _ in why(status)] == [("failed", "INBOX")]
+        assert "cannot be joined; the log of its master says why" in why(status)[0][2]
+
+
+# ---- the task ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_was_interrupted_is_gone_on_with_by_the_next(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        names = [f"F{number}" for number in range(10)]
+        for name in names:
+            await nodes["dc1"].mail.create_folder(USER, name)
+            await nodes["dc1"].save("common", name)
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            for name in names:
+                await node.save(f"at {node.sid}", name)
+        await meet(nodes)
+        planned = await plan(nodes)
+        async with tasks_at(nodes["dc1"]) as tasks:
+            tasks.start(ApplyOptions(planned, rate=1))
+            await trio.sleep(5.5)
+            tasks.cancel("apply")
+            await tasks.wait("apply")
+            status = tasks.status("apply")
+        assert isinstance(status, ApplyStatus)
+        assert (status.state, status.total) == ("cancelled", 10)
+        assert 4 <= status.outcomes["repaired"] == status.done <= 6
+        again = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert again.outcomes["equal"] >= status.done
+        assert sum(again.outcomes.values()) == again.outcomes["equal"] + again.outcomes["repaired"] == 10
+        await nodes.converged()
+
+
+async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        planned = tuple(PlannedMailbox(USER, f"{n:032x}", 7, {"dc1": None, "dc2": None}) for n in range(100))
+        before = trio.current_time()
+        assert (await apply(nodes["dc1"], ApplyOptions(planned, rate=10))).outcomes == {"equal": 100}
+        assert trio.current_time() - before == pytest.approx(10, abs=0.5)
+
+
+async def test_texts_that_do_not_come_are_counted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = Texts.fetch
+    lost = trio.Event()
+
+    async def fetch_one(texts: Texts, content_hash: bytes, write: object) -> bool:
+        if lost.is_set():
+            return False
+        lost.set()
+        return await fetch(texts, content_hash, write)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(Texts, "fetch", fetch_one)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        for number in range(3):
+            await nodes["dc2"].save(f"text {number}")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
+        assert (status.outcomes, status.texts_lacking) == ({"repaired": 1}, 2)
+        assert await nodes["dc1"].store.read(lacking_count) == 2
+        assert TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * TEXTS_TIMEOUT_S
+        without = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert (without.outcomes, without.texts_lacking) == ({"equal": 1}, None)
+
+
+async def test_a_plan_of_other_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, tasks_at(nodes["dc1"]) as tasks:
+        tasks.start(ApplyOptions((PlannedMailbox(USER, "ab" * 16, 7, {"dc2": None, "dc3": None}),)))
+        await tasks.wait("apply")
+        status = tasks.status("apply")
+        assert status is not None
+        assert (status.state, status.error) == (
+            "failed", "the plan is not of this node, dc1, but of dc2, dc3; apply it at one of those",
+        )  # fmt: skip
