@@ -16,7 +16,7 @@ TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete", "inventory
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 RATE_MAX = 10**9  # rows a second; more than any machine reads
-PLANNED_MAX, HEADS_MAX = 2_000, 20_000  # mailboxes of one apply, and their heads: JSON is read in the event loop
+PLANNED_MAX, HEADS_MAX = 1_000, 10_000  # mailboxes of one apply, and their heads: read in 35 ms of the event loop
 TIME_MAX_MS = 1 << 48  # beyond it no entry is stamped
 
 

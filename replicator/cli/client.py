@@ -19,6 +19,7 @@ from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
 from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.tasks import (
+    ApplyStatus,
     CheckStatus,
     Difference,
     Finding,
@@ -29,6 +30,7 @@ from replicator.tasks import (
     TaskStatus,
     Undeleted,
     UndeleteStatus,
+    Undone,
     UnreadableRow,
 )
 
@@ -225,10 +227,16 @@ def _inventory_status(document: object) -> InventoryStatus:
     return InventoryStatus(**{**fields, "unreadable": [UnreadableRow(**one) for one in fields["unreadable"]]})
 
 
+def _apply_status(document: object) -> ApplyStatus:
+    fields = cast("_Object", document)
+    return ApplyStatus(**{**fields, "undone": [Undone(**one) for one in fields["undone"]]})
+
+
 CHECK, SCRUB = TaskKind("check", _check_status), TaskKind("scrub", _check_status)
 RESYNC = TaskKind("resync", _resync_status)
 UNDELETE = TaskKind("undelete", _undelete_status)
 INVENTORY = TaskKind("inventory", _inventory_status)
+APPLY = TaskKind("apply", _apply_status)
 
 
 def _master(document: object) -> str | None:

@@ -7,6 +7,7 @@ import click
 from replicator.cli.group import LazyGroup
 
 COMMANDS = {
+    "apply": "replicator.cli.apply:apply",
     "check": "replicator.cli.check:check",
     "checkpoint": "replicator.cli.checkpoint:checkpoint",
     "cluster": "replicator.cli.cluster:cluster",

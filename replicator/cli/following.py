@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,9 +19,18 @@ from replicator.tasks import TaskOptions, TaskStatus
 
 S = TypeVar("S", bound=TaskStatus)
 
+Show: TypeAlias = Callable[[int, int], None]
+"""How much is done, of how much."""
+
 
 def followed(node: NodeUrl, task: TaskKind[S], options: TaskOptions, shown: str) -> S:
-    """Begin a task and wait; what came of it. `shown` is what the bar is named.
+    """Begin a task and wait; what came of it. `shown` is what the bar is named. Raises as `carried_out`."""
+    with bar(shown) as show:
+        return carried_out(node, task, options, show)
+
+
+def carried_out(node: NodeUrl, task: TaskKind[S], options: TaskOptions, show: Show) -> S:
+    """Begin a task and wait; what came of it.
 
     Raises as `NodeClient`, and click.UsageError for options with which no node can begin.
     """
@@ -31,20 +42,26 @@ def followed(node: NodeUrl, task: TaskKind[S], options: TaskOptions, shown: str)
                 raise click.UsageError(error.detail) from error
             raise
         try:
-            return _awaited(client, task, status, shown)
+            while status.is_running:
+                status = client.follow(task)
+                show(status.done, status.total)
         except KeyboardInterrupt:
             with NodeClient(node) as another:  # the first one may have an answer on its way
                 return another.cancel(task)
+        return status
 
 
-def _awaited(client: NodeClient, task: TaskKind[S], status: S, shown: str) -> S:
+@contextmanager
+def bar(shown: str) -> Iterator[Show]:
+    """A bar on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task(shown, total=status.total)
-        while status.is_running:
-            status = client.follow(task)
-            progress.update(bar, completed=status.done, total=status.total)
-    return status
+        task = progress.add_task(shown, total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield show
 
 
 def echo_end(status: TaskStatus) -> None:

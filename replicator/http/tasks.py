@@ -15,7 +15,7 @@ to compare with, and whether to change nothing (`dry_run`). An undelete must hav
 `to`, an absolute path on the node's machine or `s3://bucket/prefix`, and may have the `endpoint` of that, and
 `overwrite`, to begin one anew that is not whole.
 
-An apply has `mailboxes`, of a repair plan (docs/repair.md), at most 2,000 with at most 20,000 heads:
+An apply has `mailboxes`, of a repair plan (docs/repair.md), at most 1,000 with at most 10,000 heads:
 
     {"user": "alice", "mailbox": "<32 hexadecimal digits>", "uidvalidity": 1, "damaged": false,
      "heads": {"dc1": ["dc1.1a2b", 17], "dc2": null}}

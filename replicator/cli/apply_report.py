@@ -1,0 +1,81 @@
+"""What came of a repair plan: the batches of an apply added up, and how that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import click
+from rich.markup import escape
+
+from replicator.cli.output import console, echo, table
+from replicator.tasks import ApplyOutcome, TaskState, Undone
+
+UNDONE_MAX = 10_000  # that are listed
+TREE = "(folder tree)"
+_MEANING: dict[ApplyOutcome, str] = {
+    "repaired": "made equal",
+    "equal": "were equal already",
+    "moved": "have gone on since they were compared",
+    "unreachable": "a node of the plan cannot be asked",
+    "damaged": "left to `replicator check --repair`",
+    "failed": "could not be made equal",
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of all batches. `total`: mailboxes and folder trees of the plan; `left_out`: beyond those in `undone`.
+
+    `texts_lacking` is of the node, in the end; None: nothing was repaired, so nobody has looked.
+    """
+
+    dry_run: bool
+    total: int
+    state: TaskState = "running"
+    error: str | None = None
+    done: int = 0
+    outcomes: dict[ApplyOutcome, int] = field(default_factory=dict)
+    undone: list[Undone] = field(default_factory=list)
+    left_out: int = 0
+    texts_lacking: int | None = None
+
+    def add(self, outcomes: dict[ApplyOutcome, int], undone: Sequence[Undone]) -> None:
+        """What came of some mailboxes."""
+        for outcome, count in outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+            self.done += count
+        room = UNDONE_MAX - len(self.undone)
+        self.undone += undone[:room]
+        self.left_out += len(undone[room:])
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all that the plan names is equal in the end."""
+        repaired = 0 if self.dry_run else self.outcomes.get("repaired", 0)
+        return self.state == "done" and self.done == self.outcomes.get("equal", 0) + repaired
+
+
+def print_report(report: Report) -> None:
+    """For people."""
+    if report.undone:
+        made = table("Not equal", "outcome", "user", "folder…", "why…")
+        for one in report.undone:
+            made.add_row(*map(escape, (one.outcome, one.user or "", one.folder or TREE, one.why)))
+        echo(console(), made)
+    if report.left_out:
+        click.echo(f"{report.left_out} more, which are not listed")
+    if report.outcomes:
+        made = table("Mailboxes and folder trees", ">count", "outcome", "…")
+        for outcome, meaning in _MEANING.items():
+            if count := report.outcomes.get(outcome):
+                would = report.dry_run and outcome == "repaired"
+                made.add_row(str(count), outcome, "would be made equal (dry run)" if would else meaning)
+        echo(console(), made)
+    if report.texts_lacking:
+        click.echo(f"{report.texts_lacking} texts have not come to this node yet; `replicator status` counts them")
+    if report.state == "done":
+        click.echo(f"{report.done} of {report.total} mailboxes and folder trees of the plan were looked at")
+    else:
+        why = f": {report.error}" if report.error else ""
+        click.echo(f"Error: apply {report.state} after {report.done} of {report.total}{why}", err=True)

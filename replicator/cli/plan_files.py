@@ -1,0 +1,131 @@
+"""A repair plan in a directory or an S3 bucket (`resync.plan`), read from where the command line runs.
+
+Each file is copied aside before it is read, wherever it lies: Parquet is read from its end, and a bucket gives objects
+from their beginning.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+import trio
+
+from replicator.cli.target import CommandError
+from replicator.environment import Environment
+from replicator.objects import ObjectMissingError, ObjectStore, ObjectStoreError
+from replicator.tasks import PlannedMailbox, Undone
+from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITION, Manifest, manifest_from
+
+if TYPE_CHECKING:
+    from replicator.cli.plan_rows import PlanFile
+
+T = TypeVar("T")
+
+S3 = "s3://"
+FILES_MAX = 100_000  # of a plan: of a billion mailboxes
+MISSING = "pyarrow is not installed here: `pip install 'mail-replicator[inventory]'`"
+
+_FILE = re.compile(rf"mailboxes/{PARTITION}=([^/]+)/[^/._][^/]*\.parquet")
+
+
+class Plan:
+    """A plan that is whole. Everything here raises CommandError."""
+
+    def __init__(self, place: str, endpoint: str | None) -> None:
+        self._place = place.rstrip("/") or "/"
+        if not place.startswith(S3) and not Path(place).is_dir():
+            raise CommandError(f"{place}: there is no such directory")
+        url = place if place.startswith(S3) else Path(place).absolute().as_uri()
+        self._open = _plan_file()
+        self._store = ObjectStore(url, Environment(), endpoint, settings="the plan's place and `--endpoint`")
+        self.manifest = self._read_manifest()
+        self._files = self._find_files()
+
+    def mailboxes(self, masters: Collection[str], *, trees: bool) -> Iterator[PlannedMailbox | Undone]:
+        """The planned folder trees of these masters, or else their mailboxes, one master after the other."""
+        for master in sorted(masters):
+            found = 0
+            for name in self._files.get(master, ()):
+                with self._opened(name) as file:
+                    found += file.rows
+                    yield from file.planned(trees=trees)
+            if found != (told := self.manifest.mailboxes[master]):
+                files = f"{self._place}/mailboxes/{PARTITION}={master}"
+                raise CommandError(f"{files}: it has {found} rows, and {told} by {MANIFEST}: the plan is not whole")
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[PlanFile]:
+        with tempfile.TemporaryFile() as file:
+            self._fetch(name, file)
+            file.seek(0)
+            yield self._open(file, f"{self._place}/{name}", self.manifest.nodes.keys())
+
+    def _read_manifest(self) -> Manifest:
+        with tempfile.TemporaryFile() as file:
+            try:
+                self._fetch(MANIFEST, file, MANIFEST_BYTES_MAX)
+            except ObjectMissingError:
+                raise CommandError(
+                    f"{self._place} has no {MANIFEST}: there is no plan, or one that was cut off; make it anew"
+                ) from None
+            file.seek(0)
+            try:
+                return manifest_from(file.read())
+            except ValueError as error:
+                raise CommandError(f"{self._place}/{MANIFEST}: {error}") from error
+
+    def _find_files(self) -> dict[str, list[str]]:
+        """By master, in order."""
+
+        async def names() -> list[str]:
+            found: list[str] = []
+            async with aclosing(self._store.list("mailboxes")) as listing:
+                async for info in listing:
+                    found.append(info.name)
+                    if len(found) > FILES_MAX:
+                        raise CommandError(f"{self._place} holds more than {FILES_MAX} files of mailboxes")
+            return found
+
+        files: dict[str, list[str]] = {}
+        try:
+            for name in sorted(trio.run(names)):
+                if match := _FILE.fullmatch(name):
+                    files.setdefault(match[1], []).append(name)
+        except ObjectStoreError as error:
+            raise CommandError(str(error)) from error
+        return files
+
+    def _fetch(self, name: str, file: BinaryIO, bytes_max: int | None = None) -> None:
+        """Raises ObjectMissingError, besides."""
+
+        async def copy() -> None:
+            async with aclosing(self._store.get(name)) as parts:
+                async for part in parts:
+                    file.write(part)
+                    if bytes_max is not None and file.tell() > bytes_max:
+                        raise CommandError(f"{self._place}/{name}: it has more than {bytes_max} bytes")
+
+        try:
+            trio.run(copy)
+        except ObjectMissingError:
+            raise
+        except ObjectStoreError as error:
+            raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"{tempfile.gettempdir()}: {error.strerror or error}; is there room?") from error
+
+
+def _plan_file() -> Callable[[BinaryIO, str, Collection[str]], PlanFile]:
+    """`PlanFile`. Raises CommandError where pyarrow is missing."""
+    try:
+        from replicator.cli.plan_rows import PlanFile  # noqa: PLC0415  see MISSING
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyarrow":
+            raise
+        raise CommandError(MISSING) from error
+    return PlanFile

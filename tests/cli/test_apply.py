@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sized
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import Result
+
+from replicator.cli import apply as command
+from replicator.cli import apply_report
+from replicator.cli.client import RESYNC, NodeClient, TaskKind
+from replicator.cli.plan_files import Plan
+from replicator.cli.target import parse_url
+from replicator.environment import wall_clock_ms
+from replicator.replication.healing import Healer
+from replicator.store import reading
+from replicator.tasks import ApplyStatus, PlannedMailbox
+from resync.plan import MANIFEST
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+from tests.cli.served_pair import ServedPair, served_pair
+from tests.inventory.planning import SCHEMA, Head, Row, planned, write_plan
+from tests.replication.cluster import USER, Cluster, until
+
+NODES = ("dc1", "dc2")
+NOTHING: dict[str, Head] = {"dc1": None, "dc2": None}
+NO_SETTLE = ("--settle", "0s")
+
+
+async def _fork(nodes: Cluster) -> None:
+    """INBOX has forked, and nobody joins it unless he is told. The rest comes by the log."""
+    await nodes["dc1"].save("common")
+    await nodes.converged()
+    nodes.isolate("dc2")
+    await nodes.linked(["dc1"], ["dc2"])
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+    await nodes["dc2"].mail.create_folder(USER, "Work")
+    await nodes["dc2"].save("work", "Work")
+
+
+async def _meet(nodes: Cluster) -> None:
+    nodes.rejoin("dc2")
+    await nodes.linked()
+    one, other = nodes.all()
+    await until(lambda: one.store.context == other.store.context)
+
+
+async def _rows(nodes: Cluster) -> list[Row]:
+    """The folder tree last."""
+    shown = [
+        {chain.id: chain for chain in await node.store.read(partial(reading.chains_of, user=None))}
+        for node in nodes.all()
+    ]
+    known = shown[0] | shown[1]
+    heads: dict[bytes, dict[str, Head]] = {
+        chain: {sid: here[chain].head if chain in here else None for sid, here in zip(NODES, shown, strict=True)}
+        for chain in known
+    }
+    rows = [planned(chain.user, chain.id, chain.uidvalidity, heads[chain.id]) for chain in known.values()]
+    return sorted(rows, key=lambda row: (row["uidvalidity"] == 0, row["mailbox"]))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedPair]:
+    """Two nodes that have forked."""
+    monkeypatch.setattr(Healer, "_note_commit", lambda *_: None)
+    with served_pair(tmp_path / "pair") as made:
+        made.do(_fork)
+        made.do(_meet)
+        yield made
+
+
+@pytest.fixture
+def plan(pair: ServedPair, tmp_path: Path) -> Path:
+    """Of INBOX, which has forked, and of the tree and another mailbox, which are equal."""
+    [*mailboxes, tree] = pair.do(_rows)
+    return write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})
+
+
+def document(result: Result) -> dict[str, object]:
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def lines(result: Result) -> list[str]:
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+def digests(pair: ServedPair, sid: str) -> dict[str, str]:
+    return pair.do(lambda nodes: nodes[sid].digests())
+
+
+def one_row(**changes: object) -> Row:
+    return {**planned(USER, b"\1" * 16, 7, NOTHING), **changes}
+
+
+# ---- applied -----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_applied_and_the_next_time_all_is_equal(pair: ServedPair, plan: Path, invoke: Invoke) -> None:
+    before = [digests(pair, sid) for sid in NODES]
+    told = invoke("apply", plan, "--dry-run", "--url", pair.url, *NO_SETTLE)
+    assert (told.exit_code, told.stderr) == (1, "")
+    assert {"2 equal were equal already", "1 repaired would be made equal (dry run)"} <= set(lines(told))
+    assert [digests(pair, sid) for sid in NODES] == before
+    result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert {"1 repaired made equal", "2 equal were equal already"} <= set(lines(result))
+    assert lines(result)[-1] == "3 of 3 mailboxes and folder trees of the plan were looked at"
+    assert digests(pair, "dc1") == digests(pair, "dc2")
+    assert sorted(pair.do(lambda nodes: nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+    again = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert document(again) == {
+        "dry_run": False, "total": 3, "state": "done", "error": None, "done": 3, "outcomes": {"equal": 3}, "undone": [],
+        "left_out": 0, "texts_lacking": None,
+    }  # fmt: skip
+
+
+def test_what_is_not_equal_is_listed(
+    pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = next(row for row in pair.do(_rows) if row["uidvalidity"] and row["heads"][0] != row["heads"][1])
+    moved = planned(USER, inbox["mailbox"], inbox["uidvalidity"], {"dc1": ("dc1.a", 1), "dc2": ("dc2.a", 1)})
+    damaged, nobodys = one_row(relation="damaged"), one_row(mailbox=b"\2" * 16, user=None, uidvalidity=None)
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [moved, damaged, nobodys], "dc2": []})
+    result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+    assert (result.exit_code, result.stderr) == (1, "")
+    shown = " ".join(result.stdout.split())
+    assert "moved alice INBOX changed since it was compared, at dc1, dc2" in shown
+    assert f"damaged alice {'01' * 16} the plan says that it is damaged" in shown
+    assert "no inventory has a head of it" in shown
+    assert {"1 moved have gone on since they were compared", "2 damaged left to `replicator check --repair`"} <= set(
+        lines(result)
+    )
+    monkeypatch.setattr(apply_report, "UNDONE_MAX", 1)
+    report = document(invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE))
+    assert (report["done"], report["left_out"], report["outcomes"]) == (3, 2, {"damaged": 2, "moved": 1})
+
+
+def test_batches_and_the_masters_that_were_asked_for(
+    pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "HEADS_MAX", 14)
+    rows = [planned(USER, bytes([number]) * 16, 7, NOTHING) for number in range(250)]
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": rows[:20], "dc2": [*rows[20:], *pair.do(_rows)]})
+    sent: list[int] = []
+    start = NodeClient.start
+
+    def noting(client: NodeClient, task: TaskKind[ApplyStatus], options: dict[str, Sized]) -> ApplyStatus:
+        sent.append(len(options["mailboxes"]))
+        return start(client, task, options)
+
+    monkeypatch.setattr(NodeClient, "start", noting)
+    report = document(invoke("apply", plan, "--only-master", "dc1", "--url", pair.url, "--json", *NO_SETTLE))
+    assert (report["total"], report["outcomes"], sent) == (20, {"equal": 20}, [7, 7, 6])
+    sent.clear()
+    report = document(invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE))
+    assert (report["done"], report["outcomes"]) == (253, {"equal": 252, "repaired": 1})
+    assert (sent[:-1], sent[-1]) == ([7] * 36 + [1], 0), "in the end the texts are waited for"
+    assert report["texts_lacking"] == 0
+    wrong = invoke("apply", plan, "--only-master", "dc9", "--url", pair.url)
+    assert (wrong.exit_code, "dc9 is no master in this plan; these are: dc1, dc2" in wrong.stderr) == (2, True)
+
+
+def test_trees_of_all_masters_come_first(pair: ServedPair, tmp_path: Path) -> None:
+    [*mailboxes, tree] = pair.do(_rows)
+    plan = Plan(str(write_plan(tmp_path / "plan", NODES, {"dc1": mailboxes, "dc2": [tree]})), None)
+    found = [one.uidvalidity for one in command._planned(plan, NODES) if isinstance(one, PlannedMailbox)]
+    assert (len(found), found[0]) == (3, 0)
+
+
+def test_an_interrupt_ends_it_at_the_node_and_it_can_be_run_again(
+    pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_client: NodeClient, _task: TaskKind[ApplyStatus]) -> ApplyStatus:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeClient, "follow", interrupted)
+        result = invoke("apply", plan, "--rate", 1, "--url", pair.url, *NO_SETTLE)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: apply cancelled after ")
+    again = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+    assert (again.exit_code, again.stderr) == (0, "")
+
+
+def test_it_waits_until_what_was_on_its_way_has_arrived(
+    pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    now = wall_clock_ms()
+    for name, taken_ms in (("now", now), ("long ago", now - 7_200_000), ("in the future", now + 7_200_000)):
+        plan = write_plan(tmp_path / name, NODES, {"dc1": [one_row()]}, taken_ms=taken_ms)
+        assert invoke("apply", plan, "--settle", "1h", "--url", pair.url).exit_code == 0
+    assert (len(slept), 3000 < slept[0] < 3600, slept[1]) == (2, True, 3600)
+    wrong = invoke("apply", tmp_path / "now", "--settle", "soon", "--url", pair.url)
+    assert (wrong.exit_code, "expected a duration" in wrong.stderr) == (2, True)
+
+
+def test_a_node_that_does_something_else(pair: ServedPair, plan: Path, invoke: Invoke) -> None:
+    with NodeClient(parse_url(pair.url)) as client:
+        client.start(RESYNC, {"user": USER, "rate": 1})
+        result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+        client.cancel(RESYNC)
+    assert result.exit_code == 1
+    assert "a resync runs here already" in result.stderr
+    assert "apply failed after 0 of 3" in result.stderr
+
+
+# ---- plans that cannot be ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_others(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
+    cluster = write_plan(tmp_path / "cluster", NODES, {}, cluster="other")
+    result = invoke("apply", cluster, "--url", pair.url)
+    assert (result.exit_code, "is of cluster 'mail', and the plan of 'other'" in result.stderr) == (1, True)
+    nodes = write_plan(tmp_path / "nodes", ("dc2", "dc3"), {})
+    result = invoke("apply", nodes, "--url", pair.url)
+    assert (result.exit_code, "dc1 is no node of the plan, which is of dc2, dc3" in result.stderr) == (1, True)
+
+
+LACKING = pa.schema([one for one in SCHEMA if one.name != "heads"])
+OTHER = pa.schema([pa.field("user", pa.int64()) if one.name == "user" else one for one in SCHEMA])
+FLAT = pa.schema([pa.field("heads", pa.list_(pa.string())) if one.name == "heads" else one for one in SCHEMA])
+FILE = "mailboxes/master=dc1/part-0.zstd.parquet"
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "why"),
+    [
+        (LACKING, one_row(), f"{FILE} has no column 'heads'; docs/spark.md"),
+        (OTHER, one_row(user=1), f"{FILE}: column 'user' is of type int64, not string"),
+        (FLAT, one_row(heads=["x"]), f"{FILE}: column 'heads' is of type list"),
+        (SCHEMA, one_row(mailbox=b"short"), f"{FILE}: a mailbox's id has 16 bytes"),
+        (SCHEMA, one_row(uidvalidity=None), "has a user and no uidvalidity"),
+        (SCHEMA, one_row(relation="?"), "its relation is '?', none of behind, damaged, forked"),
+        (SCHEMA, one_row(heads=one_row()["heads"][:1]), "heads must name each node of the plan once: dc1, dc2"),
+        (SCHEMA, one_row(heads=one_row()["heads"][:1] * 2), "heads must name each node of the plan once"),
+        (SCHEMA, one_row(heads=[{"node": "dc1", "origin": "dc1.a", "seq": None}]), "is no head: it has a node"),
+    ],
+)
+def test_files_that_are_no_plans(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, *, schema: pa.Schema, row: Row, why: str
+) -> None:
+    fields = [pa.field(field.name, field.type) for field in schema]
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [row]}, schema=pa.schema(fields))
+    result = invoke("apply", plan, "--url", served.url, *NO_SETTLE)
+    assert (result.exit_code, why in result.stderr, result.stderr.count("\n")) == (1, True, 1), result.stderr
+
+
+def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    def refused(why: str) -> None:
+        result = invoke("apply", plan, "--url", served.url, *NO_SETTLE)
+        assert (result.exit_code, result.stdout, why in result.stderr) == (1, "", True), result.stderr
+
+    plan = tmp_path / "plan"
+    refused(f"{plan}: there is no such directory")
+    assert not plan.exists()
+    plan.mkdir()
+    refused(f"{plan} has no plan.json")
+    (plan / MANIFEST).write_text("{}")
+    refused(f"{plan}/plan.json: plan.json is not what a plan ends with")
+    (plan / MANIFEST).write_text(" " * (1 << 21))
+    refused(f"{plan}/plan.json: it has more than 1048576 bytes")
+    manifest = write_plan(tmp_path / "other", NODES, {"dc1": [one_row()]}) / MANIFEST
+    document = json.loads(manifest.read_text())
+    (plan / MANIFEST).write_text(json.dumps({**document, "format": 2}))
+    refused("it is of format 2, this program reads 1")
+    (plan / MANIFEST).write_bytes(manifest.read_bytes())
+    with_nothing = f"{plan}/mailboxes/master=dc1: it has 0 rows, and 1 by plan.json: the plan is not whole"
+    refused(with_nothing)
+    (plan / FILE).parent.mkdir(parents=True)
+    (plan / FILE).write_bytes(b"PAR1 or not")
+    refused(f"{plan}/{FILE}: it cannot be read as Parquet")
+
+
+def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = write_plan(tmp_path / "plan", NODES, {})
+    monkeypatch.delitem(sys.modules, "replicator.cli.plan_rows", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = invoke("apply", plan, "--url", served.url)
+    told = "Error: pyarrow is not installed here: `pip install 'mail-replicator[inventory]'`\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--rate", "0"], "--rate"),
+        (["--endpoint", "https://h:443"], "leave it out"),
+    ],
+)
+def test_wrong_usage(invoke: Invoke, tmp_path: Path, arguments: list[str], why: str) -> None:
+    plan = write_plan(tmp_path / "plan", NODES, {})
+    result = invoke("apply", plan, "--url", "http://127.0.0.1:1", *arguments)
+    assert (result.exit_code, why in result.stderr) == (2, True)
