@@ -10,10 +10,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot
-from replicator.replication import applying
+from replicator.replication import applying, syncing
 from replicator.replication.applying import TEXTS_TIMEOUT_S
 from replicator.replication.healing import Healer
 from replicator.replication.joining import Joiner
+from replicator.replication.link import LinkDownError
 from replicator.replication.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
 from replicator.replication.shipping import Shipper
 from replicator.replication.texts import Texts
@@ -171,6 +172,26 @@ async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
         assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
 
 
+async def test_what_its_master_has_joined_is_taken_over_if_the_log_does_not_bring_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        [inbox] = await plan(nodes)
+        key = reading.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        status = await apply(nodes["dc1"], ApplyOptions((inbox,)))
+        assert status.outcomes == {"repaired": 1}
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+        assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
+
+
 async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_when_asked(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +318,24 @@ async def test_a_node_that_goes_meanwhile(
             status = tasks.status("apply")
         assert isinstance(status, ApplyStatus)
         assert (status.state, status.outcomes) == ("done", {"unreachable": 3})
+
+
+async def test_a_link_that_ends_while_rows_are_compared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(*_arguments: object, **_options: object) -> None:
+        raise LinkDownError("dc2")
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].save("at dc2")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        monkeypatch.setattr(syncing, "learn", ends)
+        status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
+        assert why(status) == [("unreachable", "INBOX", "a link has ended meanwhile")]
 
 
 @pytest.mark.parametrize("name", ["a fingerprint is another", "numbers are others"])

@@ -1,0 +1,28 @@
+import pytest
+import trio
+
+from replicator.replication.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, Patience
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_slow_node_has_less_time_until_it_is_in_time_again() -> None:
+    patience = Patience()
+
+    async def took(after_s: float) -> tuple[float, bool]:
+        """Of waiting for dc2, which is there after a while; whether it was missed."""
+        began = trio.current_time()
+
+        async def late() -> list[str]:
+            return ["dc2"] if trio.current_time() < began + after_s else []
+
+        missing = await patience.wait(["dc2"], late)
+        return trio.current_time() - began, bool(missing)
+
+    def about(seconds: float) -> object:
+        return pytest.approx(seconds, abs=2 * SHOW_EVERY_S)
+
+    assert await took(SHOW_TIMEOUT_S / 2) == (about(SHOW_TIMEOUT_S / 2), False)
+    assert await took(2 * SHOW_TIMEOUT_S) == (about(SHOW_TIMEOUT_S), True)
+    assert await took(SHOW_TIMEOUT_S / 2) == (about(SLOW_TIMEOUT_S), True)
+    assert await took(SLOW_TIMEOUT_S / 2) == (about(SLOW_TIMEOUT_S / 2), False)
+    assert await took(SHOW_TIMEOUT_S / 2) == (about(SHOW_TIMEOUT_S / 2), False)
