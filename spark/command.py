@@ -119,7 +119,7 @@ def told() -> Iterator[Callable[[str], None]]:
 
 def _print(found: Summary, out: str) -> None:
     for kind, relations in (("mailboxes", found.relations), ("folder trees", found.trees)):
-        click.echo(f"{sum(relations.values()):,} {kind}: {_listed(relations)}")
+        click.echo(f"{sum(relations.values()):,} {kind}{_after_colon(relations)}")
     click.echo(f"{found.differing:,} messages differ{_after_colon(found.kinds)}")
     for node in found.nodes:
         wrong = f"; its index is wrong: {_listed(node.index)}" if node.index else ""

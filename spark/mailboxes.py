@@ -18,7 +18,7 @@ from spark import contexts
 from spark.inventories import NODE
 from spark.sums import SUMS
 
-EQUAL, BEHIND, FORKED, DAMAGED = "equal", "behind", "forked", "damaged"
+RELATIONS = EQUAL, BEHIND, FORKED, DAMAGED = "equal", "behind", "forked", "damaged"
 
 _RISING = ("risen", "uidnext", "highestmodseq")
 _NUMBERS = ("uidvalidity", "head_origin", "head_seq", "digest", *_RISING)
@@ -82,8 +82,10 @@ def summary(classified: DataFrame) -> Summary:
     most = F.max(F.size("branches")).alias("most")
     found = classified.groupBy("is_tree", "relation").agg(F.count("*").alias("count"), most).collect()
     branches = max((one["most"] or 1 for one in found), default=1)
-    trees, others = (
-        {one["relation"]: one["count"] for one in found if one["is_tree"] is is_tree} for is_tree in (True, False)
+    counts = {(one["is_tree"], one["relation"]): one["count"] for one in found}
+    others, trees = (
+        {relation: counts[is_tree, relation] for relation in RELATIONS if (is_tree, relation) in counts}
+        for is_tree in (False, True)
     )
     return Summary(others, trees, max(0, branches - 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,10 @@ def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
     with pytest.raises(InventoryError, match="is not empty, and holds no audit"):
         audit.audit(spark, places, str(tmp_path), overwrite=True, tell=lambda _: None)
     assert (tmp_path / "letters").read_text() == "mine"
+
+
+def test_the_document_has_the_columns() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in document.split("\n### ")[1:]}
+    told = {table: re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE) for table, text in sections.items()}
+    assert told == {table: [column[:2] for column in columns] for table, columns in plan.TABLES.items()}
