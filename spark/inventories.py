@@ -1,7 +1,6 @@
 """Reading inventories: each is checked whole before a row is believed, then all of a table are one DataFrame.
 
-What is checked costs a read or two a file: the manifest, the columns of each file, and how many rows each table has,
-which Parquet's footers say.
+What is checked are the manifests, and what Parquet's footers say: the columns of each file, and how many rows it has.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from resync.inventory import MANIFEST, MANIFEST_BYTES_MAX, Manifest, manifest_from
+from spark.footers import footers
 from spark.schemas import SCHEMAS
 
 _ERRORS = (PySparkException, Py4JJavaError)  # the latter: what Spark has no class of its own for
@@ -62,10 +62,7 @@ def read(spark: SparkSession, places: Mapping[str, str]) -> Inventories:
         for table in SCHEMAS
         for sid, place in sorted(places.items())
     }
-    for table, sid, count in _counts(parts):
-        if count != manifests[sid].rows[table]:
-            wrong = f"{places[sid]}/{table} has {count} rows where {MANIFEST} says {manifests[sid].rows[table]}"
-            raise InventoryError(f"{wrong}; files are missing or too many: copy the inventory again")
+    _check_files(spark, parts, places, manifests)
     tables = {table: reduce(DataFrame.unionByName, (parts[table, sid] for sid in manifests)) for table in SCHEMAS}
     return Inventories(tuple(manifests), manifests, tables)
 
@@ -90,23 +87,35 @@ def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
 
 
 def _part(spark: SparkSession, folder: str, table: str, sid: str) -> DataFrame:
-    """One table of one node. Each file is asked for its columns, for those that it lacks would be read as null."""
+    """One table of one node."""
     try:
-        rows = spark.read.schema(SCHEMAS[table]).parquet(folder)
-        for file in rows.inputFiles():
-            _check_columns(file, spark.read.parquet(file).schema, SCHEMAS[table])
+        return spark.read.schema(SCHEMAS[table]).parquet(folder).withColumn(NODE, F.lit(sid))
     except _ERRORS as error:
         raise InventoryError(f"{folder} cannot be read as Parquet: {_first_line(error)}") from error
-    return rows.withColumn(NODE, F.lit(sid))
 
 
-def _counts(parts: Mapping[tuple[str, str], DataFrame]) -> list[tuple[str, str, int]]:
-    """Table, SID and number of rows, as the files' footers say, in one job."""
-    each = [
-        part.agg(F.lit(table).alias("table"), F.lit(sid).alias("sid"), F.count("*").alias("count"))
-        for (table, sid), part in parts.items()
-    ]
-    return [(one["table"], one["sid"], one["count"]) for one in reduce(DataFrame.unionByName, each).collect()]
+def _check_files(
+    spark: SparkSession,
+    parts: Mapping[tuple[str, str], DataFrame],
+    places: Mapping[str, str],
+    manifests: Mapping[str, Manifest],
+) -> None:
+    """That they have all columns, for those that one lacks would be read as null, and all rows."""
+    checked: set[tuple[str, str]] = set()
+    for (table, sid), part in parts.items():
+        folder = f"{places[sid]}/{table}"
+        try:
+            found = footers(spark, part.inputFiles())
+            for one in found:
+                if (table, one.schema) not in checked:
+                    _check_columns(one.file, spark.read.parquet(one.file).schema, SCHEMAS[table])
+                    checked.add((table, one.schema))
+        except _ERRORS as error:
+            raise InventoryError(f"{folder} cannot be read as Parquet: {_first_line(error)}") from error
+        count, said = sum(one.rows for one in found), manifests[sid].rows[table]
+        if count != said:
+            wrong = f"{folder} has {count} rows where {MANIFEST} says {said}"
+            raise InventoryError(f"{wrong}; files are missing or too many: copy the inventory again")
 
 
 def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
@@ -133,8 +142,9 @@ def _bare(kind: DataType) -> object:
 
 def _first_line(error: Exception) -> str:
     """Of several of the virtual machine's, the last cause."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
+    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    lines = [*text.splitlines(), type(error).__name__]
+    causes = [line for line in str(error).splitlines() if line.startswith("Caused by: ")]
     return (causes or lines)[-1 if causes else 0].removeprefix("Caused by: ")[:300]
 
 
