@@ -7,17 +7,12 @@ window over no more than them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark import contexts, pairs
 from spark.mailboxes import EQUAL
-from spark.versions import ROW, STATE, bit, bits_of, same_placement
-
-Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+from spark.versions import ROW, STATE, Keep, bit, bits_of, same_placement
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
@@ -39,7 +34,7 @@ def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
 
 
 def rows(folded: DataFrame) -> DataFrame:
-    """The merged messages, with the columns of the table of messages."""
+    """The merged messages, with the columns of the table of messages; without those that `versions` leaves out."""
     return folded.where(F.col("uid").isNotNull()).select("mailbox", "guid", *ROW)
 
 

@@ -1,14 +1,16 @@
-"""The versions of each message of mailboxes that are not equal, brought together from all nodes.
+"""The versions of each message that a merge may touch, in mailboxes that are not equal, brought together.
 
 A state holds a GUID once, so all that a merge does to one message, but for new UIDs, follows from its versions, of
 which there are no more than nodes. Whether each node has seen the entries that a version names is noted as bits while
-the mailbox's contexts are at hand; after that they do not travel with the rows. Rows are spread by mailbox and GUID,
-so that a very large mailbox is the work of all.
+the mailbox's contexts are at hand; after that they do not travel with the rows. In a large mailbox most messages are
+the same everywhere: hashes find those first, and their rows stay where they are. What travels is spread by mailbox and
+GUID, so that a very large mailbox is the work of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +19,9 @@ from spark import contexts
 from spark.inventories import NODE
 from spark.mailboxes import EQUAL
 from spark.schemas import SCHEMAS
+
+Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+"""Is called with what is used more than once."""
 
 ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
 STATE = (*ROW, "dot_seen", "claim_seen")
@@ -27,27 +32,56 @@ IDS_MAX = 4_000_000
 """So many mailboxes' ids each executor can hold, some 400 MB; then rows of equal mailboxes stay where they are."""
 
 
-def gathered(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int) -> DataFrame:
+def gathered(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int, keep: Keep) -> DataFrame:
     """One row a message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `unequal`: see the module of that name.
 
+    Messages that are the same everywhere, and stay so, are left out; `keep` is called with those that are not.
     `versions`: for each node that shows it the node's `place` in `nodes`, and the `row` with the columns of STATE.
     `plan`: what a merge needs to know of the mailbox, see `_plan`.
     """
+    rows = _with_plans(mailboxes, messages, nodes, unequal)
+    touched = keep(_touched(rows, len(nodes)))
+    return (
+        rows.join(touched, ["mailbox", "guid"], "left_semi")
+        .select("mailbox", "guid", _version(nodes).alias("version"), "plan")
+        .repartition("mailbox", "guid")  # else all of a mailbox would stay where it met its plan
+        .groupBy("mailbox", "guid")
+        .agg(F.array_sort(F.collect_list("version")).alias("versions"), F.first("plan").alias("plan"))
+    )
+
+
+def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int) -> DataFrame:
+    """The rows of mailboxes that are not equal, with what their contexts say of them."""
     differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", "states", _plan().alias("plan"))
     if unequal <= PLANS_MAX:
         differing = F.broadcast(differing)
     elif unequal <= IDS_MAX:
         messages = messages.join(F.broadcast(differing.select("mailbox")), "mailbox", "left_semi")
-    found = (
-        messages.join(differing, "mailbox")
-        .withColumn("dot_seen", _seen_by(F.col("origin"), F.col("seq"), len(nodes)))
-        .withColumn("claim_seen", _seen_by(F.col("claim_origin"), F.col("claim_seq"), len(nodes)))
-        .select("mailbox", "guid", _version(nodes).alias("version"), "plan")
-    )
+    seen = {
+        "dot_seen": _seen_by(F.col("origin"), F.col("seq"), len(nodes)),
+        "claim_seen": _seen_by(F.col("claim_origin"), F.col("claim_seq"), len(nodes)),
+    }
+    return messages.join(differing, "mailbox").withColumns(seen).drop("states")
+
+
+def _touched(rows: DataFrame, count: int) -> DataFrame:
+    """`mailbox` and `guid` of messages that a merge may touch, or that are not the same at all of so many nodes.
+
+    A merge leaves a row alone that both sides have, if they know its claim, whatever their UIDNEXTs.
+    """
+    is_known = F.col("claim_seen") == (1 << count) - 1
     return (
-        found.repartition("mailbox", "guid")  # else all of a mailbox would stay where it met its plan
+        rows.select("mailbox", "guid", is_known.alias("is_known"), F.xxhash64(*ROW).alias("hash"))
+        .repartition("mailbox", "guid")
         .groupBy("mailbox", "guid")
-        .agg(F.array_sort(F.collect_list("version")).alias("versions"), F.first("plan").alias("plan"))
+        .agg(
+            F.count("*").alias("rows"),
+            F.min("is_known").alias("is_known"),
+            F.min("hash").alias("least"),
+            F.max("hash").alias("most"),
+        )
+        .where((F.col("rows") != count) | (F.col("least") != F.col("most")) | ~F.col("is_known"))
+        .select("mailbox", "guid")
     )
 
 

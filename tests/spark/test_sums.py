@@ -19,6 +19,7 @@ from replicator.store.inventory.writing import Inventory
 from resync.row import Row
 from resync.state import MailboxState
 from spark import inventories, mailboxes, sums, versions
+from spark.audit import keep
 from spark.inventories import Inventories
 from tests.inventory.reading_back import dc7
 from tests.spark.clusters import total
@@ -106,17 +107,28 @@ def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
         spark.conf.set(key, value)
 
 
+NEVER = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
 def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
     """Also where its plan has not been sent to all, so that its rows have met it in one place."""
-    read = inventories.read(spark, two_nodes(tmp_path, (200, 199)))
+    read = inventories.read(spark, two_nodes(tmp_path, (200, 0)))
     related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
-    never = {
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",
-        "spark.sql.shuffle.partitions": "4",
-    }
-    with settings(spark, never):
-        gathered = versions.gathered(related, read.tables["messages"], read.nodes, versions.PLANS_MAX + 1)
-        sizes = [row["count"] for row in gathered.groupBy(spark_partition_id()).count().collect()]
-    assert sum(sizes) == 200
-    assert len(sizes) == 4
+    of = related, read.tables["messages"], read.nodes, versions.PLANS_MAX + 1
+    with settings(spark, NEVER):
+        touched = versions._touched(versions._with_plans(*of), 2)
+        for found in (touched, versions.gathered(*of, keep)):
+            sizes = [row["count"] for row in found.groupBy(spark_partition_id()).count().collect()]
+            assert sum(sizes) == 200
+            assert len(sizes) == 4
+
+
+def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
+    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, 1, keep)
+    assert sorted(int.from_bytes(row["guid"]) for row in gathered.collect()) == [198, 199, 200]
