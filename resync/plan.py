@@ -1,8 +1,8 @@
 """What a repair plan is: the mailboxes in which inventories differ, and what joining them gives (design section 7).
 
 Plain values, the same for the batch that writes a plan and for those who hand it to the nodes; docs/spark.md says what
-each column means. Below a directory or a prefix of objects lie `TABLE/master=SID/*.parquet` and `plan.json`, which is
-written last: without it a plan is not whole. A plan brings no rows to a node: it says which mailboxes to make equal,
+each column means. Below a directory or a prefix of objects lie `TABLE/PARTITION=SID/*.parquet`, and `plan.json`, which
+is written last: without it a plan is not whole. A plan brings no rows to a node: it says which mailboxes to make equal,
 and of which heads that was found. The rows are there to be looked at.
 """
 
@@ -17,8 +17,9 @@ FORMAT: Final = 1
 """Of tables and columns. It rises with every change that a reader of the former one would misread."""
 MANIFEST: Final = "plan.json"
 MANIFEST_BYTES_MAX: Final = 1 << 20
-PARTITION: Final = "master"
-"""The column by which tables are divided into folders: the node that is to join a mailbox's branches."""
+PARTITIONS: Final[Mapping[str, str]] = {"mailboxes": "master", "messages": "master", "indexes": "node"}
+"""By the names of tables the column that is the name of a folder and in no file: the node that is to join a mailbox's
+branches, or the node whose index it is."""
 
 Type: TypeAlias = Literal["int64", "string", "binary", "bool", "nodes", "heads", "flags"]
 """`nodes` is a list of SIDs; `heads` a list of structs (node string, origin string, seq int64), one for each node of
@@ -63,6 +64,12 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("flags", "flags", nullable=True),
         Column("content_hash", "binary", nullable=True),
     ),
+    "indexes": (  # wrong rows of each node's index of GUIDs; what mends them is a check at that node
+        Column("mailbox", "binary"),
+        Column("guid", "binary"),
+        Column("what", "string"),  # missing, extra or different
+        Column("uid", "int64", nullable=True),  # that it should name; null: the mailbox has no such message
+    ),
 }
 
 
@@ -76,12 +83,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `plan.json` says. `nodes`: by SIDs. `mailboxes`: rows of that table for each master."""
+    """What `plan.json` says. `nodes`: by SIDs. `mailboxes`: rows of that table by master; of the others all rows."""
 
     cluster: str
     nodes: Mapping[str, Taken]
     mailboxes: Mapping[str, int]
     messages: int
+    indexes: int = 0
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -97,6 +105,7 @@ def manifest_from(document: bytes) -> Manifest:
             raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
         nodes = {str(sid): Taken(str(one["origin"]), int(one["taken_ms"])) for sid, one in fields["nodes"].items()}
         mailboxes = {str(sid): int(count) for sid, count in fields["mailboxes"].items()}
-        return Manifest(str(fields["cluster"]), nodes, mailboxes, int(fields["messages"]))
+        counts = int(fields["messages"]), int(fields.get("indexes", 0))
+        return Manifest(str(fields["cluster"]), nodes, mailboxes, *counts)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{MANIFEST} is not what a plan ends with: {error!r}") from error

@@ -36,9 +36,10 @@ def audit(
     tell("comparing messages")
     tables = _write_plan(read, related, relations, to)
     tell("comparing indexes")
-    index = projections.counted(projections.damaged(read.tables["messages"], read.tables["guids"]))
+    wrong = keep(projections.damaged(read.tables["messages"], read.tables["guids"]))
+    plans.write(plans.indexes(wrong), "indexes", to, "mailbox", "guid")
     tell("counting")
-    found = counting.summary(read, related, relations, tables, index)
+    found = counting.summary(read, related, relations, tables, projections.counted(wrong))
     files.write(spark, f"{to}/{SUMMARY}", found.to_json())
     files.write(spark, f"{to}/{REPORT}", html(found).encode())
     files.write(spark, f"{to}/{plan.MANIFEST}", _manifest(read, tables.mailboxes, found).to_json())
@@ -66,13 +67,14 @@ def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.Summ
     gathered = versions.gathered(related, read.tables["messages"], read.nodes, relations.unequal, keep)
     differing = keep(messages.kinds(merging.folded(gathered, relations.steps, keep), read.nodes))
     planned = keep(plans.mailboxes(related, differing, read.tables["folders"]))
-    plans.write(planned, f"{to}/mailboxes", "uidvalidity", "user", "mailbox")  # trees, which have 0, come first
-    plans.write(plans.messages(differing, planned), f"{to}/messages", "mailbox", "guid")
+    plans.write(planned, "mailboxes", to, "uidvalidity", "user", "mailbox")  # trees, which have 0, come first
+    plans.write(plans.messages(differing, planned), "messages", to, "mailbox", "guid")
     return plans.Tables(planned, differing)
 
 
 def _manifest(read: Inventories, planned: DataFrame, found: Summary) -> plan.Manifest:
     nodes = {sid: plan.Taken(manifest.origin, manifest.taken_ms) for sid, manifest in read.manifests.items()}
-    counts = planned.groupBy(plan.PARTITION).count().collect()
-    mailboxes = {one[plan.PARTITION]: one["count"] for one in sorted(counts)}
-    return plan.Manifest(found.cluster, nodes, mailboxes, found.differing)
+    counts = planned.groupBy(plans.MASTER).count().collect()
+    mailboxes = {one[plans.MASTER]: one["count"] for one in sorted(counts)}
+    wrong = sum(sum(node.index.values()) for node in found.nodes)
+    return plan.Manifest(found.cluster, nodes, mailboxes, found.differing, wrong)

@@ -9,12 +9,12 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from resync.inventory import Manifest
-from resync.plan import PARTITION
-from spark import contexts, plans
+from spark import contexts, plans, projections
 from spark.inventories import NODE, Inventories
 from spark.mailboxes import DAMAGED, EQUAL
 from spark.mailboxes import Summary as Relations
-from spark.summary import NodeSummary, PairSummary, Summary, UserSummary
+from spark.plans import MASTER
+from spark.summary import IndexSummary, NodeSummary, PairSummary, Summary, UserSummary
 
 WORST = 20
 """So many users are named."""
@@ -33,7 +33,7 @@ def summary(
         F.count_if((F.size("missing_on") > 0) & (F.col("uidvalidity") > 0)).alias("only_on_some"),
     ).first()
     assert flags is not None
-    to_repair = mailboxes.where(F.col("relation") != DAMAGED).groupBy(PARTITION).count().collect()
+    to_repair = mailboxes.where(F.col("relation") != DAMAGED).groupBy(MASTER).count().collect()
     return Summary(
         cluster=next(iter(read.manifests.values())).cluster,
         nodes=_nodes(read, unequal, messages, index),
@@ -46,8 +46,30 @@ def summary(
         differing=kinds.pop("all"),
         kinds=kinds,
         worst=_worst(mailboxes),
-        plan={one[PARTITION]: one["count"] for one in sorted(to_repair)},
+        plan={one[MASTER]: one["count"] for one in sorted(to_repair)},
     )
+
+
+def indexes(read: Inventories) -> list[IndexSummary]:
+    """Of each node."""
+    messages = read.tables["messages"]
+    wrong = projections.counted(projections.damaged(messages, read.tables["guids"])).collect()
+    miscounted = {one[NODE]: one["count"] for one in projections.miscounted(read.tables["heads"], messages).collect()}
+    found = []
+    for node, manifest in read.manifests.items():
+        index = {one["what"]: one["count"] for one in wrong if one[NODE] == node}
+        counted = {"by_guid": sum(index.values()), "chain": miscounted.get(node, 0)}
+        found.append(
+            IndexSummary(
+                node=node,
+                mailboxes=manifest.rows["heads"],
+                rows=manifest.rows["messages"] + manifest.rows["guids"],
+                damage={kind: count for kind, count in counted.items() if count},
+                index=index,
+                unreadable=dict(manifest.unreadable),
+            )
+        )
+    return found
 
 
 def _nodes(read: Inventories, unequal: DataFrame, messages: DataFrame, index: DataFrame) -> tuple[NodeSummary, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark import audit, inventories, projections
-from spark.inventories import NODE, InventoryError
+from spark import audit, counting, inventories
+from spark.inventories import InventoryError
 from spark.resources import Resources
 from spark.session import SparkError, session
 from spark.summary import IndexSummary, Summary
@@ -28,21 +28,12 @@ def run_audit(
 
 
 def check_indexes(given: Sequence[str], resources: Resources, *, tell: Callable[[str], None]) -> list[IndexSummary]:
-    """Of each node how many rows of its index of GUIDs are wrong, and in which way. Raises JobError."""
+    """Each node's index of GUIDs, and its mailboxes' counters, against its messages. Raises JobError."""
     with _running("mail-replicator check", given, resources, tell) as (spark, places):
         tell("reading")
         read = inventories.read(spark, places)
         tell("comparing indexes")
-        wrong = projections.counted(projections.damaged(read.tables["messages"], read.tables["guids"])).collect()
-    return [
-        IndexSummary(
-            node,
-            manifest.rows["messages"],
-            {one["what"]: one["count"] for one in wrong if one[NODE] == node},
-            dict(manifest.unreadable),
-        )
-        for node, manifest in read.manifests.items()
-    ]
+        return counting.indexes(read)
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from resync.plan import PARTITION, TABLES
+from resync.plan import PARTITIONS, TABLES
 from spark import merging
 from spark.inventories import NODE
 from spark.mailboxes import EQUAL
+
+MASTER = PARTITIONS["mailboxes"]
 
 
 class Tables(NamedTuple):
@@ -22,7 +24,7 @@ class Tables(NamedTuple):
 
 def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> DataFrame:
     """The table of mailboxes. `related`: of `mailboxes`; `differing`: of `messages`; `folders`: of the inventories."""
-    unequal = related.where(F.col("relation") != EQUAL).select("*", _master().alias(PARTITION))
+    unequal = related.where(F.col("relation") != EQUAL).select("*", _master().alias(MASTER))
     counts = differing.groupBy("mailbox").agg(F.count("*").alias("differing"))
     numbers = merging.heads(related, differing).select("mailbox", "uidnext", "highestmodseq")
     names = (
@@ -43,20 +45,26 @@ def mailboxes(related: DataFrame, differing: DataFrame, folders: DataFrame) -> D
                 "differing": F.coalesce("differing", F.lit(0)),
             }
         )
-        .select(*(column.name for column in TABLES["mailboxes"]), PARTITION)
+        .select(*(column.name for column in TABLES["mailboxes"]), MASTER)
     )
 
 
 def messages(differing: DataFrame, planned: DataFrame) -> DataFrame:
     """The table of messages. `planned`: that of mailboxes."""
-    of_mailboxes = planned.select("mailbox", "user", PARTITION)
-    return differing.join(of_mailboxes, "mailbox").select(*(column.name for column in TABLES["messages"]), PARTITION)
+    of_mailboxes = planned.select("mailbox", "user", MASTER)
+    return differing.join(of_mailboxes, "mailbox").select(*(column.name for column in TABLES["messages"]), MASTER)
 
 
-def write(table: DataFrame, folder: str, *order: str) -> None:
-    """Below it a folder for each master, with files of about the same size, each in this order of columns."""
-    spread = table.hint("rebalance", PARTITION).sortWithinPartitions(PARTITION, *order)
-    spread.write.partitionBy(PARTITION).option("compression", "zstd").parquet(folder)
+def indexes(damaged: DataFrame) -> DataFrame:
+    """The table of indexes. `damaged`: of `projections`."""
+    return damaged.select(*(column.name for column in TABLES["indexes"]), NODE)
+
+
+def write(rows: DataFrame, table: str, to: str, *order: str) -> None:
+    """A table below `to`, in files of about the same size, each in this order of columns."""
+    partition = PARTITIONS[table]
+    spread = rows.hint("rebalance", partition).sortWithinPartitions(partition, *order)
+    spread.write.partitionBy(partition).option("compression", "zstd").parquet(f"{to}/{table}")
 
 
 def _master() -> Column:

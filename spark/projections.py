@@ -47,6 +47,17 @@ def counted(damaged: DataFrame) -> DataFrame:
     return damaged.groupBy(NODE, "what").count()
 
 
+def miscounted(heads: DataFrame, messages: DataFrame) -> DataFrame:
+    """`node`, `count`: how many of its mailboxes say of themselves that they have more or less messages than there are.
+
+    Also messages of a mailbox without a head. A node without any has no row.
+    """
+    there = messages.groupBy(NODE, "mailbox").agg(F.count("*").alias("there"))
+    said = heads.select(NODE, "mailbox", F.col("messages").alias("said"))
+    both = said.join(there, [NODE, "mailbox"], "full_outer")
+    return both.where(F.coalesce("said", F.lit(-1)) != F.coalesce("there", F.lit(0))).groupBy(NODE).count()
+
+
 def _with_bucket(rows: DataFrame) -> DataFrame:
     bucket = F.pmod(F.xxhash64("mailbox", "guid"), F.lit(BUCKETS)).cast("int")
     return rows.select(*_KEY, *_POINTER, bucket.alias("bucket"))

@@ -48,20 +48,24 @@ class UserSummary:
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """A node's index of GUIDs against its messages, which are `rows`. `wrong`: rows of the index by what is wrong.
+    """A node's index of GUIDs, and what its mailboxes count, against its messages, by the kinds of `replicator check`.
 
-    `unreadable`: rows that the node could not read, by table: where there are some, an absence proves nothing.
+    `mailboxes`: and folder trees; `rows`: of both projections. `damage`: `by_guid`, wrong rows of the index, which
+    `index` tells apart by what is wrong (`missing`, `extra`, `different`); `chain`, mailboxes that count other than
+    there is. `unreadable`: rows that the node could not read, by table; if there are some, an absence proves nothing.
     """
 
     node: str
+    mailboxes: int
     rows: int
-    wrong: Mapping[str, int]
+    damage: Mapping[str, int]
+    index: Mapping[str, int]
     unreadable: Mapping[str, int]
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing is wrong."""
-        return not sum(self.wrong.values()) and not sum(self.unreadable.values())
+        return not sum(self.damage.values()) and not sum(self.unreadable.values())
 
 
 @dataclass(frozen=True, slots=True)

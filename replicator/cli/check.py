@@ -50,8 +50,8 @@ def check(
     there, which `scrub` reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1
     otherwise.
 
-    With --spark no node is asked: of each --inventory the index by GUID is compared with the messages by mailbox and
-    UID, which are believed. What is wrong a check with --repair at that node mends.
+    With --spark no node is asked: of each --inventory the index by GUID, and what mailboxes count, is compared with the
+    messages by mailbox and UID, which are believed. What is wrong a check with --repair at that node mends.
     """
     if on_spark:
         if not given or repair or rate or config_file or url:
@@ -91,10 +91,13 @@ def _check_inventories(given: tuple[str, ...], resources: Resources, *, as_json:
     if as_json:
         echo_json([asdict(one) for one in found])
     else:
-        made = table("Indexes", "node", ">messages", *(f">{what}" for what in WRONG), ">unreadable")
+        made = table(
+            "Indexes", "node", ">mailboxes", ">rows", *(f">{what}" for what in WRONG), ">miscounted", ">unreadable"
+        )
         for one in found:
-            wrong = (str(one.wrong.get(what, 0)) for what in WRONG)
-            made.add_row(escape(one.node), str(one.rows), *wrong, str(sum(one.unreadable.values())))
+            wrong = (*(one.index.get(what, 0) for what in WRONG), one.damage.get("chain", 0))
+            counts = (one.mailboxes, one.rows, *wrong, sum(one.unreadable.values()))
+            made.add_row(escape(one.node), *map(str, counts))
         echo(console(), made)
     if not all(one.is_clean for one in found):
         raise click.exceptions.Exit(1)

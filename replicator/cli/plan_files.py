@@ -19,7 +19,7 @@ from replicator.cli.target import CommandError
 from replicator.environment import Environment
 from replicator.objects import ObjectMissingError, ObjectStore, ObjectStoreError
 from replicator.tasks import PlannedMailbox, Undone
-from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITION, Manifest, manifest_from
+from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITIONS, Manifest, manifest_from
 
 if TYPE_CHECKING:
     from replicator.cli.plan_rows import PlanFile
@@ -30,7 +30,8 @@ S3 = "s3://"
 FILES_MAX = 100_000  # of a plan: of a billion mailboxes
 MISSING = "pyarrow is not installed here: `pip install 'mail-replicator[inventory]'`"
 
-_FILE = re.compile(rf"mailboxes/{PARTITION}=([^/]+)/[^/._][^/]*\.parquet")
+_PARTITION = PARTITIONS["mailboxes"]
+_FILE = re.compile(rf"mailboxes/{_PARTITION}=([^/]+)/[^/._][^/]*\.parquet")
 
 
 class Plan:
@@ -55,7 +56,7 @@ class Plan:
                     found += file.rows
                     yield from file.planned(trees=trees)
             if found != (told := self.manifest.mailboxes[master]):
-                files = f"{self._place}/mailboxes/{PARTITION}={master}"
+                files = f"{self._place}/mailboxes/{_PARTITION}={master}"
                 raise CommandError(f"{files}: it has {found} rows, and {told} by {MANIFEST}: the plan is not whole")
 
     @contextmanager

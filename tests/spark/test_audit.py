@@ -148,9 +148,14 @@ def test_the_plan_says_what_differs_of_messages_and_what_they_become(done: Path)
     assert len(found) == 6
 
 
+def test_the_plan_says_which_rows_of_indexes_are_wrong(done: Path) -> None:
+    (only,) = table(done, "indexes")
+    assert only == {"mailbox": BEHIND, "guid": ONE.guid, "what": "missing", "uid": 1, "node": "b"}
+
+
 def test_the_manifest_counts_what_is_there(done: Path) -> None:
     manifest = plan.manifest_from((done / plan.MANIFEST).read_bytes())
-    assert manifest == plan.Manifest("test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6)
+    assert manifest == plan.Manifest("test", {sid: plan.Taken(f"{sid}.x", 0) for sid in "ab"}, {"a": 3, "b": 1}, 6, 1)
 
 
 def test_the_tables_have_the_columns_of_their_format(done: Path) -> None:
