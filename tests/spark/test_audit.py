@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from protocol.values import Dot
+from replicator.cli.plan_files import Plan
+from replicator.tasks import PlannedMailbox
 from resync import plan
 from resync.row import Row
 from resync.state import MailboxState
@@ -128,6 +130,17 @@ def test_the_plan_says_which_mailboxes_differ_and_of_which_heads(done: Path) -> 
         "heads": [{"node": "a", "origin": "a.t", "seq": 1}, {"node": "b", "origin": "b.t", "seq": 1}],
     }  # fmt: skip
     assert len(found) == 4
+
+
+def test_who_gives_the_plan_to_nodes_reads_it(done: Path) -> None:
+    found = Plan(str(done), None)
+    named = {trees: list(found.mailboxes(found.manifest.mailboxes, trees=trees)) for trees in (True, False)}
+    assert named[True] == [PlannedMailbox("bob", TREE.hex(), 0, {"a": Dot("a.t", 1), "b": Dot("b.t", 1)})]
+    assert sorted(named[False], key=lambda one: one.mailbox) == [
+        PlannedMailbox("alice", BEHIND.hex(), 7, {"a": Dot("a.x", 2), "b": Dot("a.x", 1)}),
+        PlannedMailbox("alice", FORKED.hex(), 7, {"a": Dot("a.x", 2), "b": Dot("b.x", 3)}),
+        PlannedMailbox("alice", LACKING.hex(), 7, {"a": Dot("a.x", 1), "b": None}),
+    ]
 
 
 def test_the_plan_says_what_differs_of_messages_and_what_they_become(done: Path) -> None:
