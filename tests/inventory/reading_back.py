@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from replicator.store.inventory.conversation import Event, LeftOut, MailboxName, Order, Unreadable
+from replicator.store.inventory.conversation import Event, MailboxName, Order, Unreadable
 from replicator.store.inventory.targets import Directory, Target
 from replicator.store.inventory.writing import Inventory
 from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, Manifest, manifest_from, part_name
@@ -32,10 +32,6 @@ class Taken:
     @property
     def unreadable(self) -> set[tuple[str, str]]:
         return {(event.table, event.key) for event in self.told if isinstance(event, Unreadable)}
-
-    @property
-    def untold(self) -> int:
-        return sum(event.rows for event in self.told if isinstance(event, LeftOut))
 
 
 @dataclass

@@ -53,6 +53,7 @@ class Inventory:
     tell: Tell
     find_masters: FindMasters
     unreadable: dict[str, int] = field(default_factory=dict)
+    _unnamed: int = 0  # of the batch: rows that are left out beyond TOLD_MAX
 
     def write(self, order: Order) -> None:
         """Write it. Raises sqlite3.Error, OSError, ObjectStoreError."""
@@ -76,6 +77,9 @@ class Inventory:
                 batch = self._batch(converter, table, self._heads(rows) if table == "heads" else rows)
                 if batch is not None:
                     writer.write(batch)
+                if self._unnamed:
+                    self.tell(LeftOut(table, self._unnamed))
+                    self._unnamed = 0
                 self.tell(Read(table, len(rows)))
         return writer.rows
 
@@ -96,9 +100,11 @@ class Inventory:
         return converter.batch(whole) if whole else None
 
     def _leave_out(self, table: str, key: str, what: str) -> None:
-        told = sum(self.unreadable.values())
+        if sum(self.unreadable.values()) < TOLD_MAX:
+            self.tell(Unreadable(table, key, what))
+        else:
+            self._unnamed += 1  # a line each would keep the node's event loop busy
         self.unreadable[table] = self.unreadable.get(table, 0) + 1
-        self.tell(Unreadable(table, key, what) if told < TOLD_MAX else LeftOut(table, 1))
 
     def _heads(self, rows: Sequence[Values]) -> list[Values]:
         """The rows of the inventory's table, of those of the database's."""
