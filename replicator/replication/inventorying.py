@@ -64,8 +64,7 @@ class Inventory:
 
     async def run(self) -> None:
         """Have it written. Raises TaskError; what was written until then is no inventory."""
-        pipe = subprocess.PIPE
-        process = await trio.lowlevel.open_process(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
+        process = await _started()
         said = bytearray()
         why: str | None = None
         try:
@@ -126,6 +125,17 @@ class Inventory:
                 status.total = status.done
             case _:
                 raise AssertionError(f"{event!r} is not for the status")
+
+
+async def _started() -> trio.Process:
+    pipe = subprocess.PIPE
+    try:
+        return await trio.lowlevel.open_process(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
+    except OSError as error:
+        raise TaskError(
+            f"the process that writes it cannot be started: {error}; the node's machine, or what limits the node there,"
+            " must leave it memory, processes and open files; then try again"
+        ) from error
 
 
 def environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
+from replicator.replication import inventorying
 from replicator.replication.inventorying import COMMAND, Inventory, environment
 from replicator.store import schema
 from replicator.store.inventory.conversation import line_of
@@ -124,6 +125,17 @@ def test_its_process_is_killed_half_way(
     assert (refused.exit_code, "say `--overwrite` to begin it anew" in refused.stderr) == (1, True)
     assert invoke("inventory", "--overwrite", "--to", tmp_path / "to", "--url", filled.url).exit_code == 0
     assert len(read_back(files_of(tmp_path / "to"))[0]["messages"]) == 2
+
+
+def test_its_process_cannot_be_started(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory for it, or descriptors, the operating system refuses in the same way."""
+    monkeypatch.setattr(inventorying, "COMMAND", (str(tmp_path / "missing"),))
+    result = invoke("inventory", "--to", tmp_path / "to", "--url", served.url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    why = "inventory failed: the process that writes it cannot be started: [Errno 2] No such file or directory"
+    assert result.stderr.startswith(f"Error: {why}"), result.stderr
 
 
 def test_an_interrupt_ends_its_process(
