@@ -38,8 +38,8 @@ def inventory(
     """Write what a node shows at one moment as Parquet files, for Spark and the like, while it runs.
 
     The node writes them, on its machine and as its user, in a process of its own. With --config, which is of a node on
-    this machine, a relative PATH is one of the current directory; with --url it must be absolute. An interrupt ends it;
-    what is there then is no inventory. Exit code 0 if it has all rows, 1 if some of the node's rows are unreadable, or
+    this machine, a relative PATH is one of the current directory; with --url it must be absolute. An interrupt ends it,
+    and what was written is removed. Exit code 0 if it has all rows, 1 if some of the node's rows are unreadable, or
     it was not written.
     """
     node = one_node(config_file, url)

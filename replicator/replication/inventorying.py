@@ -1,7 +1,8 @@
 """`replicator inventory`: what the node shows at one moment, written as Parquet by a process of its own.
 
-The process is this node's: it is killed if the task is cancelled or the node ends, and ends by itself if the node is
-killed. It reads the database on its own; from here it learns only who masters what.
+The process is this node's: if the task is cancelled or the node ends, in whatever way, it ends by itself, and removes
+what it has written; it is killed if that takes long. It reads the database on its own; from here it learns only who
+masters what.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import replicator
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks import TaskError
 from replicator.store.inventory.conversation import (
+    KEEP,
     LINE_BYTES_MAX,
+    REMOVAL_S,
     Begun,
     Done,
     Event,
@@ -40,7 +43,7 @@ from replicator.store.store import Store
 from replicator.tasks import InventoryOptions, InventoryStatus, UnreadableRow
 
 COMMAND = (sys.executable, "-P", "-m", "replicator.store.inventory")
-KILLED_S = 5.0  # for its end; a process that a disk holds up ends when the disk lets it
+KILLED_S = 5.0  # for its end then; a process that a disk holds up ends when the disk lets it
 ERRORS_BYTES = 2000  # of what the process says last, should it end by a defect
 
 
@@ -63,27 +66,22 @@ class Inventory:
         )
 
     async def run(self) -> None:
-        """Have it written. Raises TaskError; what was written until then is no inventory."""
+        """Have it written. Raises TaskError; unless it ends without an error there is no inventory."""
         process = await _started()
         said = bytearray()
         why: str | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_keep_last, process, said)
-                why = await self._converse(process)
+                why = await self._converse(process, nursery.cancel_scope)
         finally:
-            process.kill()
-            with trio.move_on_after(KILLED_S, shield=True):
-                await process.wait()
             with trio.CancelScope(shield=True):
-                for stream in (process.stdin, process.stdout, process.stderr):
-                    assert stream is not None
-                    await stream.aclose()
+                await _end(process)
         if self.status.taken_ms is None:
             raise TaskError(why or _ended(process, said))
 
-    async def _converse(self, process: trio.Process) -> str | None:
-        """Until the process has no more to say. Why it failed, if it says so."""
+    async def _converse(self, process: trio.Process, scope: trio.CancelScope) -> str | None:
+        """Until the process has no more to say. Why it failed, if it says so. Once it is done none can cancel it."""
         assert process.stdin is not None
         assert process.stdout is not None
         why: str | None = None
@@ -98,6 +96,10 @@ class Inventory:
                         why = event.why
                     else:
                         self._note(event)
+                    if isinstance(event, Done):
+                        scope.shield, scope.deadline = True, trio.current_time() + KILLED_S
+                        with trio.CancelScope(shield=True):
+                            await process.stdin.send_all(KEEP)
         except trio.BrokenResourceError:  # it has ended without a word
             return why
         return why
@@ -136,6 +138,20 @@ async def _started() -> trio.Process:
             f"the process that writes it cannot be started: {error}; the node's machine, or what limits the node there,"
             " must leave it memory, processes and open files; then try again"
         ) from error
+
+
+async def _end(process: trio.Process) -> None:
+    """By itself, if it does."""
+    assert process.stdin is not None
+    await process.stdin.aclose()
+    with trio.move_on_after(REMOVAL_S):
+        await process.wait()
+    process.kill()
+    with trio.move_on_after(KILLED_S):
+        await process.wait()
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        await stream.aclose()
 
 
 def environment() -> dict[str, str]:

@@ -148,6 +148,7 @@ def test_an_interrupt_ends_its_process(
         begun[0].suspend()  # so that it does not end by itself when the node leaves it
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(inventorying, "REMOVAL_S", 0)
     monkeypatch.setattr(NodeClient, "follow", interrupted)
     result = invoke("inventory", "--to", "s3://b/p", "--endpoint", silent_server, "--url", filled.url)
     assert (result.exit_code, result.stderr) == (1, "Error: inventory cancelled\n")

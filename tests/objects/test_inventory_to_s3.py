@@ -16,7 +16,8 @@ from replicator.environment import Environment
 from replicator.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory import parquet
 from replicator.store.inventory.conversation import Done
-from replicator.store.inventory.targets import Bucket, TargetError, target_of
+from replicator.store.inventory.errors import TargetError
+from replicator.store.inventory.targets import Bucket, target_of
 from replicator.store.inventory.writing import Inventory
 from tests.inventory import expected
 from tests.inventory.reading_back import ORDER, Listener, dc7, read_back
@@ -73,25 +74,35 @@ def test_it_is_there_whole_and_nothing_is_written_over_it(
         target_of(url, endpoint, tmp_path).prepare(overwrite=True)
 
 
-def test_one_that_breaks_off_is_none_and_can_be_begun_anew(
-    node: MemoryNode, server: Address, url: str, tmp_path: Path
-) -> None:
+def test_one_that_breaks_off_is_removed(node: MemoryNode, server: Address, url: str, tmp_path: Path) -> None:
     endpoint = f"http://{server.host}:{server.port}"
     broken = target_of(url, endpoint, tmp_path)
+    store, before = ObjectStore(url, Environment(), endpoint), list[str]()
+    trio.run(store.put, "heads/part-00007.parquet", [b"another's"])
     original, count = broken.writing, iter(range(99))
 
     def writing(name: str) -> object:
         if next(count) == 3:
+            before.extend(trio.run(objects, store))
             raise ObjectStoreError("the server is gone")
         return original(name)
 
     broken.writing = writing  # type: ignore[method-assign, assignment]
     with pytest.raises(ObjectStoreError, match="the server is gone"):
         Inventory(node.connection, broken, Listener(), dc7).write(ORDER)
+    assert sorted(before) == [
+        "folders/part-00000.parquet", "heads/part-00000.parquet", "heads/part-00007.parquet",
+        "subscriptions/part-00000.parquet",
+    ]  # fmt: skip
+    assert trio.run(objects, store) == {"heads/part-00007.parquet": b"another's"}
+
+
+def test_what_a_killed_one_leaves_can_be_begun_anew(
+    node: MemoryNode, server: Address, url: str, tmp_path: Path
+) -> None:
+    endpoint = f"http://{server.host}:{server.port}"
     store = ObjectStore(url, Environment(), endpoint)
-    assert sorted(trio.run(objects, store)) == [
-        f"{table}/part-00000.parquet" for table in ("folders", "heads", "subscriptions")
-    ]
+    trio.run(store.put, "heads/part-00007.parquet", [b"half"])
     with pytest.raises(TargetError, match="`--overwrite`"):
         target_of(url, endpoint, tmp_path).prepare(overwrite=False)
     target = target_of(url, endpoint, tmp_path)

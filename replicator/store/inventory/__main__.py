@@ -1,12 +1,15 @@
 """The process that writes an inventory: `python -m replicator.store.inventory`, started by a node (`conversation`).
 
-It ends when its standard input does, so it never outlives its node, however that ends.
+It ends when its standard input does, so it never outlives its node, however that ends. Unless the node has said KEEP it
+then removes what it has written: so it leaves alone the signals by which a terminal or a service manager ends all
+processes of a node at once.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sqlite3
 import sys
 import threading
@@ -18,6 +21,8 @@ from queue import SimpleQueue
 from replicator.objects import ObjectStoreError
 from replicator.store.damage import REMEDY, is_damage
 from replicator.store.inventory.conversation import (
+    KEEP,
+    REMOVAL_S,
     Event,
     Failed,
     Heads,
@@ -26,7 +31,8 @@ from replicator.store.inventory.conversation import (
     masters_of,
     order_of,
 )
-from replicator.store.inventory.targets import TargetError, target_of, why
+from replicator.store.inventory.errors import TargetError
+from replicator.store.inventory.targets import Target, target_of, why
 from replicator.store.schema import open_reader
 
 NICENESS = 10  # the node's clients come first
@@ -38,16 +44,12 @@ MISSING = (
 
 def main() -> None:
     """Write what is ordered."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     gc.disable()  # rows make no cycles, and looking for some takes a third of the time
-    lines: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
-    order = order_of(lines.get())
-
-    def masters(names: Sequence[MailboxName]) -> Sequence[str | None]:
-        _tell(Heads.of(names))
-        return masters_of(lines.get())
-
+    node = _Node()
+    order = order_of(node.lines.get())
     try:
         from replicator.store.inventory.writing import Inventory  # noqa: PLC0415  may be missing: see MISSING
     except ModuleNotFoundError as error:
@@ -56,10 +58,11 @@ def main() -> None:
         _tell(Failed(MISSING))
         return
     try:
-        target = target_of(order.to, order.endpoint, Path(order.scratch))
+        node.target = target = target_of(order.to, order.endpoint, Path(order.scratch))
         target.prepare(overwrite=order.overwrite)
         with closing(open_reader(Path(order.database))) as connection:
-            Inventory(connection, target, _tell, masters).write(order)
+            Inventory(connection, target, _tell, node.masters).write(order)
+        node.lines.get()  # KEEP, or the end
     except (OSError, ObjectStoreError, TargetError) as error:
         _tell(Failed(why(order.to, error)))
     except sqlite3.Error as error:
@@ -67,11 +70,34 @@ def main() -> None:
         _tell(Failed(f"{order.database}: {error}{advice}"))
 
 
-def _listen(lines: SimpleQueue[bytes]) -> None:
-    with open(sys.stdin.fileno(), "rb", closefd=False) as told:
-        for line in told:
-            lines.put(line)
-    os._exit(1)  # the node has ended, in whatever way
+class _Node:
+    """What the node says, in `lines`, and what is done at their end."""
+
+    def __init__(self) -> None:
+        self.lines: SimpleQueue[bytes] = SimpleQueue()
+        self.target: Target | None = None
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def masters(self, names: Sequence[MailboxName]) -> Sequence[str | None]:
+        """Ask for them."""
+        _tell(Heads.of(names))
+        return masters_of(self.lines.get())
+
+    def _listen(self) -> None:
+        with open(sys.stdin.fileno(), "rb", closefd=False) as told:
+            for line in told:
+                self.lines.put(line)
+                if line == KEEP:
+                    return
+        self._give_up()  # the node has ended, in whatever way, or wants no more of it
+
+    def _give_up(self) -> None:
+        overdue = threading.Timer(REMOVAL_S, os._exit, (1,))
+        overdue.daemon = True
+        overdue.start()
+        if self.target is not None:
+            self.target.discard()
+        os._exit(1)
 
 
 def _tell(event: Event) -> None:

@@ -1,7 +1,9 @@
 """What a node and the process that writes its inventory say to each other: a line of JSON each.
 
 The node says an `Order`, and answers each `Heads` with their masters. The process says the rest, and `Done` or `Failed`
-last. Both belong to one version of the program, so nothing is checked but that a line is one.
+last. To `Done` the node answers KEEP: without that the process removes what it has written, whatever ends the node, and
+so there is an inventory if and only if the node says that it is done. Both belong to one version of the program, so
+nothing is checked but that a line is one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, cast
 
 LINE_BYTES_MAX = 16 << 20
+KEEP = b"keep\n"
+REMOVAL_S = 5.0  # that it may take to remove what comes to nothing
 
 MailboxName: TypeAlias = tuple[str, bytes, int]
 """User, mailbox id, UIDVALIDITY."""

@@ -3,6 +3,7 @@
 A file appears under its name when it is whole and safe. In a directory it is written aside, fsynced and renamed; for a
 bucket it is written to a file without a name on the node's disk, and then uploaded by `replicator.objects`. What stands
 there already is looked at first: an inventory is never written over another that is whole, nor among other files.
+What comes to nothing is removed again, so that it does not keep the disk full.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import trio
 
 from replicator.environment import Environment, open_scratch
 from replicator.objects import ObjectStore, ObjectStoreError
+from replicator.store.inventory.errors import TargetError
+from replicator.store.inventory.written import Written
 from resync.inventory import MANIFEST, TABLES
 
 READ_BYTES = 1 << 20
@@ -27,10 +30,6 @@ S3 = "s3://"
 
 _PART, _ASIDE = r"part-\d{5,}\.parquet", re.escape(ASIDE)
 _OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:{_PART}|\.{_PART}{_ASIDE})|\.{re.escape(MANIFEST)}{_ASIDE}")
-
-
-class TargetError(Exception):
-    """An inventory cannot go there. The text says why, and what to do."""
 
 
 class Target(Protocol):
@@ -49,6 +48,20 @@ class Target(Protocol):
         Raises TargetError, OSError, ObjectStoreError.
         """
         ...
+
+    def discard(self) -> None:
+        """Remove what was written here, as far as that goes, and nothing else. Any thread may, at any time."""
+        ...
+
+
+@contextmanager
+def whole_or_nothing(target: Target) -> Iterator[None]:
+    """What the block writes to the target is removed if it fails."""
+    try:
+        yield
+    except BaseException:
+        target.discard()
+        raise
 
 
 def target_of(to: str, endpoint: str | None, scratch: Path) -> Target:
@@ -75,12 +88,15 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.files = self.size_bytes = 0
         self._path = path
+        self._written = Written()
 
     def prepare(self, *, overwrite: bool) -> None:
         """See `Target`. A directory that is made is for its owner only."""
         if not self._path.is_dir():
             new = [level for level in (self._path, *self._path.parents) if not level.exists()]
-            self._path.mkdir(mode=0o700, parents=True)
+            for level in reversed(new):
+                self._written.make_directory(level, 0o700 if level == self._path else 0o777)
+            self._path.mkdir(exist_ok=True)  # raises where it is something else
             for level in new:
                 with suppress(PermissionError):  # to read the names there
                     _sync(level.parent)
@@ -104,18 +120,17 @@ class Directory:
         """See `Target`. Of two who write to one place at a time the second one to begin a file raises TargetError."""
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
-        path.parent.mkdir(exist_ok=True)
-        new = self._begun(path, aside)
-        try:
-            with new as file:
+        self._written.make_directory(path.parent, 0o777)
+        with self._begun(path, aside) as file:
+            try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                self.size_bytes += file.tell()
-            aside.rename(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+                self._written.finish(aside, path)
+            except BaseException:
+                self._written.drop(aside)
+                raise
+            self.size_bytes += file.tell()
         for directory in {path.parent, self._path}:
             _sync(directory)
         self.files += 1
@@ -123,12 +138,16 @@ class Directory:
     def _begun(self, path: Path, aside: Path) -> BinaryIO:
         """Raises TargetError if somebody else has begun the same file, or ended it, since the place was looked at."""
         with suppress(FileExistsError):
-            file = aside.open("xb")
+            file = self._written.begin(aside)
             if not path.exists():
                 return file
+            self._written.drop(aside)
             file.close()
-            aside.unlink()
         raise TargetError(f"another inventory has just been begun in {self._path}; name a place of its own for each")
+
+    def discard(self) -> None:
+        """See `Target`."""
+        self._written.remove()
 
 
 class Bucket:
@@ -138,6 +157,7 @@ class Bucket:
         self.files = self.size_bytes = 0
         self._url = url
         self._scratch = scratch
+        self._uploaded: list[str] = []
         self._store = ObjectStore(url, Environment(), endpoint, settings="`--to` and `--endpoint`")
 
     def prepare(self, *, overwrite: bool) -> None:
@@ -161,9 +181,15 @@ class Bucket:
             yield file
             size_bytes = file.tell()
             file.seek(0)
+            self._uploaded.append(name)  # also if it fails: the object may be there
             trio.run(self._store.put, name, iter(lambda: file.read(READ_BYTES), b""))
         self.size_bytes += size_bytes
         self.files += 1
+
+    def discard(self) -> None:
+        """See `Target`. An upload that is under way meanwhile may still come to its end."""
+        with suppress(ObjectStoreError):
+            trio.run(self._store.delete, self._uploaded[::-1])
 
 
 def why(to: str, error: OSError | ObjectStoreError | TargetError) -> str:

@@ -30,7 +30,7 @@ from replicator.store.inventory.conversation import (
 from replicator.store.inventory.parquet import table_writer
 from replicator.store.inventory.screening import key_of, wrong_columns
 from replicator.store.inventory.tables import SOURCES, Values, batches, count
-from replicator.store.inventory.targets import Target
+from replicator.store.inventory.targets import Target, whole_or_nothing
 from replicator.store.rows import DamagedRowError
 from resync.inventory import MANIFEST, TABLES, Manifest
 
@@ -56,12 +56,16 @@ class Inventory:
     _unnamed: int = 0  # of the batch: rows that are left out beyond TOLD_MAX
 
     def write(self, order: Order) -> None:
-        """Write it. Raises sqlite3.Error, OSError, ObjectStoreError."""
+        """Write it, or nothing. Raises sqlite3.Error, OSError, ObjectStoreError, TargetError."""
+        with whole_or_nothing(self.target):
+            self._write(order)
+
+    def _write(self, order: Order) -> None:
         self.connection.execute("BEGIN")
         try:
             context, taken_ms = reading.log_context(self.connection), wall_clock_ms()
             self.tell(Begun(count(self.connection)))
-            rows = {table: self._write(table) for table in _IN_ORDER}
+            rows = {table: self._table(table) for table in _IN_ORDER}
         finally:
             if self.connection.in_transaction:  # an error of the disk has ended it
                 self.connection.execute("COMMIT")
@@ -70,7 +74,7 @@ class Inventory:
             file.write(manifest.to_json())
         self.tell(Done(self.target.files, self.target.size_bytes, taken_ms))
 
-    def _write(self, table: str) -> int:
+    def _table(self, table: str) -> int:
         converter = Converter(table)
         with table_writer(table, converter.schema, self.target) as writer:
             for rows in batches(self.connection, SOURCES[table]):

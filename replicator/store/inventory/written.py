@@ -1,0 +1,84 @@
+"""What one process has made in a directory, so that it can remove that again, and nothing else.
+
+A file that is whole is known by its inode, size and last change: one that somebody else has put in its place
+is left alone. Whoever removes is another thread than the one that writes, where the node wants no more of it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, TypeAlias
+
+from replicator.store.inventory.errors import TargetError
+
+_Version: TypeAlias = tuple[int, int, int, int]
+
+
+class Written:
+    """Files and directories that were made here. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._directories: list[Path] = []
+        self._begun: dict[Path, BinaryIO] = {}  # not closed
+        self._whole: dict[Path, _Version] = {}
+        self._is_over = False
+
+    def make_directory(self, path: Path, mode: int) -> None:
+        """One that is there is somebody else's. Raises TargetError, OSError."""
+        with self._lock, suppress(FileExistsError):
+            self._check()
+            path.mkdir(mode)
+            self._directories.append(path)
+
+    def begin(self, path: Path) -> BinaryIO:
+        """A new file. Before it is closed it is for `finish` or `drop`. Raises TargetError, OSError."""
+        with self._lock:
+            self._check()
+            file = path.open("xb")
+            self._begun[path] = file
+            return file
+
+    def finish(self, path: Path, name: Path) -> None:
+        """The file, which was begun as `path`, is whole, and gets its name. Raises TargetError, OSError."""
+        with self._lock:
+            self._check()
+            path.rename(name)
+            self._whole[name] = _version(os.fstat(self._begun.pop(path).fileno()))
+
+    def drop(self, path: Path) -> None:
+        """Remove a file that was begun, if it still is one."""
+        with self._lock:
+            self._drop(path)
+
+    def remove(self) -> None:
+        """Remove all, what was written last first. Nothing can be made afterwards."""
+        with self._lock:
+            self._is_over = True
+            for path, version in reversed(self._whole.items()):
+                with suppress(OSError):
+                    if _version(path.lstat()) == version:
+                        path.unlink()
+            for path in list(self._begun):
+                self._drop(path)
+            for path in reversed(self._directories):
+                with suppress(OSError):  # it holds what others have written
+                    path.rmdir()
+            self._whole, self._directories = {}, []
+
+    def _drop(self, path: Path) -> None:
+        file = self._begun.pop(path, None)
+        with suppress(OSError):
+            if file is not None and os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+                path.unlink()
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise TargetError("the inventory was given up")
+
+
+def _version(state: os.stat_result) -> _Version:
+    return state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size

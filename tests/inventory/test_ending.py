@@ -1,0 +1,167 @@
+"""However an inventory ends, what it has written is all there and the node says so, or is removed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicator.replication import inventorying
+from replicator.replication.inventorying import COMMAND, Inventory, environment
+from replicator.store.inventory.conversation import (
+    KEEP,
+    Done,
+    Event,
+    Heads,
+    event_of,
+    line_of,
+    masters_line,
+)
+from replicator.store.inventory.errors import TargetError
+from replicator.store.inventory.targets import Directory
+from replicator.tasks import InventoryOptions
+from resync.inventory import MANIFEST, TABLES, part_name
+from tests.inventory.reading_back import ORDER
+from tests.one_node import one_node
+from tests.store.harness import open_store, save
+
+ALL = {MANIFEST, *(part_name(table, 0) for table in TABLES)}
+
+
+def files_of(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        async with open_store(tmp_path) as store:
+            await save(store, 1)
+
+    trio.run(fill)
+    return tmp_path / "node.db"
+
+
+@contextmanager
+def written(database: Path, to: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has written all of an inventory, and waits for the node's word."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, env=environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(line_of(replace(ORDER, database=str(database), to=str(to))))
+            event: Event | None = None
+            while not isinstance(event, Done):
+                process.stdin.flush()
+                event = event_of(process.stdout.readline())
+                if isinstance(event, Heads):
+                    process.stdin.write(masters_line([None] * len(event.keys)))
+            assert files_of(to) == ALL
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_process_removes_what_its_node_does_not_know_of(database: Path, tmp_path: Path) -> None:
+    """A node that is killed is like that. What others have put there stays, and the directory then, too."""
+    (tmp_path / "to").mkdir()
+    with written(database, tmp_path / "to") as process:
+        for name in ("letter.txt", "heads/part-00001.parquet"):
+            (tmp_path / "to" / name).touch()
+        for number in (signal.SIGTERM, signal.SIGINT):  # as a service manager, or a terminal, tells all processes
+            process.send_signal(number)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 1
+    assert {str(path.relative_to(tmp_path / "to")) for path in (tmp_path / "to").rglob("*")} == {
+        "letter.txt", "heads", "heads/part-00001.parquet",
+    }  # fmt: skip
+
+
+def test_the_process_leaves_what_its_node_knows_of(database: Path, tmp_path: Path) -> None:
+    with written(database, tmp_path / "to") as process:
+        assert process.stdin is not None
+        process.stdin.write(KEEP)
+        process.stdin.close()
+        assert process.wait(20) == 0
+    assert files_of(tmp_path / "to") == ALL
+
+
+async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, bool]:
+    """Whether the task was cancelled, and whether it says that it is done."""
+    (tmp_path / "node").mkdir()
+    async with one_node(tmp_path / "node") as mail:
+        options = InventoryOptions(to=str(tmp_path / "new" / "to"), endpoint=None, overwrite=False)
+        job = Inventory(options, mail._store, mail._coordinator)
+        with scope:
+            await job.run()
+        return scope.cancelled_caught, job.status.taken_ms is not None
+
+
+def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it was there, and the node had not heard so."""
+    scope, found, lines_of = trio.CancelScope(), set[str](), inventorying._lines
+
+    async def cancelling(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
+        async with aclosing(lines_of(stream)) as lines:
+            async for line in lines:
+                if isinstance(event_of(line), Done):
+                    found.update(files_of(tmp_path / "new" / "to"))
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+                yield line
+
+    monkeypatch.setattr(inventorying, "_lines", cancelling)
+    assert trio.run(run_cancelled, tmp_path, scope) == (True, False)
+    assert found == ALL
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_done_cannot_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope, note = trio.CancelScope(), Inventory._note
+
+    def cancelling(job: Inventory, event: Event) -> None:
+        if isinstance(event, Done):
+            scope.cancel()
+        note(job, event)
+
+    monkeypatch.setattr(Inventory, "_note", cancelling)
+    assert trio.run(run_cancelled, tmp_path, scope) == (False, True)
+    assert files_of(tmp_path / "new" / "to") == ALL
+
+
+def test_what_others_have_put_in_the_place_of_a_file_stays(tmp_path: Path) -> None:
+    target = Directory(tmp_path / "to")
+    target.prepare(overwrite=False)
+    for number in range(3):
+        with target.writing(part_name("heads", number)) as file:
+            file.write(b"ours")
+    (tmp_path / "to" / part_name("heads", 0)).unlink()
+    (tmp_path / "to" / part_name("heads", 0)).write_bytes(b"theirs")  # may well have the inode of ours
+    (tmp_path / "to" / part_name("heads", 1)).unlink()
+    with suppress(ZeroDivisionError), target.writing(part_name("heads", 3)) as file:
+        aside = tmp_path / "to" / "heads" / ".part-00003.parquet.unfinished"
+        aside.unlink()
+        aside.write_bytes(b"theirs")
+        raise ZeroDivisionError
+    target.discard()
+    assert files_of(tmp_path / "to") == {part_name("heads", 0), "heads/.part-00003.parquet.unfinished"}
+
+
+def test_nothing_is_begun_after_the_end(tmp_path: Path) -> None:
+    """The writer goes on for a moment while another thread removes what it has written."""
+    (tmp_path / "to").mkdir()
+    target = Directory(tmp_path / "to")
+    target.prepare(overwrite=False)
+    with suppress(TargetError), target.writing(part_name("heads", 0)):
+        target.discard()
+    with suppress(TargetError), target.writing(part_name("heads", 1)):
+        raise AssertionError("it was begun")
+    assert not list((tmp_path / "to").iterdir())
