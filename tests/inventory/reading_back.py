@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from replicator.store.inventory.conversation import Event, MailboxName, Order, Unreadable
+from replicator.store.inventory.room import LookAt
 from replicator.store.inventory.targets import Directory, Target
 from replicator.store.inventory.writing import Inventory
 from resync.inventory import FORMAT, FORMAT_KEY, MANIFEST, TABLES, Manifest, manifest_from, part_name
@@ -53,9 +55,22 @@ def dc7(names: Sequence[MailboxName]) -> list[str | None]:
     return ["dc7" if uidvalidity else None for _, _, uidvalidity in names]
 
 
-def take(connection: sqlite3.Connection, to: Path, listener: Listener | None = None) -> Taken:
+def empty_disk(_directory: Path) -> os.statvfs_result:
+    """See `room.LookAt`."""
+    return disk(free_bytes=1 << 50, all_bytes=1 << 50)
+
+
+def disk(free_bytes: int, all_bytes: int) -> os.statvfs_result:
+    """In blocks of 1 KiB, and with more room for root."""
+    blocks, free = all_bytes >> 10, free_bytes >> 10
+    return os.statvfs_result((4096, 1024, blocks, blocks, free, 0, 0, 0, 0, 255))
+
+
+def take(
+    connection: sqlite3.Connection, to: Path, listener: Listener | None = None, look_at: LookAt = empty_disk
+) -> Taken:
     """Write one, and read it."""
-    target: Target = Directory(to)
+    target: Target = Directory(to, look_at)
     target.prepare(overwrite=False)
     listener = listener or Listener()
     Inventory(connection, target, listener, dc7).write(ORDER)

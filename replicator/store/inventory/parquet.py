@@ -26,7 +26,7 @@ GROUP_BYTES = 64 << 20
 def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[TableWriter]:
     """The writer of one table. After the block all files are there, or it raises what went wrong with one.
 
-    Raises OSError, ObjectStoreError.
+    Raises TargetError, OSError, ObjectStoreError.
     """
     with ExitStack() as file, ThreadPoolExecutor(1) as thread:
         writer = TableWriter(table, schema, target, file, thread)
@@ -49,7 +49,7 @@ class TableWriter:
         self._writing: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows that come next. Raises OSError, ObjectStoreError, also for those before."""
+        """Rows that come next. Raises TargetError, OSError, ObjectStoreError, also for those before."""
         while batch.num_rows:
             part = batch.slice(0, GROUP_ROWS - self._group_rows)
             self._group.append(part)
@@ -71,6 +71,7 @@ class TableWriter:
         if self._writer is None or self._groups >= FILE_ROWS // GROUP_ROWS:
             self._end()
             self._writer = self._begin()
+        self._target.check_room()
         group = pa.Table.from_batches(self._group, self._schema)
         self._writing = self._thread.submit(self._writer.write_table, group, GROUP_ROWS)
         self._groups += 1

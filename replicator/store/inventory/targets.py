@@ -20,6 +20,7 @@ import trio
 from replicator.environment import Environment, open_scratch
 from replicator.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory.errors import TargetError
+from replicator.store.inventory.room import LookAt, check_room
 from replicator.store.inventory.written import Written
 from resync.inventory import MANIFEST, TABLES
 
@@ -40,6 +41,10 @@ class Target(Protocol):
 
     def prepare(self, *, overwrite: bool) -> None:
         """Make it ready for a new inventory. Raises TargetError, OSError, ObjectStoreError."""
+        ...
+
+    def check_room(self) -> None:
+        """Before anything large is written. Raises TargetError where the disk has no room for it, OSError."""
         ...
 
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -85,9 +90,9 @@ def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
 class Directory:
     """On a disk that the node's machine sees."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
-        self._path = path
+        self._path, self._look_at = path, look_at
         self._written = Written()
 
     def prepare(self, *, overwrite: bool) -> None:
@@ -115,9 +120,14 @@ class Directory:
                 raise TargetError(f"{self._path} holds more than {NAMES_MAX} files; name an empty or a new place")
         return found
 
+    def check_room(self) -> None:
+        """See `Target`."""
+        check_room(self._path, self._look_at)
+
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """See `Target`. Of two who write to one place at a time the second one to begin a file raises TargetError."""
+        self.check_room()
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
         self._written.make_directory(path.parent, 0o777)
@@ -153,10 +163,10 @@ class Directory:
 class Bucket:
     """In S3. `scratch`: a directory with room for a file."""
 
-    def __init__(self, url: str, endpoint: str | None, scratch: Path) -> None:
+    def __init__(self, url: str, endpoint: str | None, scratch: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
         self._url = url
-        self._scratch = scratch
+        self._scratch, self._look_at = scratch, look_at
         self._uploaded: list[str] = []
         self._store = ObjectStore(url, Environment(), endpoint, settings="`--to` and `--endpoint`")
 
@@ -174,9 +184,14 @@ class Bucket:
                     raise TargetError(f"{self._url} holds more than {NAMES_MAX} objects; name a new prefix")
         return found
 
+    def check_room(self) -> None:
+        """See `Target`. A file is written to the node's disk first."""
+        check_room(self._scratch, self._look_at)
+
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """See `Target`. An upload takes as long as it takes: each of its requests has a limit."""
+        self.check_room()
         with open_scratch(self._scratch) as file:
             yield file
             size_bytes = file.tell()
