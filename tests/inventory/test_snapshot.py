@@ -220,6 +220,22 @@ def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert (target.files, target.size_bytes) == (0, 0)
 
 
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    """Also in a directory that others may look into: names of users are in them."""
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to").chmod(0o755)
+    target, before = Directory(tmp_path / "to"), os.umask(0)
+    try:
+        target.prepare(overwrite=False)
+        with target.writing("heads/part-00000.parquet") as file:
+            modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "to" / "heads").iterdir()]
+            file.write(b"alice")
+    finally:
+        os.umask(before)
+    modes += [path.stat().st_mode & 0o777 for path in (tmp_path / "to" / "heads").iterdir()]
+    assert modes == [0o600, 0o600]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"

@@ -1,7 +1,7 @@
 """What one process has made in a directory, so that it can remove that again, and nothing else.
 
-A file that is whole is known by its inode, size and last change: one that somebody else has put in its place
-is left alone. Whoever removes is another thread than the one that writes, where the node wants no more of it.
+A file that is whole is known by its inode, size and last change: one that somebody else has put in its place is
+left alone. Whoever removes is another thread than the one that writes, where the node wants no more of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from threading import Lock
 from typing import BinaryIO, TypeAlias
 
 from replicator.store.inventory.errors import TargetError
+
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _Version: TypeAlias = tuple[int, int, int, int]
 
@@ -35,10 +37,10 @@ class Written:
             self._directories.append(path)
 
     def begin(self, path: Path) -> BinaryIO:
-        """A new file. Before it is closed it is for `finish` or `drop`. Raises TargetError, OSError."""
+        """A new file, for its owner only. Until it is closed `finish` or `drop` it. Raises TargetError, OSError."""
         with self._lock:
             self._check()
-            file = path.open("xb")
+            file = os.fdopen(os.open(path, FLAGS, 0o600), "wb")
             self._begun[path] = file
             return file
 
