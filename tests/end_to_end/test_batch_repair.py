@@ -1,8 +1,9 @@
 """Three nodes that were parted until their logs were gone are compared by inventories and made equal by the plan.
 
-All as an operator does it, from outside: an inventory of each node while they are apart, a plan, and `apply` once the
-lines are back. Nodes heal by themselves at the same time, so what the plan names may be equal or have moved on by then;
-in the end all is equal, no mail is lost, and no client is shown another mail under a UID that it knows.
+All as an operator does it, from outside: an inventory of each node while they are apart, `diff` on a Spark cluster of
+two workers, and `apply` once the lines are back. Nodes heal by themselves at the same time, so what the plan names may
+be equal or have moved on by then; in the end all is equal, no mail is lost, and no client is shown another mail under a
+UID that it knows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import trio
 from click.testing import CliRunner
@@ -26,7 +28,7 @@ from replicator.environment import Environment
 from replicator.store.collecting import collect
 from replicator.store.store import Store
 from tests.end_to_end.ledger import Cache, Seen, log_in
-from tests.inventory.planning import plan_inventories
+from tests.spark.standalone import diff
 
 SIDS = ("dc1", "dc2", "dc3")
 SIDES = ("dc1",), ("dc2", "dc3")
@@ -133,7 +135,7 @@ def meet(cluster: Cluster) -> None:
     cluster.wait_together()
 
 
-def inventories_of(cluster: Cluster, to: Path) -> list[Path]:
+def inventories_of(cluster: Cluster, to: Path) -> dict[str, Path]:
     to.mkdir()
 
     def take(node: Node) -> None:
@@ -142,16 +144,24 @@ def inventories_of(cluster: Cluster, to: Path) -> list[Path]:
         assert (code, report["state"]) == (0, "done")
 
     at_all(cluster, take)
-    return [to / sid for sid in SIDS]
-
-
-def compared(inventories: list[Path], to: Path) -> Path:
-    """A plan. `replicator diff --inventory SID=PLACE ... --out TO` writes one, too, but to start Spark takes longer."""
-    return plan_inventories(to, inventories)
+    return {sid: to / sid for sid in SIDS}
 
 
 def digests(cluster: Cluster) -> set[object]:
     return {node.get("/api/v1/status")["digest"] for node in cluster.nodes}
+
+
+def check_prediction(plan: Path, inventory: Path) -> None:
+    """What Spark has said that messages become is what the nodes have made of them, UID for UID."""
+    shown = {
+        (row["mailbox"], row["guid"]): (row["uid"], row["modseq"], row["flags"], row["content_hash"])
+        for row in pq.read_table(inventory / "messages").to_pylist()
+    }
+    predicted = pq.read_table(plan / "messages").to_pylist()
+    assert len(predicted) == len(USERS) * (len(SIDS) * (APART - 1) + COMMON)
+    for row in predicted:
+        is_ = shown.get((row["mailbox"], row["guid"]))
+        assert is_ == ((row["uid"], row["modseq"], row["flags"], row["content_hash"]) if row["uid"] else None)
 
 
 def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluster: Cluster, tmp_path: Path) -> None:
@@ -171,7 +181,13 @@ def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluste
     at_all(cluster, go_on)
     at_all(cluster, drop_log)
     cluster.wait_until(lambda statuses: not any(status["log_entries"] for status in statuses), PARTED_WITHIN_S)
-    plan = compared(inventories_of(cluster, tmp_path / "inventories"), tmp_path / "plan")
+    plan = tmp_path / "plan"
+    code, found = diff(inventories_of(cluster, tmp_path / "inventories"), plan, tmp_path / "spark")
+    assert (code, found["relations"], found["trees"]) == (1, {"forked": len(USERS)}, {"equal": len(USERS)})
+    expected = {"missing": len(SIDS) * (APART - 1), "expunged": len(SIDS), "flags_differ": COMMON - len(SIDS)}
+    assert {kind: found["kinds"][kind] for kind in expected} == {
+        kind: count * len(USERS) for kind, count in expected.items()
+    }
     code, report = apply_now(cluster, plan)
     assert (code, report["outcomes"]) == (1, {"unreachable": len(USERS)}), "while they are apart"
     meet(cluster)
@@ -187,6 +203,7 @@ def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluste
     code, report = replicator("apply", str(plan), "--config", str(cluster.directory / "dc2.toml"))
     assert (code, report["outcomes"]) == (0, {"equal": len(USERS)})
 
+    check_prediction(plan, inventories_of(cluster, tmp_path / "afterwards")["dc3"])
     at_all(cluster, lambda node: clients[node.sid].look())
     kept = {*common, *(token for some in sent.values() for token in some)} - set().union(*expunged.values())
     for user in USERS:

@@ -1,8 +1,4 @@
-"""Repair plans for tests: written as `resync.plan` says, of rows that a test gives or of inventories of nodes.
-
-Only heads are compared: enough for what gives plans to nodes, which brings no rows. What became of messages is not
-looked at, and nothing is found to be damaged.
-"""
+"""Repair plans for tests: written as `resync.plan` says, of rows that a test gives."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from resync.inventory import MANIFEST as INVENTORY
-from resync.inventory import manifest_from
 from resync.plan import MANIFEST, TABLES, Manifest, Taken
 
 Row = dict[str, Any]
@@ -60,22 +54,3 @@ def write_plan(
     manifest = Manifest(cluster, taken, {master: len(some) for master, some in rows.items()}, 0)
     (to / MANIFEST).write_bytes(manifest.to_json())
     return to
-
-
-def plan_inventories(to: Path, inventories: Iterable[Path]) -> Path:
-    """A plan of all mailboxes and trees of which the nodes' digests differ. Where it was written."""
-    shown: dict[str, dict[bytes, Row]] = {}
-    taken_ms = 0
-    for inventory in inventories:
-        manifest = manifest_from((inventory / INVENTORY).read_bytes())
-        taken_ms = max(taken_ms, manifest.taken_ms)
-        heads = pq.read_table(inventory / "heads").to_pylist()
-        shown[manifest.node] = {row["mailbox"]: row for row in heads}
-    rows: dict[str, list[Row]] = {}
-    for mailbox, known in sorted({mailbox: row for heads in shown.values() for mailbox, row in heads.items()}.items()):
-        found = {sid: heads.get(mailbox) for sid, heads in shown.items()}
-        if len({row and row["digest"] for row in found.values()}) > 1:
-            heads_of = {sid: (row["head_origin"], row["head_seq"]) if row else None for sid, row in found.items()}
-            master = next((row["master"] for row in found.values() if row and row["master"]), min(shown))
-            rows.setdefault(master, []).append(planned(known["user"], mailbox, known["uidvalidity"], heads_of))
-    return write_plan(to, shown, rows, taken_ms=taken_ms)
