@@ -122,6 +122,8 @@ class StateTransfer:
         async def compare(key: MailboxKey) -> None:
             try:
                 outcome = await self._reconciler.reconcile(key, sid)
+                if outcome is Outcome.NOT_OURS:
+                    await self._follow_master(key, sid)
             except UnavailableError:  # one mailbox that cannot be read there must not keep all others away
                 if self._mastership.toward(sid) is None:
                     raise
@@ -136,6 +138,13 @@ class StateTransfer:
 
         await in_turns(compare, keys, AT_ONCE)
         return again
+
+    async def _follow_master(self, key: MailboxKey, sid: str) -> None:
+        """What he joins may come by no log, and `sid` may wait for it, too. Raises MailError, sqlite3.Error."""
+        master = self._mastership.known_master(key)
+        if master not in {None, sid, self._mastership.sid}:
+            with suppress(UnavailableError, LinkDownError):
+                await self._reconciler.reconcile(key, master)
 
     async def _look_at_what_was_left(self) -> None:
         """Nothing else compares it again: the log brings nothing of it any more.

@@ -458,3 +458,40 @@ async def test_what_is_damaged_here_is_taken_over_whole(
             for node in nodes.all()
         ]
         assert rows[0] == rows[1]
+
+
+async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits_too(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes that compare with each other first, and what they show is joined by the third: none has its log."""
+    run = StateTransfer.run
+
+    async def run_late(transfer: StateTransfer) -> None:
+        await trio.sleep(1)  # until both peers have said that their logs do not reach back far enough
+        transfer._peers = dict.fromkeys(sorted(transfer._peers, key=lambda sid: sid == "dc2"))
+        await run(transfer)
+
+    async with cluster(tmp_path, autojump_clock, 3) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        for sid in ("dc1", "dc2", "dc3"):
+            nodes.isolate(sid)
+        await nodes.linked(["dc1"], ["dc2"], ["dc3"])
+        for node in nodes.all():
+            await node.save(f"of {node.sid}")
+            await forget_log(node)
+        for sid in ("dc1", "dc2", "dc3"):
+            await nodes.stop(sid)
+        monkeypatch.setattr(StateTransfer, "run", run_late)
+        for sid in ("dc1", "dc2", "dc3"):
+            await nodes.start(sid)
+        for sid in ("dc1", "dc2", "dc3"):
+            nodes.rejoin(sid)
+        await nodes.linked()
+        key = (await nodes["dc2"].store.read(partial(reading.folders_in_sight, user=USER)))[0].key(USER)
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        began = trio.current_time()
+        await nodes.converged()
+        texts = await nodes["dc3"].texts()
+        assert sorted(texts.values()) == ["common", "of dc1", "of dc2", "of dc3"]
+        assert trio.current_time() - began < state_transfer.ROUNDS * state_transfer.RETRY_S / 2
