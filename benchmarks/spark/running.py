@@ -6,7 +6,6 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,9 +77,9 @@ class _Watch:
 
 
 def run(planted: Planted, scratch: Path) -> Done:
-    """Files are written below `scratch`."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-        return apart.submit(_run, planted, scratch).result()
+    """Files are written below `scratch`. The process ends with the call, also where that is interrupted."""
+    with multiprocessing.get_context("spawn").Pool(1) as apart:
+        return apart.apply(_run, (planted, scratch))
 
 
 def _run(planted: Planted, scratch: Path) -> Done:
