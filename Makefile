@@ -47,7 +47,7 @@ soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, fr
 bench: setup ## the figures, as a table and as JSON
 	$(BIN)/python -m benchmarks
 
-bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million messages each, in half an hour
+bench-spark: setup ## what audits of whole nodes cost at 1, 3 and 10 million messages each
 	$(BIN)/python -m benchmarks.spark
 
 clean: ## remove the environment; mail under var/ stays

@@ -47,7 +47,7 @@ AIMS = {10 * MILLION: "under 360 s"}
 def main(sizes: Sequence[float], *, skew: float, loop: bool, docs: bool) -> None:
     """Audit three nodes of 1, 3 and 10 million messages, each size in a process of its own.
 
-    Takes some 25 minutes and 14 GB of disk. The files of a run go when it ends.
+    Asks for 12 GB of disk. The files of a run go when it ends.
     """
     for number in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(number, _ended)
