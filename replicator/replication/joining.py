@@ -7,6 +7,7 @@ none, the log is replayed however long it is, or from a checkpoint on.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -27,6 +28,7 @@ from replicator.replication.mastership import Mastership
 from replicator.replication.syncing import Learned, State
 from replicator.store import branches, history, reading
 from replicator.store import chain as chains
+from replicator.store.branches import MiscountedError
 from replicator.store.chain import Chain
 from replicator.store.past import Base
 from replicator.store.reading import MailboxKey
@@ -43,6 +45,7 @@ T = TypeVar("T")
 
 PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
 SHORT_MODSEQ = 2000  # a history of so many entries is replayed in the time of a few round trips
+DAMAGED_EVERY_S = 60.0  # a mailbox whose rows are not what its head counts: until that is mended nothing is joined
 LEARN_AT_ONCE = 4  # mailboxes whose rows are in memory; a node that answers slowly must not hold up all others
 
 
@@ -55,16 +58,23 @@ class Joiner:
         self._bases = bases
         self._uid = uid
         self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than there are entries
+        self._damaged: dict[bytes, float] = {}  # mailboxes that are not what they count: when to look at them again
         self._joining: dict[bytes, trio.Event] = {}
         self._learning = trio.Semaphore(LEARN_AT_ONCE)
         self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
 
     async def join_branches(self, key: MailboxKey) -> None:
-        """Join all branches of a mailbox that are in the log whole. For its master only."""
-        async with self.alone(key):
-            for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
-                if head not in self._hopeless:
-                    await self._join_branch(key, head)
+        """Join all branches of a mailbox that are in the log whole. For its master only.
+
+        Where what this node shows is damaged they stay apart, until it is mended.
+        """
+        if trio.current_time() < self._damaged.get(key.mailbox_id, -math.inf):
+            return
+        with suppress(MiscountedError):
+            async with self.alone(key):
+                for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
+                    if head not in self._hopeless:
+                        await self._join_branch(key, head)
 
     def is_hopeless(self, head: Dot | None) -> bool:
         """Whether the branch of that head cannot be joined."""
@@ -96,10 +106,14 @@ class Joiner:
     async def _join_shown_anywhere(self, key: MailboxKey, head: Dot) -> bool | None:
         """None: no node shows the branch, or one that does or this one has gone on."""
         for sid in await self._who_shows(key, head):
-            with suppress(UnavailableError, LinkDownError):
+            try:
                 joined = await self.join_shown(key, sid)
-                if joined is not None:
-                    return joined
+            except MiscountedError:
+                raise
+            except (UnavailableError, LinkDownError):
+                continue
+            if joined is not None:
+                return joined
         return None
 
     async def _who_shows(self, key: MailboxKey, head: Dot) -> list[str]:
@@ -118,7 +132,7 @@ class Joiner:
     async def join_shown(self, key: MailboxKey, sid: str) -> bool | None:
         """Join what another node shows: whether that can be. None: it or this node has gone on.
 
-        Raises UnavailableError or LinkDownError if it cannot be asked.
+        Raises UnavailableError or LinkDownError if it cannot be asked, MiscountedError if this node's rows are damaged.
         """
         term = self._mastership.masters.term
         async with self._learning:
@@ -139,11 +153,19 @@ class Joiner:
         return await self._join(key, head, learned.state(), term)
 
     async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int) -> bool | None:
-        """Join a branch to what this node shows: whether that can be. None: it is done, or is not this node's to do."""
+        """Join a branch to what this node shows: whether that can be. None: it is done, or is not this node's to do.
+
+        Raises MiscountedError.
+        """
         try:
             joined = await self._merge(key, head, branch, term)
         except (ContradictionError, MailboxFullError) as error:
             return await self._keep_apart(key, head, error)
+        except MiscountedError as error:
+            log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
+            self._damaged[key.mailbox_id] = trio.current_time() + DAMAGED_EVERY_S
+            raise
+        self._damaged.pop(key.mailbox_id, None)
         if not joined:
             return None
         log.info("joined two branches of %s", await name_of(self._store, key))
@@ -155,7 +177,7 @@ class Joiner:
         return False
 
     async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int) -> bool:
-        """Whether the branch was joined here and now. Raises ContradictionError, MailboxFullError."""
+        """Whether the branch was joined here and now. Raises ContradictionError, MailboxFullError, MiscountedError."""
         for _ in range(PLANS_MAX):
             async with self._reading:
                 plan = await self._store.read(

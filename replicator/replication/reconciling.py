@@ -25,6 +25,7 @@ from replicator.replication.mastership import Mastership
 from replicator.replication.syncing import Learned
 from replicator.replication.turns import in_turns
 from replicator.store.adopting import Adoption, DamageError, adopt
+from replicator.store.branches import MiscountedError
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -111,7 +112,10 @@ class Reconciler:
             return Outcome.APART
         if not self._mastership.is_ours(key):
             return await self._tell_master(key, mine)
-        joined = await self._joiner.join_shown(key, sid)
+        try:
+            joined = await self._joiner.join_shown(key, sid)
+        except MiscountedError:  # which has been told
+            return Outcome.DAMAGED
         return None if joined is None else Outcome.MERGED if joined else Outcome.APART
 
     async def _damaged(self, key: MailboxKey, sid: str, mine: Chain) -> Outcome | None:

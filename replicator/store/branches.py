@@ -8,7 +8,7 @@ asked, and it does not matter whether a node is left that shows it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -23,7 +23,11 @@ from replicator.store.chain import Chain
 from replicator.store.history import NUMBER_MAX
 from replicator.store.past import Base, State, past_at
 from replicator.store.reading import MailboxKey
+from replicator.store.rows import DamagedRowError
 from replicator.store.transaction import Transaction
+from resync import bulk
+from resync import row as rows_of
+from resync.bulk import Item
 from resync.entry import Entry, Merge, TreeMerge
 from resync.merge import Anew, difference, merge
 from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState
@@ -213,6 +217,14 @@ def _check_seen(apart: list[Dot], context: Context) -> None:
             raise ContradictionError(f"{dot.origin} has numbered on two branches: {dot} is not on both")
 
 
+class MiscountedError(DamagedRowError):
+    """What this node shows is not what its head counts: a merge would take a row that was lost for expunged."""
+
+    def __init__(self) -> None:
+        wrong = "is not what its head counts; run `replicator check --repair` at this node"
+        super().__init__("what this node shows of it", wrong)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a branch is to be joined to what this node shows at a head. In its claims the merge is `_UNNAMED`."""
@@ -233,7 +245,7 @@ def plan_merge(
     """How to join a branch to what a reader sees now. None if that was done meanwhile.
 
     Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
-    nothing has changed. Raises MailboxFullError.
+    nothing has changed. Raises MailboxFullError, MiscountedError.
     """
     connection.execute("BEGIN")
     try:
@@ -260,7 +272,7 @@ def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
 def merge_branch(
     tx: Transaction, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
 ) -> Dot | None:
-    """Plan and carry out at once, while the writer waits. None if that was done meanwhile. Raises MailboxFullError."""
+    """Plan and carry out at once, while the writer waits. None if that was done meanwhile. Raises as `plan_merge`."""
     shown = _shown(tx.connection, key, head, tx.chain(key.mailbox_id))
     if shown is None:
         return None
@@ -268,13 +280,26 @@ def merge_branch(
 
 
 def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
-    """This node's head and what it shows there. None if that has seen the branch."""
+    """This node's head and what it shows there. None if that has seen the branch. Raises MiscountedError."""
     if chain is None or chain.head is None or chain.has_seen(head):
         return None
     if key.uidvalidity == 0:
-        return chain.head, reading.tree_state(connection, key.user, chain)
+        tree = reading.tree_state(connection, key.user, chain)
+        _check_counted(chain, [*tree.folders.values(), *tree.subscriptions.values()])
+        return chain.head, tree
     rows = {row.uid: row for row in reading.mailbox_rows(connection, key.mailbox_id)}
+    _check_counted(chain, rows.values())
     return chain.head, MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
+
+
+def _check_counted(chain: Chain, items: Collection[Item]) -> None:
+    """The rows themselves are hashed: it is them that are joined, and not what lies beside them.
+
+    Raises MiscountedError.
+    """
+    is_all = not chain.uidvalidity or len(items) == chain.messages
+    if not is_all or rows_of.add(0, *map(bulk.hash_of, items)) != chain.fingerprint:
+        raise MiscountedError
 
 
 def _planned(

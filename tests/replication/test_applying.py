@@ -378,6 +378,30 @@ async def test_damage_that_shows_only_when_rows_are_compared(
         assert (await check(nodes[sid])).unrepaired == 0
 
 
+@pytest.mark.parametrize("sid", ["dc1", "dc2"])
+@pytest.mark.parametrize("at", ["dc1", "dc2"])
+async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_to_be_joined(
+    tmp_path: Path, autojump_clock: MockClock, sid: str, at: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        await meet(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        nodes[sid].damage(DAMAGES["a row is gone"])
+        [(outcome, folder, text)] = why(await apply(nodes[at], ApplyOptions(planned)))
+        assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
+        assert await digests(nodes) == before
+        assert (await check(nodes[sid])).unrepaired == 0
+        assert (await apply(nodes[at], ApplyOptions(planned))).outcomes == {"repaired": 1}
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
 async def test_what_the_plan_calls_damaged_is_left_to_a_check(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nobody is asked: the rows of the plan may say what no digest tells."""
     async with cluster(tmp_path, autojump_clock) as nodes:

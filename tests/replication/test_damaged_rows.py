@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
+from replicator.replication.joining import DAMAGED_EVERY_S
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import Node, cluster, until
 from tests.replication.test_checking import ended, tasks_at
+from tests.replication.test_resyncing import meet, part
 
 GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
 
@@ -57,3 +60,27 @@ async def test_of_its_masters_own_change(tmp_path: Path, autojump_clock: MockClo
         await one.save("later")
         await repair(one)
         await nodes.converged()
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2"])
+async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, sid: str
+) -> None:
+    """The master is one of the two: it keeps the branches apart until it shows what its head counts."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        nodes[sid].damage("DELETE FROM by_uid WHERE uid = 2")
+        await meet(nodes)
+        await trio.sleep(2 * DAMAGED_EVERY_S)
+        other = nodes["dc2" if sid == "dc1" else "dc1"]
+        assert "text 1" in (await other.texts()).values()
+        assert caplog.text.count("stay apart") <= 4, "looked at again once a minute, and told"
+        await repair(nodes[sid])
+        await trio.sleep(DAMAGED_EVERY_S)
+        await nodes.converged()
+        assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]

@@ -393,3 +393,35 @@ def test_a_merge_of_what_no_database_can_hold_is_refused(key: MailboxKey, merge:
     node = MemoryNode("dc1.a")
     with pytest.raises(HistoryError, match="out of range"):
         node.receive(Entry(MERGE, (LEFT, RIGHT), 1 << 20, 3, *key, (merge,)))
+
+
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        (INBOX, "DELETE FROM by_uid WHERE uid = 1"),
+        (INBOX, "UPDATE by_uid SET size_bytes = size_bytes + 1 WHERE uid = 1"),
+        (TREE, "DELETE FROM subscription WHERE name = 'both'"),
+    ],
+    ids=["a row is gone", "a row is another", "a subscription is gone"],
+)
+def test_what_a_node_does_not_show_as_its_head_counts_it_is_not_joined(key: MailboxKey, damage: str) -> None:
+    """The hash that lies beside a row may be whole."""
+    left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
+    for node in (left, right):
+        node.write(saving(b"text", node.guid()))
+        node.write(lambda tx: numbering.subscribe(tx, ALICE, "both", subscribed=True))
+    for item in right.log():
+        left.take(item)
+    (head,) = branches.branch_heads(left.connection, key.mailbox_id)
+    branch = branches.replay_branch(left.connection, head)
+    assert branch is not None
+    plan = branches.plan_merge(left.connection, key, head, branch)
+    assert plan is not None
+    left.connection.execute(damage)
+    left.connection.commit()
+    before = left.digests()
+    with pytest.raises(branches.MiscountedError, match="run `replicator check --repair`"):
+        branches.plan_merge(left.connection, key, head, branch)
+    with pytest.raises(branches.MiscountedError):
+        left.write(lambda tx: branches.merge_branch(tx, key, head, branch))
+    assert left.digests() == before
