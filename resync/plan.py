@@ -45,7 +45,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("uidvalidity_differs", "bool"),
         Column("missing_on", "nodes"),
         Column("heads", "heads"),
-        Column("uidnext", "int64", nullable=True),  # with highestmodseq: of the joined state; null: of trees
+        Column("uidnext", "int64", nullable=True),  # with highestmodseq: when joined; null: trees, and what is damaged
         Column("highestmodseq", "int64", nullable=True),
         Column("differing", "int64"),  # how many messages are not the same everywhere
     ),

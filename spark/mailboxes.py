@@ -26,7 +26,10 @@ _INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
 
 
 class Summary(NamedTuple):
-    """`mailboxes`, `trees`: how many there are of each relation. `steps`: how many merges the longest fold takes."""
+    """`mailboxes`, `trees`: how many there are of each relation.
+
+    `steps`: how many merges the longest fold takes; what is damaged is not folded.
+    """
 
     mailboxes: dict[str, int]
     trees: dict[str, int]
@@ -79,7 +82,7 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
 
 def summary(classified: DataFrame) -> Summary:
     """Counts, of one pass."""
-    most = F.max(F.size("branches")).alias("most")
+    most = F.max(F.when(F.col("relation") != DAMAGED, F.size("branches"))).alias("most")
     found = classified.groupBy("is_tree", "relation").agg(F.count("*").alias("count"), most).collect()
     branches = max((one["most"] or 1 for one in found), default=1)
     counts = {(one["is_tree"], one["relation"]): one["count"] for one in found}

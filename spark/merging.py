@@ -1,36 +1,41 @@
 """`resync.merge.merge_all` for all mailboxes at once, under the rule "renumber".
 
 The branches of a mailbox, without what one of them has expunged, are folded step by step, as there. What a step makes
-of a message follows from its two versions alone (`pairs`); only messages that need new UIDs are put in order, in a
-window over no more than them.
+of a message follows from its two versions alone (`pairs`); only messages that need new UIDs are put in order
+(`numbering`). Nothing of a damaged mailbox is believed, and so it takes no part.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark import contexts, pairs
-from spark.mailboxes import EQUAL
+from spark import contexts, numbering, pairs
+from spark.mailboxes import DAMAGED, EQUAL
+from spark.pairs import AGE
 from spark.versions import ROW, STATE, Keep, bit, bits_of, same_placement
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
     """What becomes of each message. `gathered`: see `versions`; `steps`: of a `Summary`.
 
-    Besides its columns: those of STATE, as merged, null if the message is expunged, and `given`, the last new UID that
-    it got on the way. `keep` is called with what is used more than once, and should be a checkpoint: a plan of many
-    steps costs more than the data.
+    Besides its columns: those of STATE, as merged, null if the message is expunged or its mailbox damaged, and `given`,
+    the last new UID that it got on the way. `keep` is called with what is used more than once, and should be a
+    checkpoint: a plan of many steps costs more than the data. A mailbox is kept as often as it has steps.
     """
-    standing = gathered.withColumn("standing", _standing())
-    first = standing.withColumn("first", _at(F.get("plan.places", F.lit(0))))
+    first = gathered.withColumn("standing", _standing()).withColumn("first", _at(F.get("plan.places", F.lit(0))))
     rest = [name for name in first.columns if name != "first"]
     found = first.select(*rest, *(F.col(f"first.{name}") for name in STATE), F.lit(None).cast("long").alias("given"))
+    done = []
     for step in range(1, steps + 1):
-        judged = keep(pairs.joined(_paired(found, step)))
-        stays, moves = judged.where(~F.col("moves")), _renumbered(judged.where("moves"), step)
-        found = stays.unionByName(moves).select(*found.columns)
-    return found
+        found = _joined(found, step, keep)
+        if step < steps:
+            goes_on = F.size("plan.places") > step + 1
+            done.append(found.where(~goes_on))
+            found = found.where(goes_on)
+    return reduce(DataFrame.unionByName, done, found)
 
 
 def rows(folded: DataFrame) -> DataFrame:
@@ -41,7 +46,7 @@ def rows(folded: DataFrame) -> DataFrame:
 def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
     """`mailbox`, and its `uidnext`, `highestmodseq`, `risen` and `context` when all branches are joined.
 
-    `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID.
+    `given`: has `mailbox` and `given`, see `folded`, of all messages that got a new UID. Leaves out what is damaged.
     """
     merges = F.size("branches") - 1
     branches = F.transform("branches", lambda place: F.get("states", place))
@@ -50,7 +55,7 @@ def heads(mailboxes: DataFrame, given: DataFrame) -> DataFrame:
     modseqs = F.transform(branches, lambda one: one["highestmodseq"])
     uidnext = F.array_max(F.transform(branches, lambda one: one["uidnext"]))
     return (
-        mailboxes.where(F.col("relation") != EQUAL)
+        mailboxes.where(~F.col("relation").isin(EQUAL, DAMAGED))
         .join(_tops(given), "mailbox", "left")
         .select(
             "mailbox",
@@ -66,6 +71,13 @@ def _tops(found: DataFrame) -> DataFrame:
     """By mailbox, what lies above all UIDs that were given anew so far."""
     given = found.where(F.col("given").isNotNull())
     return given.groupBy("mailbox").agg((F.max("given") + 1).alias("top"))
+
+
+def _joined(before: DataFrame, step: int, keep: Keep) -> DataFrame:
+    """With the branch of this number."""
+    judged = keep(pairs.joined(_paired(before, step)))
+    stays, moves = judged.where(~F.col("moves")), _renumbered(judged.where("moves"), step, keep)
+    return stays.unionByName(moves).select(*before.columns)
 
 
 def _paired(before: DataFrame, step: int) -> DataFrame:
@@ -87,11 +99,12 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
     )
 
 
-def _renumbered(displaced: DataFrame, step: int) -> DataFrame:
+def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
     """By age, above both UIDNEXTs. The merge's own entry is in the context of what has been joined from here on."""
-    by_age = Window.partitionBy("mailbox").orderBy("seq", "origin", "change")
-    given = F.greatest("our_uidnext", "their_uidnext") + F.row_number().over(by_age) - 1
-    return displaced.withColumn("given", given).withColumns(
+    in_order = numbering.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
+    given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
+    found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
+    return found.select(*displaced.drop("given").columns, given.alias("given")).withColumns(
         {
             "uid": F.col("given"),
             "claim_origin": F.lit(""),
@@ -103,7 +116,7 @@ def _renumbered(displaced: DataFrame, step: int) -> DataFrame:
 
 
 def _standing() -> Column:
-    """The versions of branches, without what another branch has expunged: has seen, and does not show."""
+    """Bits of the branches whose version takes part: no other one has expunged it, which has seen and not shows it."""
     branches = F.filter("versions", lambda one: F.array_contains("plan.places", one["place"]))
     bits = bits_of(F.col("plan.places"))
 
@@ -112,12 +125,13 @@ def _standing() -> Column:
         lacking = bits.bitwiseAND(F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"]))))
         return one["row"]["dot_seen"].bitwiseAND(lacking) == 0
 
-    return F.filter(branches, stands)
+    return bits_of(F.transform(F.filter(branches, stands), lambda one: one["place"]))
 
 
 def _at(place: Column) -> Column:
     """The row with which the state at this place takes part, or null."""
-    return F.get(F.filter("standing", lambda one: one["place"] == place), F.lit(0))["row"]
+    stands = F.col("standing").bitwiseAND(bit(place)) != 0
+    return F.get(F.filter("versions", lambda one: (one["place"] == place) & stands), F.lit(0))["row"]
 
 
 def _modseq_after(modseqs: Column, merges: Column) -> Column:

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from spark.versions import STATE
 
-_PLACEMENT = ("seq", "origin", "change")  # in the order of age
+AGE = ("seq", "origin", "change")
+"""What tells placements apart, in the order of age."""
 _CLAIM = ("uid", "claim_origin", "claim_seq")
 _STAMP = ("time", "sid", "set")
 
@@ -22,7 +23,7 @@ def joined(paired: DataFrame) -> DataFrame:
     """The row that survives, if one does, in the columns of STATE, and whether it `moves` to a new UID."""
     rest = [name for name in paired.columns if name not in (*STATE, "other", "their_bit")]
     mine, other = F.col("mine"), F.col("other")
-    age, others_age = _part(mine, _PLACEMENT), _part(other, _PLACEMENT)
+    age, others_age = _part(mine, AGE), _part(other, AGE)
     return (
         paired.withColumn("mine", F.when(F.col("uid").isNotNull(), F.struct(*STATE)))
         .withColumns(

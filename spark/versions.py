@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark import contexts
 from spark.inventories import NODE
-from spark.mailboxes import EQUAL
+from spark.mailboxes import DAMAGED, EQUAL
 from spark.schemas import SCHEMAS
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -114,10 +114,11 @@ def _seen_by(origin: Column, seq: Column, count: int) -> Column:
 
 
 def _plan() -> Column:
-    """Of the branches, in the order of the merge, place, UIDNEXT and HIGHESTMODSEQ."""
-    branches = F.transform("branches", lambda place: F.get("states", place))
+    """Of the branches, in the order of the merge, place, UIDNEXT and HIGHESTMODSEQ. What is damaged has none."""
+    places = F.filter("branches", lambda _: F.col("relation") != DAMAGED)
+    branches = F.transform(places, lambda place: F.get("states", place))
     return F.struct(
-        F.col("branches").alias("places"),
+        places.alias("places"),
         F.transform(branches, lambda one: one["uidnext"]).alias("uidnexts"),
         F.transform(branches, lambda one: one["highestmodseq"]).alias("modseqs"),
     )

@@ -1,0 +1,98 @@
+"""Running numbers of mailboxes of all sizes; and what a fold costs: of each task, and of what is kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from protocol.values import Dot
+from resync.row import Row
+from resync.state import MailboxState
+from spark import audit, inventories, mailboxes, merging, numbering, sums, versions
+from tests.spark.clusters import total
+from tests.spark.test_sums import NEVER, settings
+from tests.spark.writing import head_record, message_record, write
+
+LARGE, SMALL = b"l" * 16, b"s" * 16
+
+
+def sizes(frame: DataFrame) -> list[int]:
+    return [one["count"] for one in frame.groupBy(spark_partition_id()).count().collect()]
+
+
+def test_each_mailbox_is_numbered_in_its_order(spark: SparkSession) -> None:
+    rng = random.Random(5)
+    counts = [300, 0, *(rng.randint(1, 9) for _ in range(40)), 200]
+    rows = [(bytes([mailbox]), seq) for mailbox, count in enumerate(counts) for seq in rng.sample(range(1000), count)]
+    rng.shuffle(rows)
+    frame = spark.createDataFrame(rows, "mailbox binary, seq bigint")
+    with settings(spark, NEVER):
+        found = numbering.numbered(frame, ["seq"], audit.keep).collect()
+    expected: dict[bytes, list[int]] = {}
+    for mailbox, seq in sorted(rows):
+        expected.setdefault(mailbox, []).append(seq)
+    by_number = {(bytes(one["mailbox"]), one["number"]): one["seq"] for one in found}
+    assert len(found) == len(rows)
+    assert by_number == {(mailbox, n): seq for mailbox, seqs in expected.items() for n, seq in enumerate(seqs)}
+
+
+def forked(tmp_path: Path, shown: dict[str, dict[bytes, int]]) -> dict[str, str]:
+    """Each node has got so many messages of its own in these mailboxes."""
+    places = {}
+    for node, counts in shown.items():
+        heads, messages = [], []
+        for mailbox, count in counts.items():
+            origin = f"{node}.x"
+            rows = {
+                uid: Row(
+                    uid, Dot(origin, uid), 0, f"{node}{uid:015}".encode(), Dot(origin, uid), uid, {}, 0, 1, b"h" * 32
+                )
+                for uid in range(1, count + 1)
+            }
+            state = MailboxState(count + 1, count, {origin: count}, rows)
+            heads.append(head_record(mailbox, state, Dot(origin, count), said=count, told=total(state), master="a"))
+            messages += [message_record(mailbox, row) for row in rows.values()]
+        write(tmp_path / node, node, {"heads": heads, "messages": messages})
+        places[node] = str(tmp_path / node)
+    return places
+
+
+def folded(spark: SparkSession, places: dict[str, str]) -> tuple[DataFrame, list[DataFrame]]:
+    """And what was kept on the way."""
+    read = inventories.read(spark, places)
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(audit.keep(frame))
+        return kept[-1]
+
+    compared = audit.keep(sums.compared(read.tables["heads"], read.tables["messages"], read.nodes))
+    related = audit.keep(mailboxes.classified(compared, read.tables["heads"], read.nodes))
+    summary = mailboxes.summary(related)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary.unequal, keep)
+    return merging.folded(gathered, summary.steps, keep), kept
+
+
+def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
+    count = 400
+    places = forked(tmp_path, {"a": {LARGE: count}, "b": {LARGE: count}})
+    with settings(spark, NEVER):
+        found, kept = folded(spark, places)
+        moved = found.where("given IS NOT NULL")
+        given = sorted(one["uid"] for one in moved.collect())
+        all_sizes = [sizes(frame) for frame in (*kept, moved)]
+    assert given == list(range(count + 1, 3 * count + 1))
+    for some in all_sizes:
+        assert sum(some) == 2 * count
+        assert max(some) < count
+
+
+def test_a_mailbox_is_kept_as_often_as_it_has_steps(spark: SparkSession, tmp_path: Path) -> None:
+    shown = {"a": {LARGE: 2, SMALL: 1}, "b": {LARGE: 2, SMALL: 1}, "c": {LARGE: 2}}
+    found, kept = folded(spark, forked(tmp_path, shown))
+    steps = [frame for frame in kept if "versions" in frame.columns]
+    assert [{bytes(one["mailbox"]) for one in frame.collect()} for frame in steps] == [{LARGE, SMALL}, {LARGE}]
+    assert found.where("uid IS NOT NULL").count() == 8
