@@ -1,9 +1,10 @@
 """`replicator apply`: making equal the mailboxes that a repair plan names, by the nodes' own rules (design section 7).
 
-A plan brings no rows. It says of which heads it was found that they differ, and only a mailbox of which all nodes of
-the plan still show these heads is touched: this node then compares it with each of them, takes over what it lacks, and
-has the mailbox's master join what has forked, as a resync does. It counts as repaired once all show one head with one
-digest. A question under an empty head tells what a node shows and sets nothing going.
+A plan brings no rows, and is believed in nothing but ids and heads: whose a mailbox is, is for this node to say. Only
+a mailbox of which all nodes of the plan still show the heads that were compared is touched: this node then compares it
+with each of them, takes over what it lacks, and has the mailbox's master join what has forked, as a resync does. It
+counts as repaired once all show one head with one digest. A question under an empty head tells what a node shows and
+sets nothing going.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from replicator.tasks import ApplyOptions, ApplyOutcome, ApplyStatus, PlannedMai
 
 AT_ONCE = 32  # mailboxes, which mostly wait for answers
 RECONCILED_AT_ONCE = 8  # of those: what differs of them is in memory
-MAILBOX_TIMEOUT_S = 300.0  # one of a million messages is joined in a minute or two
+ASK_TIMEOUT_S = 60.0  # for what nodes show: they may be reading much
+MAILBOX_TIMEOUT_S = 300.0  # once it is its turn: one of a million messages is joined in a minute or two
 TEXTS_TIMEOUT_S = 60.0  # without one that comes: two rounds of the Filler
 TEXTS_EVERY_S = 0.5
 
@@ -83,29 +85,27 @@ class Apply:
 
     async def _apply(self, planned: PlannedMailbox) -> None:
         await self._pace.rest(1)
-        key = MailboxKey(planned.user, bytes.fromhex(planned.mailbox), planned.uidvalidity)
         outcome: ApplyOutcome
         try:
-            outcome = await self._outcome(key, planned)
+            outcome = await self._outcome(planned)
         except _LeftError as left:
             outcome = left.outcome
-            folder = await self._folder(key)
-            self.status.undone.append(Undone(key.user, folder, planned.mailbox, outcome, str(left)))
+            folder = await self._folder(planned)
+            self.status.undone.append(Undone(planned.user, folder, planned.mailbox, outcome, str(left)))
         self.status.outcomes[outcome] = self.status.outcomes.get(outcome, 0) + 1
         self.status.count(1)
 
-    async def _outcome(self, key: MailboxKey, planned: PlannedMailbox) -> ApplyOutcome:
+    async def _outcome(self, planned: PlannedMailbox) -> ApplyOutcome:
         """`equal` or `repaired`. Raises _LeftError."""
         if planned.damaged:
             raise _LeftError("damaged", f"the plan says that it is damaged; {_CHECK} at its nodes, and make a new plan")
         others = sorted(planned.heads.keys() - {self._mastership.sid})
         try:
-            with trio.fail_after(MAILBOX_TIMEOUT_S):
-                if await self._is_equal(key, planned.heads, others):
-                    return "equal"
-                if not self.status.dry_run:
-                    await self._repair(key, others)
-                return "repaired"
+            key = await self._key(planned)
+            if await self._is_equal(key or _told(planned), planned.heads, others):
+                return "equal"
+            if not self.status.dry_run:
+                await self._repair(_require_known(key, planned), others)
         except (syncing.DamagedError, DatabaseDamagedError) as error:
             raise _LeftError("damaged", f"{error}; {_CHECK} at its nodes") from error
         except LinkDownError:
@@ -115,8 +115,19 @@ class Apply:
             raise _LeftError("failed", str(error)) from error
         except trio.TooSlowError:
             raise _LeftError("failed", f"it was not done within {MAILBOX_TIMEOUT_S:.0f} s") from None
+        return "repaired"
 
     # ---- what the nodes show
+
+    async def _key(self, planned: PlannedMailbox) -> MailboxKey | None:
+        """By what this node shows; None: nothing here says whose it is. Raises _LeftError if it is not the plan's."""
+        told = _told(planned)
+        known = await self._store.read(partial(reading.key_of, mailbox_id=told.mailbox_id))
+        if known is None:
+            return None if told.uidvalidity else told  # the id of a tree is its user's
+        if (known.user, known.uidvalidity == 0) != (told.user, told.uidvalidity == 0):
+            raise _LeftError("failed", f"the plan names another user, here it is {known.user}'s; make a new plan")
+        return known
 
     async def _is_equal(self, key: MailboxKey, compared: Mapping[str, Dot | None], others: Collection[str]) -> bool:
         """Whether all show the same by now. Raises _LeftError unless they do, or show what was compared."""
@@ -144,9 +155,10 @@ class Apply:
             if isinstance(reply, Done | Mismatch):
                 replies[sid] = reply
 
-        async with trio.open_nursery() as nursery:
-            for sid in others:
-                nursery.start_soon(ask_one, sid)
+        with trio.move_on_after(ASK_TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                for sid in others:
+                    nursery.start_soon(ask_one, sid)
         self._require_ways(others)
         if silent := sorted(set(others) - replies.keys()):
             raise _LeftError("unreachable", f"{', '.join(silent)} did not answer")
@@ -181,21 +193,22 @@ class Apply:
     async def _reconcile(self, key: MailboxKey, others: Collection[str]) -> None:
         for sid in others:
             async with self._reconciling:
-                outcome = await self._reconciler.reconcile(key, sid)
+                with trio.fail_after(MAILBOX_TIMEOUT_S):
+                    outcome = await self._reconciler.reconcile(key, sid)
             if outcome in _STUCK:
                 kind, why = _STUCK[outcome]
                 raise _LeftError(kind, why.format(sid=sid))
 
     # ---- the report
 
-    async def _folder(self, key: MailboxKey) -> str | None:
-        if key.uidvalidity == 0:
+    async def _folder(self, planned: PlannedMailbox) -> str | None:
+        if planned.uidvalidity == 0:
             return None
         try:
-            name = await self._store.read(partial(reading.folder_name, mailbox_id=key.mailbox_id))
+            name = await self._store.read(partial(reading.folder_name, mailbox_id=bytes.fromhex(planned.mailbox)))
         except sqlite3.Error:
             name = None
-        return name or key.mailbox_id.hex()
+        return name or planned.mailbox
 
     async def _wait_for_texts(self) -> None:
         """As long as some come: others may be at no node that can be reached."""
@@ -206,3 +219,16 @@ class Apply:
             self.status.texts_lacking = now = await self._store.read(lacking_count)
             if now < lacking:
                 lacking, deadline = now, trio.current_time() + TEXTS_TIMEOUT_S
+
+
+def _told(planned: PlannedMailbox) -> MailboxKey:
+    """As the plan calls it: good for asking under an empty head, which sets nothing going."""
+    return MailboxKey(planned.user, bytes.fromhex(planned.mailbox), planned.uidvalidity)
+
+
+def _require_known(key: MailboxKey | None, planned: PlannedMailbox) -> MailboxKey:
+    """Raises _LeftError."""
+    if key is None:
+        why = f"the folder tree of {planned.user} at this node does not name it; make the trees equal first"
+        raise _LeftError("failed", why)
+    return key

@@ -26,7 +26,7 @@ from replicator.replication.joining import Joiner, name_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
 from replicator.replication.operations import CopyOperation, ExpungeOperation, Operation
-from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.replication.reconciling import FIND_TIMEOUT_S, Outcome, Reconciler
 from replicator.store import branches
 from replicator.store import chain as chains
 from replicator.store.reading import MailboxKey
@@ -42,7 +42,6 @@ Submit = Callable[[Operation], Awaitable[Reply]]
 """As `Coordinator.carry_out`."""
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
-FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 STRAYS_EVERY_S = 60.0
 RETRY_S = 5.0  # after a read that failed
 LOST_EVERY_S = 60.0  # a mailbox whose row is lost, where nobody shows all that was shown here

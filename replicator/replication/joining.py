@@ -19,7 +19,7 @@ import trio
 from protocol.commands import Mismatch
 from protocol.values import Dot, context_dots, covers
 from replicator.config import UidConflict
-from replicator.errors import MailboxFullError, UnavailableError
+from replicator.errors import HistoryError, MailboxFullError, UnavailableError
 from replicator.replication import syncing
 from replicator.replication.bases import BaseSource
 from replicator.replication.comparison import ask
@@ -161,6 +161,9 @@ class Joiner:
             joined = await self._merge(key, head, branch, term)
         except (ContradictionError, MailboxFullError) as error:
             return await self._keep_apart(key, head, error)
+        except HistoryError as error:  # whoever asked was wrong, which is no fault of the branch
+            log.warning("%s is left alone: %s", await name_of(self._store, key), error)
+            return False
         except MiscountedError as error:
             log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
             self._damaged[key.mailbox_id] = trio.current_time() + DAMAGED_EVERY_S
@@ -177,7 +180,7 @@ class Joiner:
         return False
 
     async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int) -> bool:
-        """Whether the branch was joined here and now. Raises ContradictionError, MailboxFullError, MiscountedError."""
+        """Whether the branch was joined here and now. Raises ContradictionError, and as `branches.plan_merge`."""
         for _ in range(PLANS_MAX):
             async with self._reading:
                 plan = await self._store.read(

@@ -33,6 +33,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 LOG_FIRST_S = 0.5  # entries that are on their way need no SYNC
+FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
 TRIES = 5  # of a mailbox that goes on here while it is compared
 
 
@@ -128,7 +129,11 @@ class Reconciler:
         return Outcome.DAMAGED
 
     async def _tell_master(self, key: MailboxKey, mine: Chain) -> Outcome | None:
-        master = await self._mastership.find(key)
+        master = None
+        with trio.move_on_after(FIND_TIMEOUT_S):
+            master = await self._mastership.find(key)
+        if master is None:
+            raise UnavailableError(f"nobody says who masters {await name_of(self._store, key)}")
         if master == self._mastership.sid:
             return None
         await ask(self._mastership.toward(master), master, key, mine)

@@ -73,6 +73,7 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
         return False
     wrong = (
         history.why_not_head(history.head_of(entry))
+        or history.why_not_of(tx.connection, chain, key)
         or history.why_not_shown(adoption.change, Dot(tx.origin, tx.seen(tx.origin)))
         or (_goes_back(chain, adoption.theirs) if adoption.is_damaged else history.contradiction(tx, chain, entry))
         or (_goes_back_of_lost(tx, adoption.theirs) if is_lost else None)

@@ -15,12 +15,12 @@ from heapq import heappop, heappush
 
 from protocol.values import UID_MAX, Context, Dot
 from replicator.config import UidConflict
-from replicator.errors import MailboxFullError
+from replicator.errors import HistoryError, MailboxFullError
 from replicator.store import catalog, reading
 from replicator.store import chain as chains
 from replicator.store.apply import apply_and_release
 from replicator.store.chain import Chain
-from replicator.store.history import NUMBER_MAX
+from replicator.store.history import NUMBER_MAX, why_not_of
 from replicator.store.past import Base, State, past_at
 from replicator.store.reading import MailboxKey
 from replicator.store.rows import DamagedRowError
@@ -245,7 +245,8 @@ def plan_merge(
     """How to join a branch to what a reader sees now. None if that was done meanwhile.
 
     Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
-    nothing has changed. Raises MailboxFullError, MiscountedError.
+    nothing has changed. Raises MailboxFullError, MiscountedError; HistoryError for
+    another user's mailbox.
     """
     connection.execute("BEGIN")
     try:
@@ -280,9 +281,11 @@ def merge_branch(
 
 
 def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
-    """This node's head and what it shows there. None if that has seen the branch. Raises MiscountedError."""
+    """This node's head and what it shows there. None if that has seen the branch. Raises as `plan_merge`."""
     if chain is None or chain.head is None or chain.has_seen(head):
         return None
+    if wrong := why_not_of(connection, chain, key):
+        raise HistoryError(f"branches are not joined: {wrong}")
     if key.uidvalidity == 0:
         tree = reading.tree_state(connection, key.user, chain)
         _check_counted(chain, [*tree.folders.values(), *tree.subscriptions.values()])

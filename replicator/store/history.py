@@ -7,6 +7,7 @@ ours; it stays in the log as a branch of its own, so that its origin's other mai
 
 from __future__ import annotations
 
+import sqlite3
 from functools import partial
 from typing import NamedTuple
 
@@ -195,6 +196,15 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
         if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
             return "a message that it has not seen"
     return None
+
+
+def why_not_of(connection: sqlite3.Connection, chain: Chain | None, key: reading.MailboxKey) -> str | None:
+    """Why a mailbox or tree cannot be that user's, by its chain here or else by its folder; None if it can."""
+    if chain is not None:
+        is_same = (key.user, key.uidvalidity == 0) == (chain.user, chain.uidvalidity == 0)
+        return None if is_same else f"it is no such mailbox or tree of {key.user}, but {chain.user}'s"
+    known = reading.key_of(connection, key.mailbox_id)
+    return None if known is None or known.user == key.user else f"it is a folder of {known.user}, not of {key.user}"
 
 
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:

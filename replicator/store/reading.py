@@ -74,6 +74,15 @@ def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None
     return row[0] if row else None
 
 
+def key_of(connection: sqlite3.Connection, mailbox_id: bytes) -> MailboxKey | None:
+    """Whose mailbox or tree that is: by its chain or, where there is none, by the folder of which it is the mailbox."""
+    chain = chains.load(connection, mailbox_id)
+    if chain is not None:
+        return MailboxKey(chain.user, mailbox_id, chain.uidvalidity)
+    row = connection.execute("SELECT user, uidvalidity FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return MailboxKey(row[0], mailbox_id, row[1]) if row else None
+
+
 def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
     """A folder's UIDVALIDITY as clients see it, if its tree is here."""
     row = connection.execute(

@@ -11,11 +11,13 @@ from trio.testing import MockClock
 
 from protocol.values import Dot
 from replicator.replication import applying, syncing
-from replicator.replication.applying import TEXTS_TIMEOUT_S
+from replicator.replication.applying import MAILBOX_TIMEOUT_S, TEXTS_TIMEOUT_S
 from replicator.replication.healing import Healer
 from replicator.replication.joining import Joiner
 from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
 from replicator.replication.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
+from replicator.replication.reconciling import FIND_TIMEOUT_S, Outcome, Reconciler
 from replicator.replication.shipping import Shipper
 from replicator.replication.texts import Texts
 from replicator.store import reading
@@ -402,6 +404,55 @@ async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_
             assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
+async def whose(nodes: Cluster) -> list[set[tuple[bytes, str, int]]]:
+    """At each node."""
+    found = [await node.store.read(partial(reading.chains_of, user=None)) for node in nodes.all()]
+    return [{(chain.id, chain.user, chain.uidvalidity) for chain in chains} for chains in found]
+
+
+async def test_whose_a_mailbox_is_that_this_node_lacks_says_its_folder_and_not_the_plan(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        await one.save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes["dc2"].save("secret", "Work")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        work, tree = await plan(nodes)
+        before = await whose(nodes)
+        for user in ("mallory", USER):
+            [(outcome, _, text)] = why(await apply(one, ApplyOptions((replace(work, user=user),))))
+            assert (outcome, f"tree of {user} at this node does not name it" in text) == ("failed", True)
+            assert await whose(nodes) == before
+        assert (await apply(one, ApplyOptions((tree,)))).outcomes == {"repaired": 1}
+        [(outcome, folder, text)] = why(await apply(one, ApplyOptions((replace(work, user="mallory"),))))
+        assert (outcome, folder) == ("failed", "Work")
+        assert "names another user, here it is alice's" in text
+        assert (await apply(one, ApplyOptions((replace(work, uidvalidity=99),)))).outcomes == {"repaired": 1}
+        mine, theirs = await whose(nodes)
+        assert mine == theirs
+
+
+async def test_a_fork_is_not_joined_as_another_users(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        [inbox] = [one for one in planned if one.uidvalidity]
+        wrong = replace(inbox, user="mallory")
+        for dry_run in (True, False):
+            [(outcome, folder, _)] = why(await apply(nodes["dc1"], ApplyOptions((wrong,), dry_run=dry_run)))
+            assert (outcome, folder) == ("failed", "INBOX")
+        assert await digests(nodes) == before
+        uid = replace(inbox, uidvalidity=99)
+        assert (await apply(nodes["dc2"], ApplyOptions((uid,)))).outcomes == {"repaired": 1}
+        known = {(user, uidvalidity) for chains in await whose(nodes) for _, user, uidvalidity in chains}
+        assert ({user for user, _ in known}, {uidvalidity for _, uidvalidity in known} & {99}) == ({USER}, set())
+
+
 async def test_what_the_plan_calls_damaged_is_left_to_a_check(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nobody is asked: the rows of the plan may say what no digest tells."""
     async with cluster(tmp_path, autojump_clock) as nodes:
@@ -424,6 +475,44 @@ async def test_branches_that_cannot_be_joined(
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
         assert [(outcome, folder) for outcome, folder, _ in why(status)] == [("failed", "INBOX")]
         assert "cannot be joined; the log of its master says why" in why(status)[0][2]
+
+
+async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "RECONCILED_AT_ONCE", 1)
+    reconcile = Reconciler.reconcile
+
+    async def slowly(reconciler: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
+        await trio.sleep(MAILBOX_TIMEOUT_S - 1)
+        return await reconcile(reconciler, key, sid)
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        monkeypatch.setattr(Reconciler, "reconcile", slowly)
+        assert (await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))).outcomes == {"repaired": 3}
+
+
+async def test_a_master_whom_nobody_can_name_is_not_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)
+        [inbox] = [one for one in await plan(nodes) if one.uidvalidity]
+        before = trio.current_time()
+        monkeypatch.setattr(Mastership, "find", _never)
+        [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((inbox,))))
+        assert (outcome, text) == ("failed", "nobody says who masters folder 'INBOX' of alice")
+        assert trio.current_time() - before < FIND_TIMEOUT_S + 1
 
 
 # ---- the task ----------------------------------------------------------------------------------------------------

@@ -254,3 +254,27 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
 async def _released_after(released: trio.Event, condition: Callable[[], bool]) -> None:
     await until(condition)
     released.set()
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_mailbox_is_not_joined_as_another_users_and_its_branches_are_no_worse_for_that(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("common")
+        await nodes.converged()
+        await part(nodes)
+        await one.save("one")
+        await other.save("other")
+        await meet(nodes)
+        key = key_of(await one.view())
+        assert await one.coordinator.mastership.find(key) == "dc1"
+        wrong = key._replace(user="mallory")
+        assert await one.coordinator.mastership.find(wrong) == "dc1"
+        before = await one.digests()
+        assert await reconcile(one, "dc2", wrong) is Outcome.APART
+        await one.coordinator.joiner.join_branches(wrong)
+        assert await one.digests() == before
+        assert await reconcile(one, "dc2") is Outcome.MERGED
+        await nodes.converged()

@@ -1,5 +1,6 @@
 """A mailbox or tree whose row in table chain is gone: it is not numbered again from the beginning."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -126,6 +127,23 @@ def test_it_is_taken_over_from_a_node_that_has_seen_as_much(lost: tuple[str, ...
     assert known(node).digest() == known(other).digest()
     assert INBOX.mailbox_id in node.commits[-1].retired
     assert node.write(saving(b"text", guid(9))).uids == (4,)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_it_is_not_taken_over_as_another_users(*, is_lost: bool) -> None:
+    """Its chain says whose it is, or else its folder."""
+    node = full_node()
+    other = copy_of(node)
+    other.write(saving(b"text", guid(4)))
+    if is_lost:
+        lose(node, *OTHERS)
+    before = node.digests()
+    adoption = adoption_from(other, None if is_lost else known(node).head)
+    with pytest.raises(HistoryError, match="alice"):
+        node.write(lambda tx: adopt(tx, replace(adoption, key=INBOX._replace(user="mallory"))))
+    assert node.digests() == before
+    assert node.write(lambda tx: adopt(tx, adoption_from(other, adoption.base)))
+    assert known(node).user == ALICE
 
 
 @pytest.mark.parametrize("kept", ["log", "by_uid", "checkpoint", "recent", "unproven", "flags"])
