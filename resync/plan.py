@@ -17,6 +17,7 @@ FORMAT: Final = 1
 """Of tables and columns. It rises with every change that a reader of the former one would misread."""
 MANIFEST: Final = "plan.json"
 MANIFEST_BYTES_MAX: Final = 1 << 20
+NUMBER_MAX: Final = 1 << 62
 PARTITIONS: Final[Mapping[str, str]] = {"mailboxes": "master", "messages": "master", "indexes": "node"}
 """By the names of tables the column that is the name of a folder and in no file: the node that is to join a mailbox's
 branches, or the node whose index it is."""
@@ -103,9 +104,17 @@ def manifest_from(document: bytes) -> Manifest:
         fields = cast("dict[str, Any]", json.loads(document))
         if (found := fields["format"]) != FORMAT:
             raise ValueError(f"it is of format {found!r}, this program reads {FORMAT}")
-        nodes = {str(sid): Taken(str(one["origin"]), int(one["taken_ms"])) for sid, one in fields["nodes"].items()}
-        mailboxes = {str(sid): int(count) for sid, count in fields["mailboxes"].items()}
-        counts = int(fields["messages"]), int(fields.get("indexes", 0))
+        nodes = {str(sid): Taken(str(one["origin"]), _number(one["taken_ms"])) for sid, one in fields["nodes"].items()}
+        mailboxes = {str(sid): _number(count) for sid, count in fields["mailboxes"].items()}
+        counts = _number(fields["messages"]), _number(fields.get("indexes", 0))
         return Manifest(str(fields["cluster"]), nodes, mailboxes, *counts)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{MANIFEST} is not what a plan ends with: {error!r}") from error
+
+
+def _number(value: Any) -> int:
+    """A time or a count. Raises ValueError."""
+    number = int(value)
+    if not 0 <= number < NUMBER_MAX:
+        raise ValueError(f"a time or a count in it is not from 0 to {NUMBER_MAX - 1}")
+    return number

@@ -69,11 +69,12 @@ def apply(
     report = Report(dry_run, sum(found.manifest.mailboxes[master] for master in masters))
     with bar("Repairing" if not dry_run else "Comparing") as show:
         try:
+            found.check_whole(masters)
             _settle(found.manifest, status, settle_s)
             _apply(_Sender(node, report, rate, show), _planned(found, masters), len(found.manifest.nodes))
         except KeyboardInterrupt:
             report.state = "cancelled"
-        except CommandError as error:
+        except (CommandError, click.UsageError) as error:  # the latter for what the node does not take
             report.state, report.error = "failed", error.message
     echo_json(asdict(report)) if as_json else print_report(report)
     if not report.is_equal:

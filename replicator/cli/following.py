@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
+from types import FrameType
 from typing import TypeAlias, TypeVar
 
 import click
@@ -34,21 +36,44 @@ def carried_out(node: NodeUrl, task: TaskKind[S], options: TaskOptions, show: Sh
 
     Raises as `NodeClient`, and click.UsageError for options with which no node can begin.
     """
+    status: S | None = None
     with NodeClient(node) as client:
         try:
-            status = client.start(task, asdict(options))
-        except RefusedError as error:
-            if error.status == HTTPStatus.BAD_REQUEST:
-                raise click.UsageError(error.detail) from error
-            raise
-        try:
+            with _interrupted_later():  # who does not hear whether it has begun does not know what to end
+                status = client.start(task, asdict(options))
             while status.is_running:
                 status = client.follow(task)
                 show(status.done, status.total)
+        except RefusedError as error:
+            if status is None and error.status == HTTPStatus.BAD_REQUEST:
+                raise click.UsageError(error.detail) from error
+            raise
         except KeyboardInterrupt:
+            if status is None:
+                raise
             with NodeClient(node) as another:  # the first one may have an answer on its way
                 return another.cancel(task)
         return status
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """An interrupt within the block comes at its end; a second one at once."""
+    came = False
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager

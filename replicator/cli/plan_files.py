@@ -47,6 +47,15 @@ class Plan:
         self.manifest = self._read_manifest()
         self._files = self._find_files()
 
+    def check_whole(self, masters: Collection[str]) -> None:
+        """Whether all rows of these masters are there, which the files' ends tell."""
+        for master in sorted(masters):
+            found = 0
+            for name in self._files.get(master, ()):
+                with self._opened(name) as file:
+                    found += file.rows
+            self._check_rows(master, found)
+
     def mailboxes(self, masters: Collection[str], *, trees: bool) -> Iterator[PlannedMailbox | Undone]:
         """The planned folder trees of these masters, or else their mailboxes, one master after the other."""
         for master in sorted(masters):
@@ -55,14 +64,20 @@ class Plan:
                 with self._opened(name) as file:
                     found += file.rows
                     yield from file.planned(trees=trees)
-            if found != (told := self.manifest.mailboxes[master]):
-                files = f"{self._place}/mailboxes/{_PARTITION}={master}"
-                raise CommandError(f"{files}: it has {found} rows, and {told} by {MANIFEST}: the plan is not whole")
+            self._check_rows(master, found)
+
+    def _check_rows(self, master: str, found: int) -> None:
+        if found != (told := self.manifest.mailboxes[master]):
+            files = f"{self._place}/mailboxes/{_PARTITION}={master}"
+            raise CommandError(f"{files}: it has {found} rows, and {told} by {MANIFEST}: the plan is not whole")
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[PlanFile]:
         with tempfile.TemporaryFile() as file:
-            self._fetch(name, file)
+            try:
+                self._fetch(name, file)
+            except ObjectMissingError:
+                raise CommandError(f"{self._place}/{name}: it has gone: is the plan being made anew?") from None
             file.seek(0)
             yield self._open(file, f"{self._place}/{name}", self.manifest.nodes.keys())
 

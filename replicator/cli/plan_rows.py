@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from protocol.values import Dot
 from replicator.cli.target import CommandError
+from replicator.http.planned import check_planned
 from replicator.tasks import PlannedMailbox, Undone
 from resync.entry import ID_BYTES
 from resync.plan import TABLES, Type
@@ -57,7 +58,7 @@ class PlanFile:
                 is_tree = pc.is_in(batch.column("uidvalidity"), value_set=_TREE)  # false where that is null
                 for row in batch.filter(is_tree if trees else pc.invert(is_tree)).to_pylist():
                     yield self._planned(row)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._unreadable(error) from error
 
     def _planned(self, row: _Row) -> PlannedMailbox | Undone:
@@ -67,9 +68,15 @@ class PlanFile:
         if row["user"] is None:
             return Undone(None, mailbox.hex(), mailbox.hex(), "damaged", NO_HEAD)
         try:
-            return PlannedMailbox(row["user"], mailbox.hex(), *self._what(row))
+            planned = PlannedMailbox(row["user"], mailbox.hex(), *self._what(row))
         except ValueError as error:
             raise CommandError(f"{self._name}: mailbox {mailbox.hex()}: {error}") from None
+        try:
+            check_planned(planned)
+        except ValueError as error:
+            user = planned.user if planned.user.isprintable() else ascii(planned.user)
+            return Undone(user, planned.mailbox, planned.mailbox, "failed", f"the plan has what cannot be: {error}")
+        return planned
 
     def _what(self, row: _Row) -> tuple[int, Mapping[str, Dot | None], bool]:
         """UIDVALIDITY, heads, and whether it is damaged. Raises ValueError."""

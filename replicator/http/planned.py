@@ -1,4 +1,7 @@
-"""The mailboxes of a repair plan, as they stand in the body of an apply: each checked before anything is done."""
+"""The mailboxes of a repair plan, as they stand in the body of an apply: each checked before anything is done.
+
+Whoever sends them checks them by the same rules (`check_planned`): one that is wrong has all of its request refused.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ from resync.entry import ID_BYTES, tree_id
 
 ORIGIN_CHARS_MAX = 100  # of `SID.boot`
 SEQ_MAX = (1 << 63) - 1
+NODES_MIN = 2
+
+_UIDVALIDITY = f"uidvalidity must be a number from 0 to {UID_MAX}"
+_HEADS = "heads must be an object with two nodes or more"
+_HEAD = "a head is [origin, seq]: what an entry is named, such as ['dc1.1a2b', 17]; or null"
 _FIELDS = {"user", "mailbox", "uidvalidity", "heads", "damaged"}
 
 
@@ -48,31 +56,50 @@ def _planned(document: object) -> PlannedMailbox:
     user, mailbox, uidvalidity = (document.get(name) for name in ("user", "mailbox", "uidvalidity"))
     if not isinstance(user, str):
         raise ValueError("user must be a text")  # noqa: TRY004 - as above
-    check_user_name(user)
     if not isinstance(mailbox, str) or len(mailbox) != 2 * ID_BYTES or not set(mailbox) <= set(hexdigits):
         raise ValueError(f"mailbox must be an id of {ID_BYTES} bytes, in hexadecimal")
-    if type(uidvalidity) is not int or not 0 <= uidvalidity <= UID_MAX:
-        raise ValueError(f"uidvalidity must be a number from 0 to {UID_MAX}")
-    if uidvalidity == 0 and bytes.fromhex(mailbox) != tree_id(user):
-        raise ValueError("uidvalidity is 0, and mailbox is not the id of that user's folder tree")
+    if type(uidvalidity) is not int:
+        raise ValueError(_UIDVALIDITY)
     damaged = document.get("damaged", False)
     if not isinstance(damaged, bool):
         raise ValueError("damaged must be true or false")  # noqa: TRY004 - as above
-    return PlannedMailbox(user, mailbox.lower(), uidvalidity, _heads(document.get("heads")), damaged)
+    planned = PlannedMailbox(user, mailbox.lower(), uidvalidity, _heads(document.get("heads")), damaged)
+    check_planned(planned)
+    return planned
+
+
+def check_planned(planned: PlannedMailbox) -> None:
+    """Raises ValueError for what no mailbox or folder tree can have, and no node."""
+    check_user_name(planned.user)
+    if not 0 <= planned.uidvalidity <= UID_MAX:
+        raise ValueError(_UIDVALIDITY)
+    if planned.uidvalidity == 0 and bytes.fromhex(planned.mailbox) != tree_id(planned.user):
+        raise ValueError("uidvalidity is 0, and mailbox is not the id of that user's folder tree")
+    if len(planned.heads) < NODES_MIN:
+        raise ValueError(_HEADS)
+    for node, head in planned.heads.items():
+        sid(node)
+        if head is not None:
+            _check_head(head)
 
 
 def _heads(document: object) -> Mapping[str, Dot | None]:
     """Raises ValueError."""
-    if not isinstance(document, dict) or len(document) < 2:
-        raise ValueError("heads must be an object with two nodes or more")
-    return {sid(node): None if head is None else _head(head) for node, head in document.items()}
+    if not isinstance(document, dict):
+        raise ValueError(_HEADS)  # noqa: TRY004 - as above
+    return {node: None if head is None else _head(head) for node, head in document.items()}
 
 
 def _head(document: object) -> Dot:
     """Raises ValueError."""
     match document:
-        case [str(origin), int(seq)] if type(seq) is int and 1 <= seq <= SEQ_MAX:
-            sid(sid_of(origin))
-            if len(origin) <= ORIGIN_CHARS_MAX:
-                return Dot(origin, seq)
-    raise ValueError("a head is [origin, seq]: what an entry is named, such as ['dc1.1a2b', 17]; or null")
+        case [str(origin), int(seq)] if type(seq) is int:
+            return Dot(origin, seq)
+    raise ValueError(_HEAD)
+
+
+def _check_head(head: Dot) -> None:
+    """Raises ValueError."""
+    sid(sid_of(head.origin))
+    if not 1 <= head.seq <= SEQ_MAX or len(head.origin) > ORIGIN_CHARS_MAX:
+        raise ValueError(_HEAD)

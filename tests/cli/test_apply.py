@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sized
@@ -13,7 +14,7 @@ from click.testing import Result
 
 from replicator.cli import apply as command
 from replicator.cli import apply_report
-from replicator.cli.client import RESYNC, NodeClient, TaskKind
+from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
 from replicator.cli.plan_files import Plan
 from replicator.cli.target import parse_url
 from replicator.environment import wall_clock_ms
@@ -192,6 +193,32 @@ def test_an_interrupt_ends_it_at_the_node_and_it_can_be_run_again(
     assert (again.exit_code, again.stderr) == (0, "")
 
 
+def test_an_interrupt_while_it_begins_ends_it_at_the_node(
+    pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one is not waited with."""
+    start = NodeClient.start
+
+    def interrupted(client: NodeClient, task: TaskKind[ApplyStatus], options: dict[str, object]) -> ApplyStatus:
+        signal.raise_signal(signal.SIGINT)
+        return start(client, task, options)
+
+    def interrupted_twice(*_arguments: object) -> ApplyStatus:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it was not interrupted")
+
+    before = signal.getsignal(signal.SIGINT)
+    with NodeClient(parse_url(pair.url)) as client:
+        monkeypatch.setattr(NodeClient, "start", interrupted)
+        result = invoke("apply", plan, "--rate", 1, "--url", pair.url, *NO_SETTLE)
+        assert result.stderr.startswith("Error: apply cancelled after ")
+        assert client.follow(APPLY).state == "cancelled"
+        monkeypatch.setattr(NodeClient, "start", interrupted_twice)
+        assert invoke("apply", plan, "--url", pair.url, *NO_SETTLE).stderr == "Error: apply cancelled after 0 of 3\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_it_waits_until_what_was_on_its_way_has_arrived(
     pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +282,75 @@ def test_files_that_are_no_plans(
     plan = write_plan(tmp_path / "plan", NODES, {"dc1": [row]}, schema=pa.schema(fields))
     result = invoke("apply", plan, "--url", served.url, *NO_SETTLE)
     assert (result.exit_code, why in result.stderr, result.stderr.count("\n")) == (1, True, 1), result.stderr
+
+
+CANNOT_BE: dict[str, Row] = {
+    "a number from 0": one_row(uidvalidity=1 << 33),
+    "no colon, space or control": one_row(user="a b"),
+    "\\x1b[2J": one_row(user="\x1b[2J"),
+    "a head is [origin, seq]": one_row(heads=planned(USER, b"", 7, {"dc1": ("dc1.a", 0), "dc2": None})["heads"]),
+    "not the id of that user's folder tree": one_row(uidvalidity=0),
+}
+
+
+def test_rows_that_cannot_be_are_told_and_end_nothing(pair: ServedPair, invoke: Invoke, tmp_path: Path) -> None:
+    *mailboxes, tree = pair.do(_rows)
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, mailboxes[0], *CANNOT_BE.values(), *mailboxes[1:]]})
+    result = invoke("apply", plan, "--url", pair.url, "--json", *NO_SETTLE)
+    assert (result.exit_code, result.stderr) == (1, "")
+    report = document(result)
+    assert (report["state"], report["outcomes"]) == ("done", {"failed": 5, "repaired": 1, "equal": 2})
+    told = json.dumps(report["undone"])
+    assert [why for why in CANNOT_BE if json.dumps(why)[1:-1] not in told] == []
+    assert "\x1b" not in invoke("apply", plan, "--url", pair.url, *NO_SETTLE).stdout
+
+
+def test_what_the_node_does_not_take_ends_it_with_a_report(
+    pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another version might."""
+    monkeypatch.setattr("replicator.http.planned.PLANNED_MAX", 1)
+    result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+    assert (result.exit_code, "Usage" in result.stderr) == (1, False)
+    assert "Error: apply failed after 0 of 3: mailboxes are 3; at most 1 go into one request" in result.stderr
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" + "0" * 400, "NaN", "-1"])
+def test_times_that_cannot_be(pair: ServedPair, plan: Path, invoke: Invoke, number: str) -> None:
+    manifest = (plan / MANIFEST).read_text()
+    (plan / MANIFEST).write_text(manifest.replace('"taken_ms": 0', f'"taken_ms": {number}', 1))
+    result = invoke("apply", plan, "--url", pair.url)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
+    assert f"{plan}/plan.json: " in result.stderr
+
+
+def test_files_that_go_meanwhile(pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an audit takes the plan's place."""
+
+    def settle(*_arguments: object) -> None:
+        for file in plan.rglob("*.parquet"):
+            file.unlink()
+
+    monkeypatch.setattr(command, "_settle", settle)
+    result = invoke("apply", plan, "--url", pair.url)
+    assert result.exit_code == 1
+    assert "Error: apply failed after 0 of 3: " in result.stderr
+    assert "it has gone: is the plan being made anew?" in result.stderr
+
+
+def test_nothing_is_sent_of_a_plan_that_is_not_whole(
+    pair: ServedPair, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PLANNED_MAX", 1)
+    [*mailboxes, tree] = pair.do(_rows)
+    plan = write_plan(tmp_path / "plan", NODES, {"dc1": [tree, *mailboxes], "dc2": [one_row()]})
+    (plan / "mailboxes/master=dc2/part-0.zstd.parquet").unlink()
+    before = [digests(pair, sid) for sid in NODES]
+    result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
+    assert (result.exit_code, "it has 0 rows, and 1 by plan.json: the plan is not whole" in result.stderr) == (1, True)
+    assert "apply failed after 0 of 4" in result.stderr
+    assert [digests(pair, sid) for sid in NODES] == before
+    assert invoke("apply", plan, "--only-master", "dc1", "--url", pair.url, *NO_SETTLE).exit_code == 0
 
 
 def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
