@@ -18,7 +18,7 @@ import trio
 from protocol.commands import Done, Mismatch, Reply
 from protocol.values import Dot
 from replicator.errors import MailError
-from replicator.replication import syncing
+from replicator.replication import differences, syncing
 from replicator.replication.comparison import ask
 from replicator.replication.joining import chain_of
 from replicator.replication.link import LinkDownError
@@ -176,12 +176,23 @@ class Apply:
         await self._reconcile(key, others)
         late = await self._patience.wait(others, partial(self._late, key, others))
         if late:
+            await self._require_undamaged(key, late)
             names = ", ".join(late)
             raise _LeftError(
                 "failed",
                 f"{names} and this node did not show the same within {SHOW_TIMEOUT_S:.0f} s; see `replicator status`,"
                 f" and if it stays so, apply a new plan at {names}",
             )
+
+    async def _require_undamaged(self, key: MailboxKey, late: Collection[str]) -> None:
+        """A master that shows what its head does not count joins nothing, and tells only its log. Raises _LeftError."""
+        master = self._mastership.known_master(key)
+        for sid in sorted({*late, master or ""} - {self._mastership.sid, ""}):
+            async with self._reconciling:
+                with trio.fail_after(MAILBOX_TIMEOUT_S):
+                    damage = (await differences.look(self._store, self._mastership, sid, key)).damage
+            if damage is not None:
+                raise _LeftError("damaged", damage)
 
     async def _late(self, key: MailboxKey, others: Collection[str]) -> list[str]:
         """Those that show something else than this node now; they were compared with it once more."""

@@ -404,6 +404,31 @@ async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_
             assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
 
 
+async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_why(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        await meet(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        key = reading.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        nodes["dc2"].damage(DAMAGES["a row is gone"])
+        [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions(planned)))
+        assert (outcome, folder) == ("damaged", "INBOX")
+        assert "what dc2 shows of a mailbox is not what it counts; run `replicator check` there" in text
+        assert await digests(nodes) == before
+        assert (await check(nodes["dc2"])).unrepaired == 0
+        assert (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes == {"repaired": 1}
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
 async def whose(nodes: Cluster) -> list[set[tuple[bytes, str, int]]]:
     """At each node."""
     found = [await node.store.read(partial(reading.chains_of, user=None)) for node in nodes.all()]
