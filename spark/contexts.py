@@ -20,7 +20,9 @@ def has_seen(context: Column, origin: Column, seq: Column) -> Column:
 
 def covers(context: Column, other: Column) -> Column:
     """Whether what has seen the one has seen all of the other."""
-    return F.forall(F.map_entries(other), lambda entry: has_seen(context, entry["key"], entry["value"]))
+    # not a look-up for each entry, which goes through the other map: they may be of thousands of origins
+    lacks = F.map_zip_with(context, other, lambda _, has, wanted: wanted > F.coalesce(has, F.lit(0)))
+    return ~F.exists(F.map_values(lacks), lambda one: F.coalesce(one, F.lit(False)))
 
 
 def joined(ours: Column, theirs: Column) -> Column:
