@@ -64,7 +64,7 @@ def _make_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
 
 
 def _write_plan(read: Inventories, related: DataFrame, relations: mailboxes.Summary, to: str) -> plans.Tables:
-    gathered = versions.gathered(related, read.tables["messages"], read.nodes, relations.unequal, keep)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, relations, keep)
     differing = keep(messages.kinds(merging.folded(gathered, relations.steps, keep), read.nodes))
     planned = keep(plans.mailboxes(related, differing, read.tables["folders"]))
     plans.write(planned, "mailboxes", to, "uidvalidity", "user", "mailbox")  # trees, which have 0, come first

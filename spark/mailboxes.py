@@ -28,12 +28,14 @@ _INITIAL = {"uidnext": 1, "highestmodseq": 0, "risen": 0}
 class Summary(NamedTuple):
     """`mailboxes`, `trees`: how many there are of each relation.
 
-    `steps`: how many merges the longest fold takes; what is damaged is not folded.
+    `steps`: how many merges the longest fold takes; what is damaged is not folded. `dots`: how many entries the
+    contexts of all nodes' states of those that are not equal have together.
     """
 
     mailboxes: dict[str, int]
     trees: dict[str, int]
     steps: int
+    dots: int
 
     @property
     def unequal(self) -> int:
@@ -83,14 +85,16 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
 def summary(classified: DataFrame) -> Summary:
     """Counts, of one pass."""
     most = F.max(F.when(F.col("relation") != DAMAGED, F.size("branches"))).alias("most")
-    found = classified.groupBy("is_tree", "relation").agg(F.count("*").alias("count"), most).collect()
+    sizes = F.aggregate("states", F.lit(0).cast("long"), lambda found, one: found + F.size(one["context"]))
+    dots = F.sum(F.when(F.col("relation") != EQUAL, sizes)).alias("dots")
+    found = classified.groupBy("is_tree", "relation").agg(F.count("*").alias("count"), most, dots).collect()
     branches = max((one["most"] or 1 for one in found), default=1)
     counts = {(one["is_tree"], one["relation"]): one["count"] for one in found}
     others, trees = (
         {relation: counts[is_tree, relation] for relation in RELATIONS if (is_tree, relation) in counts}
         for is_tree in (False, True)
     )
-    return Summary(others, trees, max(0, branches - 1))
+    return Summary(others, trees, max(0, branches - 1), sum(one["dots"] or 0 for one in found))
 
 
 def _state(sid: Column) -> Column:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark import contexts
 from spark.inventories import NODE
-from spark.mailboxes import DAMAGED, EQUAL
+from spark.mailboxes import DAMAGED, EQUAL, Summary
 from spark.schemas import SCHEMAS
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -26,20 +26,24 @@ Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 ROW = tuple(name for name in SCHEMAS["messages"].names if name not in {"mailbox", "guid"})
 STATE = (*ROW, "dot_seen", "claim_seen")
 """Of a version's row. Bit n of the last two is set if the n-th state has seen the entry: the placement's, the claim."""
-PLANS_MAX = 50_000
-"""So many mailboxes' contexts each executor can hold, some 100 MB; then their rows meet them where they are."""
+MAILBOX_BYTES, DOT_BYTES = 512, 64
+"""Of what each executor holds of a mailbox, about, and of each entry of its nodes' contexts: an origin and a number."""
+PLANS_BYTES_MAX = 128 << 20
+"""If it holds no more than this of all mailboxes that differ, their rows meet it where they are."""
 IDS_MAX = 4_000_000
 """So many mailboxes' ids each executor can hold, some 400 MB; then rows of equal mailboxes stay where they are."""
 
 
-def gathered(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int, keep: Keep) -> DataFrame:
-    """One row a message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `unequal`: see the module of that name.
+def gathered(
+    mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary, keep: Keep
+) -> DataFrame:
+    """One row a message: `mailbox`, `guid`, `versions`, `plan`. `mailboxes`, `relations`: see the module `mailboxes`.
 
     Messages that are the same everywhere, and stay so, are left out; `keep` is called with those that are not.
     `versions`: for each node that shows it the node's `place` in `nodes`, and the `row` with the columns of STATE.
     `plan`: what a merge needs to know of the mailbox, see `_plan`.
     """
-    rows = _with_plans(mailboxes, messages, nodes, unequal)
+    rows = _with_plans(mailboxes, messages, nodes, relations)
     touched = keep(_touched(rows, len(nodes)))
     return (
         rows.join(touched, ["mailbox", "guid"], "left_semi")
@@ -50,18 +54,19 @@ def gathered(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], un
     )
 
 
-def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], unequal: int) -> DataFrame:
+def _with_plans(mailboxes: DataFrame, messages: DataFrame, nodes: Sequence[str], relations: Summary) -> DataFrame:
     """The rows of mailboxes that are not equal, with what their contexts say of them."""
-    differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", "states", _plan().alias("plan"))
-    if unequal <= PLANS_MAX:
+    contexts_seen = F.transform("states", lambda one: one["context"]).alias("contexts")
+    differing = mailboxes.where(F.col("relation") != EQUAL).select("mailbox", contexts_seen, _plan().alias("plan"))
+    if relations.unequal * MAILBOX_BYTES + relations.dots * DOT_BYTES <= PLANS_BYTES_MAX:
         differing = F.broadcast(differing)
-    elif unequal <= IDS_MAX:
+    elif relations.unequal <= IDS_MAX:
         messages = messages.join(F.broadcast(differing.select("mailbox")), "mailbox", "left_semi")
     seen = {
         "dot_seen": _seen_by(F.col("origin"), F.col("seq"), len(nodes)),
         "claim_seen": _seen_by(F.col("claim_origin"), F.col("claim_seq"), len(nodes)),
     }
-    return messages.join(differing, "mailbox").withColumns(seen).drop("states")
+    return messages.join(differing, "mailbox").withColumns(seen).drop("contexts")
 
 
 def _touched(rows: DataFrame, count: int) -> DataFrame:
@@ -108,7 +113,7 @@ def _version(nodes: Sequence[str]) -> Column:
 def _seen_by(origin: Column, seq: Column, count: int) -> Column:
     found = F.lit(0).cast("long")
     for place in range(count):
-        context = F.get("states", F.lit(place))["context"]
+        context = F.get("contexts", F.lit(place))
         found += F.when(contexts.has_seen(context, origin, seq), F.lit(1 << place)).otherwise(F.lit(0))
     return found
 

@@ -73,7 +73,7 @@ def done(spark: SparkSession, places: dict[str, str]) -> Done:
     compared = sums.compared(read.tables["heads"], read.tables["messages"], read.nodes).localCheckpoint()
     related = mailboxes.classified(compared, read.tables["heads"], read.nodes).localCheckpoint()
     summary = mailboxes.summary(related)
-    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary.unequal, keep)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary, keep)
     folded = merging.folded(gathered, summary.steps, keep)
     rows = defaultdict(set)
     for one in collected(merging.rows(folded)):

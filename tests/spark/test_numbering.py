@@ -72,7 +72,7 @@ def folded(spark: SparkSession, places: dict[str, str]) -> tuple[DataFrame, list
     compared = audit.keep(sums.compared(read.tables["heads"], read.tables["messages"], read.nodes))
     related = audit.keep(mailboxes.classified(compared, read.tables["heads"], read.nodes))
     summary = mailboxes.summary(related)
-    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary.unequal, keep)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, summary, keep)
     return merging.folded(gathered, summary.steps, keep), kept
 
 

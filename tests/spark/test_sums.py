@@ -118,7 +118,8 @@ def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: 
     """Also where its plan has not been sent to all, so that its rows have met it in one place."""
     read = inventories.read(spark, two_nodes(tmp_path, (200, 0)))
     related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
-    of = related, read.tables["messages"], read.nodes, versions.PLANS_MAX + 1
+    summary = mailboxes.summary(related)._replace(dots=versions.PLANS_BYTES_MAX // versions.DOT_BYTES)
+    of = related, read.tables["messages"], read.nodes, summary
     with settings(spark, NEVER):
         touched = versions._touched(versions._with_plans(*of), 2)
         for found in (touched, versions.gathered(*of, keep)):
@@ -130,5 +131,22 @@ def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: 
 def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
     related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
-    gathered = versions.gathered(related, read.tables["messages"], read.nodes, 1, keep)
+    gathered = versions.gathered(related, read.tables["messages"], read.nodes, mailboxes.summary(related), keep)
     assert sorted(int.from_bytes(row["guid"]) for row in gathered.collect()) == [198, 199, 200]
+
+
+def test_contexts_are_sent_to_all_if_they_are_small(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also few mailboxes' contexts may be of very many origins."""
+    read = inventories.read(spark, two_nodes(tmp_path, (2, 1)))
+    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    summary = mailboxes.summary(related)
+    assert (summary.unequal, summary.dots) == (1, 2)
+    with settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        for dots, is_sent in ((2, True), (versions.PLANS_BYTES_MAX // versions.DOT_BYTES, False)):
+            of = related, read.tables["messages"], read.nodes, summary._replace(dots=dots)
+            versions._with_plans(*of).select("mailbox", "dot_seen").explain()
+            plan = capsys.readouterr().out.splitlines()
+            joins = [line for line in plan if "Join" in line and "LeftSemi" not in line]
+            assert [("Broadcast" in line) for line in joins] == [is_sent], joins
