@@ -14,7 +14,10 @@ from spark.summary import Summary
 
 SUMMARY, REPORT = "summary.json", "report.html"
 
-_PLAN = (plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT)
+UNFINISHED = "audit.unfinished"
+"""Where it lies nothing is whole yet."""
+
+_AUDIT = {plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT, UNFINISHED}
 
 
 def audit(
@@ -25,13 +28,13 @@ def audit(
     `tell` is called with what is done next. `overwrite`: in place of a former audit. Raises InventoryError, and what
     Spark raises; what is there then is no plan.
     """
-    _make_room(spark, to, overwrite=overwrite)
+    _check_room(spark, to, overwrite=overwrite)
     tell("reading")
     read = inventories.read(spark, places)
+    _make_room(spark, to)
     tell("comparing mailboxes")
-    heads = read.tables["heads"]
-    compared = keep(sums.compared(heads, read.tables["messages"], read.nodes))
-    related = keep(mailboxes.classified(compared, heads, read.nodes))
+    compared = keep(sums.compared(read.tables, read.nodes))
+    related = keep(mailboxes.classified(compared, read.tables["heads"], read.tables["folders"], read.nodes))
     relations = mailboxes.summary(related)
     tell("comparing messages")
     tables = _write_plan(read, related, relations, to)
@@ -43,6 +46,7 @@ def audit(
     files.write(spark, f"{to}/{SUMMARY}", found.to_json())
     files.write(spark, f"{to}/{REPORT}", html(found).encode())
     files.write(spark, f"{to}/{plan.MANIFEST}", _manifest(read, tables.mailboxes, found).to_json())
+    files.remove(spark, f"{to}/{UNFINISHED}")
     return found
 
 
@@ -52,14 +56,25 @@ def keep(frame: DataFrame) -> DataFrame:
     return frame.checkpoint() if has_directory else frame.localCheckpoint()
 
 
-def _make_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
-    """Raises InventoryError."""
-    if not files.is_taken(spark, to):
-        return
-    if not (overwrite and any(files.is_there(spark, f"{to}/{name}") for name in _PLAN)):
-        advice = ", and holds no audit" if overwrite else "; --overwrite takes the place of a former audit"
-        raise InventoryError(f"{to} is not empty{advice}")
-    for name in _PLAN:  # the manifest first: without it a plan is not whole
+def _check_room(spark: SparkSession, to: str, *, overwrite: bool) -> None:
+    """Whether nothing but a former audit is there, whole or cut off. Raises InventoryError."""
+    try:
+        there = files.names(spark, to)
+    except NotADirectoryError:
+        raise InventoryError(f"{to} is no directory") from None
+    if there and not overwrite:
+        raise InventoryError(f"{to} is not empty; --overwrite takes the place of a former audit")
+    others = [name for name in there if name.removeprefix(".").removesuffix(".crc") not in _AUDIT]
+    if others:
+        raise InventoryError(f"{to} holds {others[0]}, which is of no audit: nothing is overwritten")
+    if there and not {plan.MANIFEST, UNFINISHED} & set(there):
+        raise InventoryError(f"{to} is not empty, and holds no audit: nothing is overwritten")
+
+
+def _make_room(spark: SparkSession, to: str) -> None:
+    """What is there says from now on that it is being made."""
+    files.write(spark, f"{to}/{UNFINISHED}", b"")
+    for name in (plan.MANIFEST, *plan.TABLES, SUMMARY, REPORT):  # the manifest first: without it a plan is not whole
         files.remove(spark, f"{to}/{name}")
 
 

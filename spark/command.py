@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 
 import click
@@ -51,7 +52,12 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--conf", metavar="KEY=VALUE", multiple=True, callback=_conf, help="A setting of Spark's own, spark.*."
         ),
-        click.option("--scratch", metavar="DIR", help="For what does not fit into memory; by default the system's."),
+        click.option(
+            "--scratch",
+            type=click.Path(exists=True, file_okay=False),
+            metavar="DIR",
+            help="For what does not fit into memory; by default the system's.",
+        ),
         click.option("--memory", metavar="4g", callback=_memory, help="Of Spark here; by default half of all, or 8g."),
         click.option("--master", metavar="URL", help="Of a Spark cluster; by default all cores of this machine."),
         click.option("--inventory", "given", metavar="NODE=PLACE", multiple=True, help="An inventory of each node."),
@@ -82,8 +88,7 @@ def diff(
     must reach them. No node is asked or changed. Inventories of a cluster in use are not of one moment: what was merely
     on its way differs too, and `apply` will find it equal. Exit code 0 if all nodes show the same, 1 otherwise.
     """
-    if len(given) < 2:
-        raise click.UsageError("give --inventory NODE=PLACE for each of two nodes or more")
+    check_given(given, 2)
     check_installed()
     from spark.jobs import JobError, run_audit  # noqa: PLC0415  needs pyspark
 
@@ -98,6 +103,15 @@ def diff(
         _print(found, out)
     if not found.is_clean:
         raise click.exceptions.Exit(1)
+
+
+def check_given(given: tuple[str, ...], least: int) -> None:
+    """Raises click.UsageError unless inventories are named as they should be, each node once."""
+    nodes = [node for node, equals, place in (one.partition("=") for one in given) if node and equals and place]
+    if len(nodes) < max(least, len(given)):
+        raise click.UsageError(f"give --inventory NODE=PLACE, as dc1=/srv/inventories/dc1, {least} times at least")
+    if twice := [node for node in nodes if nodes.count(node) > 1]:
+        raise click.UsageError(f"{twice[0]} is given twice; give one inventory of each node")
 
 
 def check_installed() -> None:
@@ -123,12 +137,15 @@ def _print(found: Summary, out: str) -> None:
     click.echo(f"{found.differing:,} messages differ{_after_colon(found.kinds)}")
     for node in found.nodes:
         wrong = f"; its index is wrong: {_listed(node.index)}" if node.index else ""
+        taken = datetime.fromtimestamp(node.taken_ms // 1000, UTC)
         unread = f"; {node.unreadable:,} rows are not in its inventory" if node.unreadable else ""
-        click.echo(
-            f"{node.node}: {node.mailboxes:,} mailboxes, {node.behind:,} of them behind; {node.messages:,} messages,"
-            f" {node.missing:,} missing, {node.expunged:,} expunged{wrong}{unread}"
-        )
-    click.echo(f"to repair: {_listed(found.plan) or 'nothing'}; {out.rstrip('/')}/report.html")
+        shown = f"{node.mailboxes:,} mailboxes, {node.behind:,} of them behind; {node.messages:,} messages"
+        lacking = f"{node.missing:,} missing, {node.expunged:,} expunged"
+        click.echo(f"{node.node}, at {taken:%Y-%m-%d %H:%M:%S} UTC: {shown}, {lacking}{wrong}{unread}")
+    if damaged := sum(relations.get("damaged", 0) for relations in (found.relations, found.trees)):
+        click.echo(f"{damaged:,} damaged: run `replicator check --repair` at their nodes, and audit again")
+    masters = f" (by their masters: {_listed(found.plan)})" if found.plan else ""
+    click.echo(f"{sum(found.plan.values()):,} for `replicator apply`{masters}; {out.rstrip('/')}/report.html")
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -28,9 +28,9 @@ def summary(
     mailboxes, messages = tables
     unequal = related.where(F.col("relation") != EQUAL)
     kinds = _kinds(messages)
-    flags = mailboxes.agg(
+    flags = related.agg(
         F.count_if("uidvalidity_differs").alias("uidvalidity_differs"),
-        F.count_if((F.size("missing_on") > 0) & (F.col("uidvalidity") > 0)).alias("only_on_some"),
+        F.count_if((F.size("missing_on") > 0) & ~F.col("is_tree")).alias("only_on_some"),
     ).first()
     assert flags is not None
     to_repair = mailboxes.where(F.col("relation") != DAMAGED).groupBy(MASTER).count().collect()
@@ -125,11 +125,17 @@ def _behind() -> Column:
 
 
 def _pairs(unequal: DataFrame, nodes: Sequence[str]) -> tuple[PairSummary, ...]:
-    """Where digests differ, or one node lacks the mailbox. Rows that are not what their digest says are damage."""
-    digests = F.transform("states", lambda one: F.struct(one[NODE].alias(NODE), one["digest"].alias("digest")))
+    """Where digests or rows differ, or one node lacks the mailbox."""
+    shown = ("digest", "rows", "total")
+    digests = F.transform(
+        "states",
+        lambda one: F.struct(
+            one[NODE].alias(NODE), F.struct(*(one[name].alias(name) for name in shown)).alias("shown")
+        ),
+    )
     one = unequal.where("NOT is_tree").select(F.explode(digests).alias("one"), digests.alias("others"))
     both = one.select("one", F.explode("others").alias("other")).where(
-        (F.col("one")[NODE] < F.col("other")[NODE]) & ~F.col("one.digest").eqNullSafe(F.col("other.digest"))
+        (F.col("one")[NODE] < F.col("other")[NODE]) & ~F.col("one.shown").eqNullSafe(F.col("other.shown"))
     )
     counted = both.groupBy(F.col("one")[NODE].alias("one"), F.col("other")[NODE].alias("other")).count().collect()
     found = {(pair["one"], pair["other"]): pair["count"] for pair in counted}

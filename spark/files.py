@@ -7,8 +7,13 @@ from typing import Protocol, cast
 from pyspark.sql import SparkSession
 
 
+class _Path(Protocol):
+    def getName(self) -> str: ...  # noqa: N802  Java's names
+
+
 class _Status(Protocol):
-    def isDirectory(self) -> bool: ...  # noqa: N802  Java's names
+    def isDirectory(self) -> bool: ...  # noqa: N802
+    def getPath(self) -> _Path: ...  # noqa: N802
 
 
 class _Stream(Protocol):
@@ -26,16 +31,14 @@ class _System(Protocol):
     def delete(self, path: object, recursive: bool, /) -> bool: ...  # noqa: FBT001
 
 
-def is_taken(spark: SparkSession, folder: str) -> bool:
-    """Whether a file is there, or a directory that is not empty."""
+def names(spark: SparkSession, folder: str) -> list[str]:
+    """What lies there; nothing, if there is no such directory. Raises NotADirectoryError."""
     path, system = _found(spark, folder)
-    return system.exists(path) and (not system.getFileStatus(path).isDirectory() or len(system.listStatus(path)) > 0)
-
-
-def is_there(spark: SparkSession, place: str) -> bool:
-    """Whether there is such a file or directory."""
-    path, system = _found(spark, place)
-    return system.exists(path)
+    if not system.exists(path):
+        return []
+    if not system.getFileStatus(path).isDirectory():
+        raise NotADirectoryError(folder)
+    return sorted(status.getPath().getName() for status in system.listStatus(path))
 
 
 def remove(spark: SparkSession, place: str) -> None:

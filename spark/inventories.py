@@ -5,9 +5,11 @@ What is checked are the manifests, and what Parquet's footers say: the columns o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -20,6 +22,10 @@ from spark.footers import footers
 from spark.schemas import SCHEMAS
 
 _ERRORS = (PySparkException, Py4JJavaError)  # the latter: what Spark has no class of its own for
+
+_UNREADABLE = "cannot be read as Parquet; copy the inventory again, or take it anew"
+_OPTIONAL = re.compile(r"^  optional (?:group )?(?:\w+ )?(\w+)", re.MULTILINE)
+"""Columns that may be null, in Parquet's text of a schema."""
 
 NODES_MAX = 60
 """Inventories of one comparison: what nodes have seen travels as bits of a number."""
@@ -44,7 +50,7 @@ def place_of(argument: str) -> tuple[str, str]:
     """SID and place of `dc1=/var/inventories/dc1` or `dc1=s3a://bucket/dc1`. Raises InventoryError."""
     sid, equals, place = argument.partition("=")
     if not (sid and equals and place):
-        raise InventoryError(f"{argument!r} names no inventory; write it as SID=PATH, such as dc1=/srv/inventories/dc1")
+        raise InventoryError(f"{argument!r} names no inventory; write it as NODE=PLACE, as dc1=/srv/inventories/dc1")
     return sid, place.rstrip("/")
 
 
@@ -91,7 +97,7 @@ def _part(spark: SparkSession, folder: str, table: str, sid: str) -> DataFrame:
     try:
         return spark.read.schema(SCHEMAS[table]).parquet(folder).withColumn(NODE, F.lit(sid))
     except _ERRORS as error:
-        raise InventoryError(f"{folder} cannot be read as Parquet: {_first_line(error)}") from error
+        raise InventoryError(f"{folder} {_UNREADABLE}: {_first_line(error)}") from error
 
 
 def _check_files(
@@ -108,10 +114,12 @@ def _check_files(
             found = footers(spark, part.inputFiles())
             for one in found:
                 if (table, one.schema) not in checked:
-                    _check_columns(one.file, spark.read.parquet(one.file).schema, SCHEMAS[table])
+                    file = unquote(one.file)
+                    _check_columns(file, spark.read.parquet(file).schema, SCHEMAS[table])
+                    _check_nulls(file, one.schema, SCHEMAS[table])
                     checked.add((table, one.schema))
         except _ERRORS as error:
-            raise InventoryError(f"{folder} cannot be read as Parquet: {_first_line(error)}") from error
+            raise InventoryError(f"{folder} {_UNREADABLE}: {_first_line(error)}") from error
         count, said = sum(one.rows for one in found), manifests[sid].rows[table]
         if count != said:
             wrong = f"{folder} has {count} rows where {MANIFEST} says {said}"
@@ -127,6 +135,16 @@ def _check_columns(file: str, found: StructType, wanted: StructType) -> None:
         if _bare(present[field.name]) != _bare(field.dataType):
             is_, should = present[field.name].simpleString(), field.dataType.simpleString()
             raise InventoryError(f"{file}: column {field.name!r} is {is_}, not {should}")
+
+
+def _check_nulls(file: str, schema: str, wanted: StructType) -> None:
+    """A null where none can be would be taken for a value somewhere. Raises InventoryError."""
+    optional = set(_OPTIONAL.findall(schema))
+    for field in wanted:
+        if not field.nullable and field.name in optional:
+            raise InventoryError(
+                f"{file}: column {field.name!r} may be null; it is no table of this format of inventories"
+            )
 
 
 def _bare(kind: DataType) -> object:

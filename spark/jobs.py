@@ -14,6 +14,8 @@ from spark.resources import Resources
 from spark.session import SparkError, session
 from spark.summary import IndexSummary, Summary
 
+PATTERNS = "*?[]{}\\"
+
 
 class JobError(Exception):
     """Why a job did not come to its end: what, where, and what to do."""
@@ -51,7 +53,12 @@ def _running(
 
 
 def place_of(place: str) -> str:
-    """As all of a cluster understand it: a relative path is one of this directory; `s3:` is what Spark calls `s3a:`."""
+    """As all of a cluster understand it: a relative path is one of this directory; `s3:` is what Spark calls `s3a:`.
+
+    Raises JobError for what Spark would take for a pattern.
+    """
+    if found := set(PATTERNS) & set(place):
+        raise JobError(f"{place}: Spark takes {min(found)!r} in a name for a pattern; rename the directory")
     if place.startswith("s3://"):
         return "s3a://" + place.removeprefix("s3://").rstrip("/")
-    return place.rstrip("/") if "://" in place else Path(place).absolute().as_uri()
+    return place.rstrip("/") if "://" in place else f"file://{Path(place).absolute()}"

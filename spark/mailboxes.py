@@ -45,14 +45,16 @@ class Summary(NamedTuple):
         )
 
 
-def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> DataFrame:
+def classified(compared: DataFrame, heads: DataFrame, folders: DataFrame, nodes: Sequence[str]) -> DataFrame:
     """One row a mailbox. `compared`: see `sums`; those that it calls equal are no more looked at.
 
     `mailbox`, `is_tree`, `user`, `relation` (of several the worst: damaged, forked, behind, equal),
-    `uidvalidity_differs`, `missing_on` (SIDs that lack it); and of those looked at, for what follows, `states`, of each
-    of `nodes` in their order, and `branches`, the places in it of the states that no other one covers, in the order of
-    a merge: the mailbox's master first, then by SID.
+    `uidvalidity_differs` (as clients see it), `missing_on` (SIDs that lack it); and of those looked at, for what
+    follows, `states`, of each of `nodes` in their order, and `branches`, the places in it of the states that no other
+    one covers, in the order of a merge: the mailbox's master first, then by SID.
     """
+    of_folders = F.coalesce("folder_differs", F.lit(False))
+    compared = compared.join(_folders_that_differ(folders), "mailbox", "left")
     unequal = compared.where(~F.col("is_equal"))
     there = F.struct(NODE, "user", "context", "master", *_NUMBERS)
     of_unequal = heads.join(unequal.select("mailbox"), "mailbox", "left_semi")
@@ -66,7 +68,7 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
             "is_tree",
             F.get("heads", F.lit(0))["user"].alias("user"),
             _relation(F.col("states"), F.col("branches")).alias("relation"),
-            _uidvalidity_differs(F.col("states")).alias("uidvalidity_differs"),
+            (of_folders | _uidvalidity_differs(F.col("states"))).alias("uidvalidity_differs"),
             _missing_on(F.col("states")).alias("missing_on"),
             "states",
             "branches",
@@ -76,10 +78,17 @@ def classified(compared: DataFrame, heads: DataFrame, nodes: Sequence[str]) -> D
         "mailbox",
         "is_tree",
         F.lit(EQUAL).alias("relation"),
-        F.lit(False).alias("uidvalidity_differs"),
+        of_folders.alias("uidvalidity_differs"),
         F.array().cast("array<string>").alias("missing_on"),
     )
     return looked_at.unionByName(alike, allowMissingColumns=True)
+
+
+def _folders_that_differ(folders: DataFrame) -> DataFrame:
+    """`mailbox`, and true, of mailboxes whose folder has not the same UIDVALIDITY wherever it is to be seen."""
+    differ = F.min("uidvalidity") != F.max("uidvalidity")
+    seen = folders.where("NOT deleted").groupBy("mailbox").agg(differ.alias("folder_differs"))
+    return seen.where("folder_differs")
 
 
 def summary(classified: DataFrame) -> Summary:
@@ -109,6 +118,7 @@ def _state(sid: Column) -> Column:
         F.coalesce(total["rows"], F.lit(0)).alias("rows"),
         F.struct(*(F.coalesce(total["total"][name], F.lit(0)).alias(name) for name in SUMS)).alias("total"),
         sid.alias(NODE),
+        head["user"].alias("user"),
         *numbers,
     )
 
@@ -146,7 +156,7 @@ def _same_context(one: Column, other: Column) -> Column:
 
 def _is_damaged(states: Column) -> Column:
     def contradict(one: Column, other: Column) -> Column:
-        return (_one_history(one, other) & ~_one_state(one, other)) | _fell(one, other)
+        return (_one_history(one, other) & ~_one_state(one, other)) | _fell(one, other) | ~_one_mailbox(one, other)
 
     miscounted = F.exists(states, lambda one: one["said"] != one["rows"])
     return miscounted | F.exists(states, lambda one: F.exists(states, lambda other: contradict(one, other)))
@@ -163,6 +173,12 @@ def _one_state(one: Column, other: Column) -> Column:
     for name in ("head_origin", "head_seq", "rows", "total", *_RISING):
         found &= one[name].eqNullSafe(other[name])
     return found
+
+
+def _one_mailbox(one: Column, other: Column) -> Column:
+    """What no change can change: whose it is, and the UIDVALIDITY that it was created with."""
+    both_there = one["is_there"] & other["is_there"]
+    return ~both_there | ((one["user"] == other["user"]) & (one["uidvalidity"] == other["uidvalidity"]))
 
 
 def _fell(one: Column, other: Column) -> Column:

@@ -23,7 +23,7 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
 
     `mailbox`, `guid`; `missing_on`, `expunged_on`: arrays of SIDs; `uid_conflict`: shown under a UID that it cannot
     keep; `flags_differ`; `damage`: two texts of one placement; `only_modseq`: or a claim, and nothing that clients see;
-    and MERGED, null if it is expunged. In a damaged mailbox contexts cannot be believed, and so only `damage` can.
+    and MERGED, null if it is expunged. In a damaged mailbox all that differs is `damage`, and nothing else is said.
     """
     versions = F.col("versions")
     first = F.get(versions, F.lit(0))["row"]
@@ -42,9 +42,20 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
         ),
         _any_two(versions, lambda one, other: ~_same_text(one, other)).alias("damage"),
         *MERGED,
+        (F.size("plan.places") == 0).alias("is_damaged"),
     )
     told = (F.size("missing_on") > 0) | (F.size("expunged_on") > 0)
-    return found.withColumn("only_modseq", ~(told | F.expr("uid_conflict OR flags_differ OR damage")))
+    only_modseq = ~(told | F.expr("uid_conflict OR flags_differ OR damage"))
+    return found.withColumn("only_modseq", only_modseq).withColumns(_nothing_believed()).drop("is_damaged")
+
+
+def _nothing_believed() -> dict[str, Column]:
+    """In a damaged mailbox: what is missing may have been lost, and nobody can say what a message becomes."""
+    nowhere = F.array().cast("array<string>")
+    values = {"missing_on": nowhere, "expunged_on": nowhere, "damage": F.lit(True)}
+    values |= dict.fromkeys(("uid_conflict", "flags_differ", "only_modseq"), F.lit(False))
+    values |= dict.fromkeys(MERGED, F.lit(None))
+    return {name: F.when(~F.col("is_damaged"), F.col(name)).otherwise(value) for name, value in values.items()}
 
 
 def _same_text(one: Column, other: Column) -> Column:

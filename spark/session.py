@@ -7,15 +7,18 @@ Under spark-submit there is a virtual machine already, with its own settings.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -29,6 +32,8 @@ from spark.settings import SETTINGS
 
 JAVA_MIN = 17  # of Spark 4
 JAVA_TIMEOUT_S = 60.0
+EXECUTOR_TIMEOUT_S = 120.0
+EXECUTOR_EVERY_S = 0.2
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the virtual machine
 MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default one half of the machine's, and no more than so many GiB
 
@@ -36,9 +41,10 @@ _ADVICE = {
     "OutOfMemoryError": "it has no memory left; give it more with --memory, or compare fewer inventories at once",
     "Could not reserve enough space": "there is not as much memory as --memory asks for",
     "Cannot allocate memory": "there is not as much memory as --memory asks for",
-    "Too small": "it needs more memory than --memory gives",
-    "must be at least": "it needs more memory than --memory gives",
+    "Too small maximum heap": "it needs more memory than --memory gives",
+    "System memory": "it needs more memory than --memory gives",
     "No space left on device": "the disk is full; its scratch files go to --scratch",
+    "ARITHMETIC_OVERFLOW": "a number in an inventory is larger than any that a node writes",
     "All masters are unresponsive": "the master does not answer; is --master right?",
     "Master must either be": "--master is none that Spark knows, such as local[*] or spark://host:7077",
     "Could not parse Master URL": "--master is none that Spark knows, such as local[*] or spark://host:7077",
@@ -51,6 +57,9 @@ _THROWN = re.compile(r"^.*?(?:[\w.$]+(?:Exception|Error)): ")
 """How Java's errors begin; what follows is for people."""
 
 
+_UNREADABLE = re.compile(r"Encountered error while reading file (\S.*?)\.? +SQLSTATE")
+
+
 class SparkError(Exception):
     """Spark could not start, or gave up; in one line, with what to do."""
 
@@ -58,15 +67,26 @@ class SparkError(Exception):
 @contextmanager
 def session(name: str, resources: Resources) -> Iterator[SparkSession]:
     """A session that ends with the block. What Spark raises in it is raised as SparkError."""
-    with tempfile.TemporaryFile() as log:
+    with _without_logging(), tempfile.TemporaryFile() as log:
         try:
             started = _start(name, resources, log)
             try:
                 yield started
             finally:
-                started.stop()
+                with suppress(Py4JError, ConnectionError):  # it may be what has failed
+                    started.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise SparkError(f"Spark: {_explained(str(error), _tail(log))}") from error
+
+
+@contextmanager
+def _without_logging() -> Iterator[None]:
+    """Of an interrupt, and of what is raised here anyway, py4j would log tracebacks."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
@@ -82,12 +102,29 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     conf.setAll(list(resources.conf.items()))
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]  # ships no types
     started = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the jobs to end, and may fail
+    _wait_for_executor(started, conf)
     if started.version != pyspark.__version__:
         where = os.environ.get("SPARK_HOME", "on the PATH")
         raise SparkError(
             f"the Spark at {where} is {started.version}, pyspark is {pyspark.__version__}; unset SPARK_HOME"
         )
     return started
+
+
+def _wait_for_executor(started: SparkSession, conf: SparkConf) -> None:
+    """Spark itself waits for ever, without a word. Raises SparkError."""
+    if str(conf.get("spark.master")).startswith("local") or conf.get("spark.dynamicAllocation.enabled") == "true":
+        return
+    tracker = cast("Any", started.sparkContext._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
+    deadline = time.monotonic() + EXECUTOR_TIMEOUT_S
+    while len(tracker.getExecutorInfos()) < 2:  # the first is the driver
+        if time.monotonic() > deadline:
+            raise SparkError(
+                f"{conf.get('spark.master')} gives no executor within {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a"
+                " core and memory to spare? --conf spark.executor.memory says how much is asked for"
+            )
+        time.sleep(EXECUTOR_EVERY_S)
 
 
 def _own_settings(resources: Resources) -> Mapping[str, str]:
@@ -131,10 +168,15 @@ def _tail(log: IO[bytes]) -> str:
 
 
 def _explained(error: str, log: str) -> str:
-    for sign, advice in _ADVICE.items():
-        if sign in error or sign in log:
-            return f"{advice} ({sign})"
-    lines = [line.strip() for line in (log if "JAVA_GATEWAY" in error else error).splitlines() if line.strip()]
+    """`log`: what the virtual machine said; it counts where that did not start."""
+    text = log if "JAVA_GATEWAY" in error else error
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     thrown = [line for line in lines if _THROWN.search(line)]
-    return _THROWN.sub("", (causes[-1:] or thrown or lines or ["it has ended without a word"])[0])[:500]
+    cause = _THROWN.sub("", (causes[-1:] or thrown or lines or ["it has ended without a word"])[0])[:500]
+    if file := _UNREADABLE.search(text):
+        return f"{file[1]} cannot be read ({cause}); copy the inventory again, or take it anew"
+    for sign, advice in _ADVICE.items():
+        if sign in text:
+            return f"{advice} ({sign})"
+    return cause

@@ -8,7 +8,8 @@ find accidents, not forgeries: against those stand the nodes' digests, which are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -30,15 +31,16 @@ def halves(columns: Sequence[Column]) -> list[Column]:
     return [half.alias(name) for half, name in zip(found, SUMS, strict=True)]
 
 
-def compared(heads: DataFrame, messages: DataFrame, nodes: Sequence[str]) -> DataFrame:
+def compared(tables: Mapping[str, DataFrame], nodes: Sequence[str]) -> DataFrame:
     """One row a mailbox: `mailbox`, `is_tree`, `sums` and `is_equal`. Worth persisting: it is small.
 
-    A folder tree is a mailbox without messages here; its digest says what is in it.
+    `tables`: of inventories. A folder tree is a mailbox without messages; its folders and subscriptions are hashed.
     `sums`: of each node that has anything of the mailbox its `node`, whether it `has_head`, what its head `said` to
     be the number of rows, how many `rows` there are, and `total`, the sums over them. `is_equal`: at each node the same
     head, with all its numbers, over the same rows, as many as it says.
     """
-    one_node = _of_messages(messages).unionByName(_of_heads(heads)).groupBy("mailbox", NODE).agg(
+    rows = (_of_messages(tables["messages"]), _of_heads(tables["heads"]), _of_trees(tables))
+    one_node = reduce(DataFrame.unionByName, rows).groupBy("mailbox", NODE).agg(
         (F.count("said") > 0).alias("has_head"),
         F.coalesce(F.max("is_tree"), F.lit(False)).alias("is_tree"),
         F.coalesce(F.sum("said"), F.lit(0)).alias("said"),
@@ -68,6 +70,21 @@ def _of_messages(messages: DataFrame) -> DataFrame:
         "mailbox", NODE, nothing.cast("boolean").alias("is_tree"),
         nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
         F.lit(1).cast("long").alias("rows"), *halves(columns),
+    )  # fmt: skip
+
+
+def _of_trees(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Folders and subscriptions, as rows of their users' trees; of a user without one, of a tree that has no head."""
+    trees = tables["heads"].where("uidvalidity = 0").select(NODE, "user", F.col("mailbox").alias("tree"))
+    nothing = F.lit(None).cast("long")
+    sides = []
+    for seed, table in enumerate(("folders", "subscriptions")):
+        columns = [F.lit(seed), *map(F.col, SCHEMAS[table].names)]
+        sides.append(tables[table].select(NODE, "user", *halves(columns)))
+    return sides[0].unionByName(sides[1]).join(trees, [NODE, "user"], "left").select(
+        F.coalesce("tree", F.unhex(F.md5("user"))).alias("mailbox"), NODE, F.lit(True).alias("is_tree"),
+        nothing.alias("said"), nothing.alias("head_a"), nothing.alias("head_b"),
+        F.lit(0).cast("long").alias("rows"), *SUMS,
     )  # fmt: skip
 
 

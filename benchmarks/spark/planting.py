@@ -145,7 +145,7 @@ def damaged(mailbox: Mailbox) -> Plan:
 def miscounted(mailbox: Mailbox) -> Plan:
     """A row is lost, and the head does not know."""
     far = Side(told=1, edits={4: None})
-    return Plan("miscounted", "damaged", _sides(mailbox, Side(), far), {4: Message(expunged_on=(mailbox.far,))})
+    return Plan("miscounted", "damaged", _sides(mailbox, Side(), far), {4: Message(damage=True)})
 
 
 def index(mailbox: Mailbox) -> Plan:

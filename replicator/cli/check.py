@@ -15,7 +15,7 @@ from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import CommandError, NodeUrl, one_node
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
-from spark.command import check_installed, spark_options, told
+from spark.command import check_given, check_installed, spark_options, told
 from spark.resources import Resources
 
 WRONG = ("missing", "extra", "different")  # of a row of an index
@@ -54,8 +54,9 @@ def check(
     messages by mailbox and UID, which are believed. What is wrong a check with --repair at that node mends.
     """
     if on_spark:
-        if not given or repair or rate or config_file or url:
+        if repair or rate or config_file or url:
             raise click.UsageError("--spark checks inventories: give --inventory NODE=PLACE, and no node or --repair")
+        check_given(given, 1)
         _check_inventories(given, Resources(master, memory, scratch, conf), as_json=as_json)
         return
     if given or master or memory or scratch or conf:

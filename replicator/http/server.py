@@ -17,12 +17,13 @@ import trio
 from protocol.units import KIB, MIB
 from replicator.errors import MailError
 from replicator.http.api import ROUTES
-from replicator.http.message import Head, Headers, ProblemError, Request, Response, problem_of
+from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Request, Response, problem_of
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; what other servers allow
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
+JSON_BYTES_MAX = 4 * MIB  # read by the event loop: 0.2 s of it at most; a full batch of a repair plan has 1 MiB
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
 CONNECTIONS_MAX = 64  # a few imports, a scraper and people
 RECEIVE_BYTES = 64 * KIB
@@ -99,7 +100,7 @@ class _Connection:
             if not head.has_body:
                 return await self._handle(route, request)
             async with self._bodies:
-                body = await self._receive_body()
+                body = await self._receive_body(JSON_BYTES_MAX if route.body_type == JSON_TYPE else BODY_BYTES_MAX)
                 return await self._handle(route, replace(request, body=body))
         except ProblemError as problem:
             return problem.response()
@@ -125,7 +126,7 @@ class _Connection:
                 return Head(self._method, event.target.decode("latin-1"), headers)
         return None
 
-    async def _receive_body(self) -> bytes:
+    async def _receive_body(self, bytes_max: int = 0) -> bytes:
         chunks: list[bytes] = []
         size = 0
         try:
@@ -133,8 +134,8 @@ class _Connection:
                 while isinstance(event := await self._next_event(), h11.Data):
                     chunks.append(bytes(event.data))
                     size += len(event.data)
-                    if size > BODY_BYTES_MAX:
-                        detail = f"the body is larger than {BODY_BYTES_MAX >> 20} MiB, the most that is taken here"
+                    if size > bytes_max:
+                        detail = f"the body is larger than {bytes_max >> 20} MiB, the most that is taken here"
                         raise ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
         except trio.TooSlowError:
             detail = f"the body did not arrive within {BODY_S:.0f} s"

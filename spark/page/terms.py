@@ -29,7 +29,7 @@ RELATIONS: Final[Mapping[str, Term]] = {
     ),
     "damaged": Term(
         "What nodes show contradicts what they say they have seen; no order of changes leads there. Nothing of it is "
-        "believed, and nothing of it is in the plan.",
+        "believed, and `replicator apply` leaves it alone.",
         "Mail may be missing, or shown wrongly, at one of the nodes.",
     ),
 }

@@ -33,8 +33,8 @@ def steps(summary: Summary) -> Iterator[str]:
     contradicting = _of(summary, "damaged")
     if contradicting:
         yield (
-            f"Run `{REPAIR}` at every node: {contradicting} contradict what their nodes have seen, and only the nodes' "
-            "own logs can tell which of them is right."
+            f"Run `{REPAIR}` at every node: what is shown of {contradicting} contradicts what was seen, and only the "
+            "nodes' own logs can tell what is right."
         )
     elif sick:
         yield f"Run `{REPAIR}` at {listed(sick)}, where rows are damaged. What could not be read may seem missing here."

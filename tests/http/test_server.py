@@ -103,6 +103,14 @@ async def test_large_body_is_refused_and_the_client_learns_why(
         assert (answer.status, "1 MiB" in str(answer.json["detail"])) == (413, True)
 
 
+async def test_large_json_is_refused_before_the_event_loop_reads_it(services: HttpServices) -> None:
+    body = b'{"repair": [' + b"[]," * (2 << 20) + b"[]]}"
+    head = b"POST /api/v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    async with conversation(HttpServer(services)) as talk:
+        answer = await talk.ask(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert (answer.status, "4 MiB" in str(answer.json["detail"])) == (413, True)
+
+
 async def test_client_that_asks_first_is_told_to_go_on(services: HttpServices) -> None:
     async with conversation(HttpServer(services)) as talk:
         await talk.stream.send_all(POST + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,19 @@ from protocol.values import Dot
 from replicator.cli.plan_files import Plan
 from replicator.tasks import PlannedMailbox
 from resync import plan
+from resync.entry import tree_id
 from resync.row import Row
 from resync.state import MailboxState
-from spark import audit
+from spark import audit, inventories
 from spark.inventories import InventoryError
+from spark.jobs import place_of
 from spark.summary import NodeSummary, PairSummary, UserSummary
 from tests.spark.clusters import total
 from tests.spark.writing import Record, head_record, message_record, pointers, write
 
-SAME, BEHIND, FORKED, LACKING, TREE = (bytes([number]) * 16 for number in range(1, 6))
+SAME, BEHIND, FORKED, LACKING = (bytes([number]) * 16 for number in range(1, 5))
+TREE, OTHER_TREE = tree_id("bob"), tree_id("alice")
+USERS, CREATED, FOLDERS, LOST = (bytes([number]) * 16 for number in range(7, 11))
 
 
 def message(uid: int, origin: str, flags: Mapping[str, tuple[int, str, bool]] | None = None) -> Row:
@@ -56,10 +61,11 @@ AT_B = {
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found = {}
     for node, states in (("a", AT_A), ("b", AT_B)):
-        heads = [*(head(mailbox, one) for mailbox, one in states.items()), tree(node)]
+        trees = [tree(node), {**tree("a"), "mailbox": OTHER_TREE, "user": "alice"}]
+        heads = [*(head(mailbox, one) for mailbox, one in states.items()), *trees]
         shown = [message_record(mailbox, row) for mailbox, one in states.items() for row in one.rows.values()]
         index = [record for record in pointers(shown) if (node, record["mailbox"]) != ("b", BEHIND)]
-        folders = [folder(mailbox, f"Folder {mailbox[0]}") for mailbox in states]
+        folders = [folder(mailbox, f"Folder {mailbox[0]}") for mailbox in AT_A]
         place = tmp_path_factory.mktemp(node)
         write(place, node, {"heads": heads, "messages": shown, "guids": index, "folders": folders})
         found[node] = str(place)
@@ -180,7 +186,7 @@ def test_the_tables_have_the_columns_of_their_format(done: Path) -> None:
 def test_the_summary_counts_what_was_found(done: Path) -> None:
     found = json.loads((done / audit.SUMMARY).read_bytes())
     assert found["relations"] == {"equal": 1, "behind": 2, "forked": 1}
-    assert found["trees"] == {"forked": 1}
+    assert found["trees"] == {"equal": 1, "forked": 1}
     assert (found["mailboxes"], found["uidvalidity_differs"], found["only_on_some"]) == (4, 0, 1)
     assert found["differing"] == 6
     assert found["kinds"] == {
@@ -199,6 +205,74 @@ def test_the_report_is_there(done: Path) -> None:
     assert "alice" in (done / audit.REPORT).read_text()
 
 
+def two(to: Path) -> dict[str, str]:
+    """Two nodes that show the same, but for four mailboxes: whose user or UIDVALIDITY differs, or that lost a row."""
+    found = {}
+    for node in ("a", "b"):
+        is_far = node == "b"
+        rows = {mailbox: [ONE, TWO] for mailbox in (SAME, USERS, CREATED, FOLDERS)} | {
+            LOST: [ONE] if is_far else [ONE, TWO]
+        }
+        shown = [message_record(mailbox, row) for mailbox, some in rows.items() for row in some]
+        heads = {mailbox: dict(head(mailbox, AT_A[SAME])) for mailbox in rows}
+        folders = {mailbox: dict(folder(mailbox, f"Folder {mailbox[0]}")) for mailbox in rows}
+        if is_far:
+            heads[USERS]["user"], heads[CREATED]["uidvalidity"] = "mallory", 8
+            folders[FOLDERS]["uidvalidity"] = 1031
+        tables = {
+            "heads": [*heads.values(), {**tree("a"), "mailbox": OTHER_TREE, "user": "alice"}],
+            "folders": [*folders.values()],
+        }
+        write(to / node, node, {**tables, "messages": shown, "guids": pointers(shown)})
+        found[node] = str(to / node)
+    return found
+
+
+def test_what_contradicts_itself_is_damage_and_no_more_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    """One mailbox of two users, or created with two UIDVALIDITYs; a lost row; a folder that is another at one head."""
+    found = audit.audit(spark, two(tmp_path), str(tmp_path / "out"), overwrite=False, tell=lambda _: None)
+    assert (found.relations, found.trees, found.plan) == ({"equal": 2, "damaged": 3}, {"damaged": 1}, {})
+    relations = {row["mailbox"]: row["relation"] for row in table(tmp_path / "out", "mailboxes")}
+    assert relations == dict.fromkeys((USERS, CREATED, LOST, OTHER_TREE), "damaged")
+    assert found.uidvalidity_differs == 2, "one of heads, and one of a folder of a mailbox that is equal"
+    assert [node.expunged for node in found.nodes] == [0, 0]
+    assert {kind: count for kind, count in found.kinds.items() if count} == {"damage": 1}
+    (only,) = table(tmp_path / "out", "messages")
+    assert (only["mailbox"], only["damage"], only["expunged_on"], only["uid"]) == (LOST, True, [], None)
+
+
+@pytest.mark.parametrize("name", ["my mail", "größe", "a#b", "a%20b"])
+def test_names_of_directories(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    given = {node: place_of(place) for node, place in two(tmp_path / name).items()}
+    assert inventories.read(spark, given).nodes == ("a", "b")
+
+
+def test_what_is_no_audit_is_not_overwritten(spark: SparkSession, tmp_path: Path) -> None:
+    places = two(tmp_path)
+    for to, why in ((tmp_path / "a", "holds folders, which is of no audit"), (tmp_path / "mail", "holds no audit")):
+        (to / "mailboxes").mkdir(parents=True, exist_ok=True)
+        (to / "mailboxes" / "letter").write_text("mine")
+        with pytest.raises(InventoryError, match=why):
+            audit.audit(spark, places, str(to), overwrite=True, tell=lambda _: None)
+        assert (to / "mailboxes" / "letter").exists()
+    assert list((tmp_path / "a" / "messages").iterdir())
+
+
+def test_a_former_audit_gives_way_once_the_inventories_are_whole(
+    spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
+) -> None:
+    former = tmp_path / "audit"
+    shutil.copytree(done, former)
+    with pytest.raises(InventoryError):
+        audit.audit(spark, {**places, "b": str(tmp_path)}, str(former), overwrite=True, tell=lambda _: None)
+    assert (former / plan.MANIFEST).exists()
+    audit._check_room(spark, str(former), overwrite=True)
+    audit._make_room(spark, str(former))
+    assert {file.name for file in former.iterdir()} == {audit.UNFINISHED, f".{audit.UNFINISHED}.crc"}
+    audit._check_room(spark, str(former), overwrite=True)
+    assert not (done / audit.UNFINISHED).exists()
+
+
 def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
     spark: SparkSession, places: dict[str, str], done: Path, tmp_path: Path
 ) -> None:
@@ -207,7 +281,7 @@ def test_a_former_audit_is_kept_unless_its_place_is_asked_for(
         audit.audit(spark, places, str(done), overwrite=False, tell=lambda _: None)
     assert (done / plan.MANIFEST).stat() == before
     (tmp_path / "letters").write_text("mine")
-    with pytest.raises(InventoryError, match="is not empty, and holds no audit"):
+    with pytest.raises(InventoryError, match="holds letters, which is of no audit"):
         audit.audit(spark, places, str(tmp_path), overwrite=True, tell=lambda _: None)
     assert (tmp_path / "letters").read_text() == "mine"
 

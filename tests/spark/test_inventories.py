@@ -9,12 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from benchmarks.spark.generator import Recipe, generate
 from resync.inventory import MANIFEST, part_name
 from spark import inventories
 from spark.inventories import InventoryError
 from spark.schemas import SCHEMAS
+from spark.session import _explained
 from tests.spark.writing import Record, write
 
 FOLDER: Record = {
@@ -35,7 +38,9 @@ def bent(place: str, **members: object) -> None:
 
 def with_table(place: str, table: str, columns: Mapping[str, Sequence[str | int | bool]]) -> None:
     """A second file of a table."""
-    pq.write_table(pa.table(dict(columns)), Path(place, part_name(table, 1)))
+    made = pa.table(dict(columns))
+    required = pa.schema([field.with_nullable(nullable=False) for field in made.schema])
+    pq.write_table(made.cast(required), Path(place, part_name(table, 1)))
 
 
 def wrong(spark: SparkSession, **places: str) -> str:
@@ -59,7 +64,7 @@ def test_places_are_named_by_sids() -> None:
     some = inventories.places_of(["dc1=/srv/dc1/", "dc2=s3a://bucket/a=b"])
     assert some == {"dc1": "/srv/dc1", "dc2": "s3a://bucket/a=b"}
     for argument in ("dc1", "dc1=", "=/srv"):
-        with pytest.raises(InventoryError, match="SID=PATH"):
+        with pytest.raises(InventoryError, match="NODE=PLACE"):
             inventories.places_of([argument])
     with pytest.raises(InventoryError, match="dc1 is given twice: /a and /b"):
         inventories.places_of(["dc1=/a", "dc1=/b"])
@@ -128,3 +133,29 @@ def test_columns_of_later_programs_are_passed_over(spark: SparkSession, tmp_path
     bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 1, "subscriptions": 1})
     [row] = inventories.read(spark, {"dc1": place}).tables["subscriptions"].collect()
     assert row.asDict() == {"user": "a", "name": "b", "subscribed": True, "time": 1, "sid": "dc1", "node": "dc1"}
+
+
+def test_a_column_that_may_be_null_and_must_not(spark: SparkSession, tmp_path: Path) -> None:
+    place = inventory(tmp_path)
+    file = Path(place, part_name("folders", 0))
+    table = pq.read_table(file)
+    schema = pa.schema([field.with_nullable(nullable=field.name == "name") for field in table.schema])
+    pq.write_table(table.cast(schema), file)
+    assert wrong(spark, dc1=place).endswith(
+        "folders/part-00000.parquet: column 'name' may be null; it is no table of this format of inventories"
+    )
+
+
+def test_a_file_that_was_damaged_on_its_way_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The node is not blamed for it: pages have checksums."""
+    generated = generate(tmp_path, Recipe(2000))
+    file = tmp_path / "dc2" / "guids" / part_name("guids", 0).rpartition("/")[2]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    read = inventories.read(spark, generated.places)
+    with pytest.raises(PySparkException, match="CRC checksum") as error:
+        read.tables["guids"].collect()
+    said = _explained(str(error.value), "")
+    assert said.startswith(f"file://{file} cannot be read (")
+    assert said.endswith("copy the inventory again, or take it anew")

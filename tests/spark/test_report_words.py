@@ -70,7 +70,7 @@ def test_what_to_do_next_follows_from_what_was_found(summary: Summary, commands:
 
 def test_a_node_whose_rows_are_damaged_is_named_and_where_nobody_knows_all_are_asked() -> None:
     assert "at dc1, where" in next(iter(steps(replace(clean(3), nodes=sick(1, 0)))))
-    assert "at every node: 2 mailboxes" in next(
+    assert "at every node: what is shown of 2 mailboxes" in next(
         iter(steps(replace(clean(3), nodes=sick(1, 0), relations={"damaged": 2})))
     )
 

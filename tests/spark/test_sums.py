@@ -28,7 +28,11 @@ from tests.store.test_convergence import Cluster
 
 
 def compared(read: Inventories) -> DataFrame:
-    return sums.compared(read.tables["heads"], read.tables["messages"], read.nodes)
+    return sums.compared(read.tables, read.nodes)
+
+
+def classified(read: Inventories) -> DataFrame:
+    return mailboxes.classified(compared(read), read.tables["heads"], read.tables["folders"], read.nodes)
 
 
 def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSession, tmp_path: Path) -> None:
@@ -82,7 +86,7 @@ def two_nodes(tmp_path: Path, messages: tuple[int, int], said: int | None = None
 
 def test_heads_that_miscount_in_the_same_way_are_damaged(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (3, 3), said=4))
-    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes)
+    related = classified(read)
     assert [one["relation"] for one in related.collect()] == ["damaged"]
 
 
@@ -92,7 +96,7 @@ def test_rows_are_added_up_before_they_travel(
     compared(inventories.read(spark, two_nodes(tmp_path, (3, 2)))).explain()
     plan = capsys.readouterr().out
     assert "SortAggregate" not in plan
-    below_the_first_shuffle = plan[plan.rindex("Exchange") :]
+    below_the_first_shuffle = plan[plan.rindex("Exchange hashpartitioning") :]
     assert "partial_sum" in below_the_first_shuffle
     assert "FileScan" in below_the_first_shuffle
 
@@ -117,7 +121,7 @@ NEVER = {
 def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: Path) -> None:
     """Also where its plan has not been sent to all, so that its rows have met it in one place."""
     read = inventories.read(spark, two_nodes(tmp_path, (200, 0)))
-    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    related = classified(read).localCheckpoint()
     summary = mailboxes.summary(related)._replace(dots=versions.PLANS_BYTES_MAX // versions.DOT_BYTES)
     of = related, read.tables["messages"], read.nodes, summary
     with settings(spark, NEVER):
@@ -130,7 +134,7 @@ def test_a_very_large_mailbox_is_the_work_of_all(spark: SparkSession, tmp_path: 
 
 def test_what_is_the_same_everywhere_stays_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
     read = inventories.read(spark, two_nodes(tmp_path, (200, 197)))
-    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    related = classified(read).localCheckpoint()
     gathered = versions.gathered(related, read.tables["messages"], read.nodes, mailboxes.summary(related), keep)
     assert sorted(int.from_bytes(row["guid"]) for row in gathered.collect()) == [198, 199, 200]
 
@@ -140,7 +144,7 @@ def test_contexts_are_sent_to_all_if_they_are_small(
 ) -> None:
     """Also few mailboxes' contexts may be of very many origins."""
     read = inventories.read(spark, two_nodes(tmp_path, (2, 1)))
-    related = mailboxes.classified(compared(read), read.tables["heads"], read.nodes).localCheckpoint()
+    related = classified(read).localCheckpoint()
     summary = mailboxes.summary(related)
     assert (summary.unequal, summary.dots) == (1, 2)
     with settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):

@@ -33,8 +33,9 @@ def write(to: Path, node: str, tables: Mapping[str, Sequence[Record]], cluster: 
     for table in TABLES:
         (to / table).mkdir(parents=True, exist_ok=True)
         records = tables.get(table, ())
-        arrays = {c.name: pa.array([one[c.name] for one in records], _TYPES[c.type]) for c in TABLES[table]}
-        pq.write_table(pa.table(arrays), to / part_name(table, 0), compression=COMPRESSION)
+        arrays = [pa.array([one[c.name] for one in records], _TYPES[c.type]) for c in TABLES[table]]
+        schema = pa.schema([pa.field(c.name, _TYPES[c.type], c.nullable) for c in TABLES[table]])
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), to / part_name(table, 0), compression=COMPRESSION)
     counts = {table: len(tables.get(table, ())) for table in TABLES}
     (to / MANIFEST).write_bytes(Manifest(cluster, node, f"{node}.x", 0, {}, counts).to_json())
 

@@ -88,7 +88,13 @@ class TableWriter:
         self._files += 1
         self._groups = 0
         repeating = [name for name in self._schema.names if name in _REPEATING]
-        writer = pq.ParquetWriter(file, self._schema, compression=COMPRESSION, use_dictionary=repeating)  # type: ignore[arg-type]  # by name is what its documents say
+        writer = pq.ParquetWriter(
+            file,
+            self._schema,
+            compression=COMPRESSION,
+            use_dictionary=repeating,  # type: ignore[arg-type]  # by name is what its documents say
+            write_page_checksum=True,  # it is copied between machines
+        )
         return self._file.enter_context(writer)
 
     def _end(self) -> None:
