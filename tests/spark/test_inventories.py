@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from benchmarks.spark.generator import Recipe, generate
@@ -154,7 +154,7 @@ def test_a_file_that_was_damaged_on_its_way_is_named(spark: SparkSession, tmp_pa
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     read = inventories.read(spark, generated.places)
-    with pytest.raises(PySparkException, match="CRC checksum") as error:
+    with pytest.raises(Py4JJavaError, match="CRC checksum") as error:
         read.tables["guids"].collect()
     said = _explained(str(error.value), "")
     assert said.startswith(f"file://{file} cannot be read (")
