@@ -1,22 +1,21 @@
 import pytest
-import trio
+from trio.testing import MockClock
 
 from replicator.replication.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, Patience
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_slow_node_has_less_time_until_it_is_in_time_again() -> None:
+async def test_a_slow_node_has_less_time_until_it_is_in_time_again(autojump_clock: MockClock) -> None:
     patience = Patience()
 
     async def took(after_s: float) -> tuple[float, bool]:
         """Of waiting for dc2, which is there after a while; whether it was missed."""
-        began = trio.current_time()
+        began = autojump_clock.current_time()
 
         async def late() -> list[str]:
-            return ["dc2"] if trio.current_time() < began + after_s else []
+            return ["dc2"] if autojump_clock.current_time() < began + after_s else []
 
         missing = await patience.wait(["dc2"], late)
-        return trio.current_time() - began, bool(missing)
+        return autojump_clock.current_time() - began, bool(missing)
 
     def about(seconds: float) -> object:
         return pytest.approx(seconds, abs=2 * SHOW_EVERY_S)

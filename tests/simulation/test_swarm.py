@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulation.soak import attempt
 
-SEEDS = range(30)
+SEEDS = range(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
