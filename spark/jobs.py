@@ -25,8 +25,9 @@ def run_audit(
     given: Sequence[str], to: str, resources: Resources, *, overwrite: bool, tell: Callable[[str], None]
 ) -> Summary:
     """See `audit`. `given`: inventories, as `NODE=PLACE`. Raises JobError."""
+    target = place_of(to)
     with _running("mail-replicator diff", given, resources, tell) as (spark, places):
-        return audit.audit(spark, places, place_of(to), overwrite=overwrite, tell=tell)
+        return audit.audit(spark, places, target, overwrite=overwrite, tell=tell)
 
 
 def check_indexes(given: Sequence[str], resources: Resources, *, tell: Callable[[str], None]) -> list[IndexSummary]:

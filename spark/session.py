@@ -94,6 +94,8 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     if resources.master is not None:
         conf.setMaster(resources.master)
     if SUBMITTED in os.environ:
+        if resources.memory or resources.scratch:
+            raise SparkError("--memory and --scratch come too late under spark-submit: they are options of its own")
         return SparkSession(SparkContext.getOrCreate(conf.setAll(list(resources.conf.items()))))
     _check_java()
     conf.setIfMissing("spark.master", "local[*]").setAll(list(_own_settings(resources).items()))

@@ -245,8 +245,7 @@ def plan_merge(
     """How to join a branch to what a reader sees now. None if that was done meanwhile.
 
     Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
-    nothing has changed. Raises MailboxFullError, MiscountedError; HistoryError for
-    another user's mailbox.
+    nothing has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
     """
     connection.execute("BEGIN")
     try:

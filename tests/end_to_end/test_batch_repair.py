@@ -28,6 +28,7 @@ from replicator.environment import Environment
 from replicator.store.collecting import collect
 from replicator.store.store import Store
 from tests.end_to_end.ledger import Cache, Seen, log_in
+from tests.spark.java import needs_java
 from tests.spark.standalone import diff
 
 SIDS = ("dc1", "dc2", "dc3")
@@ -164,6 +165,7 @@ def check_prediction(plan: Path, inventory: Path) -> None:
         assert is_ == ((row["uid"], row["modseq"], row["flags"], row["content_hash"]) if row["uid"] else None)
 
 
+@needs_java
 def test_what_went_apart_until_the_logs_were_gone_is_equal_after_an_apply(cluster: Cluster, tmp_path: Path) -> None:
     clients = {node.sid: Clients(node) for node in cluster.nodes}
     common = [f"common-{number}" for number in range(COMMON)]

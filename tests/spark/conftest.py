@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.settings import SETTINGS
+from tests.spark.java import IS_THERE, WHY_NOT
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """To compile expressions takes longer than to evaluate them for so few rows; the end-to-end test does it."""
@@ -15,6 +16,8 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    if not IS_THERE:
+        pytest.skip(WHY_NOT)
     builder = SparkSession.builder.master("local[2]").appName("tests")
     here = {
         "spark.ui.enabled": "false",

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.spark.generator import Recipe, generate
 from tests.spark.clusters import NODES
 from tests.spark.conftest import INTERPRETED
+from tests.spark.java import needs_java
 from tests.spark.test_differential import random_clusters, written
 
 
@@ -33,6 +34,7 @@ def replicator(*arguments: str, environment: Mapping[str, str] | None = None) ->
     )  # fmt: skip
 
 
+@needs_java
 def test_a_check_of_indexes_from_the_command_line(tmp_path: Path) -> None:
     generated = generate(tmp_path, Recipe(2000))
     given = [f"--inventory={node}={place}" for node, place in generated.places.items()]
@@ -40,6 +42,13 @@ def test_a_check_of_indexes_from_the_command_line(tmp_path: Path) -> None:
     counts = [line.split() for line in done.stdout.splitlines() if line.startswith(" dc")]
     assert (done.returncode, done.stderr, [one[0] for one in counts]) == (0, "", ["dc1", "dc2", "dc3"])
     assert {count for one in counts for count in one[3:]} == {"0"}
+
+
+def test_what_spark_submit_has_decided_is_not_passed_over(inventories: list[str], tmp_path: Path) -> None:
+    arguments = ("diff", *inventories, "--out", str(tmp_path / "out"), "--memory", "2g")
+    done = replicator(*arguments, environment={"PYSPARK_GATEWAY_PORT": "1"})
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "--memory and --scratch come too late under spark-submit" in done.stderr
 
 
 def test_no_java(inventories: list[str], tmp_path: Path) -> None:
@@ -62,6 +71,7 @@ def test_java_is_too_old(inventories: list[str], tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@needs_java
 @pytest.mark.parametrize(
     ("options", "why"),
     [
