@@ -60,15 +60,20 @@ class Reconciler:
     async def catch_up(self, key: MailboxKey) -> None:
         """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
 
-        For its master only. Waits as long as a node that has more can be reached. Raises MailError or sqlite3.Error if
-        a branch cannot be joined, such as on a full disk.
+        For its master only. Waits as long as a node that has more can be reached. What cannot be had, because rows are
+        damaged there or here, is told, and left: it must not keep clients from writing. Raises MailError or
+        sqlite3.Error if it cannot be written, such as on a full disk.
         """
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         await in_turns(partial(self._try_to_catch_up_with, key), others, len(others))
 
     async def _try_to_catch_up_with(self, key: MailboxKey, sid: str) -> None:
-        with suppress(LinkDownError):
-            await self._catch_up_with(sid, key)
+        try:
+            with suppress(LinkDownError):
+                await self._catch_up_with(sid, key)
+        except UnavailableError as error:
+            name = await name_of(self._store, key)
+            log.warning("%s goes on here without what %s has more of it: %s", name, sid, error)
 
     async def _catch_up_with(self, sid: str, key: MailboxKey) -> None:
         mine = await chain_of(self._store, key)

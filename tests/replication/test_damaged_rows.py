@@ -10,9 +10,9 @@ from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.replication.joining import DAMAGED_EVERY_S
 from replicator.tasks import CheckOptions, CheckStatus
-from tests.replication.cluster import Node, cluster, until
+from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.test_checking import ended, tasks_at
-from tests.replication.test_resyncing import meet, part
+from tests.replication.test_resyncing import DAMAGES, meet, part, stop_the_log
 
 GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
 
@@ -84,3 +84,29 @@ async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined
         await trio.sleep(DAMAGED_EVERY_S)
         await nodes.converged()
         assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
+@pytest.mark.parametrize("damage", ["a row is gone", "a row cannot be read", "a fingerprint is another"])
+async def test_at_a_peer_keeps_no_client_of_a_new_master_from_writing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """He numbers without what the peer has more, as if that could not be reached."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        await two.flag(2, 3)
+        await two.save("at dc2")
+        two.damage(DAMAGES[damage])
+        with monkeypatch.context() as patch:
+            stop_the_log(patch)
+            await meet(nodes)
+            with trio.fail_after(TIMEOUT_S + 1):
+                assert await one.save("at dc1") == 4
+            await part(nodes)
+        await repair(two)
+        await meet(nodes)
+        await nodes.converged()
+        assert sorted((await two.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
