@@ -87,23 +87,24 @@ class Changes:
         while True:
             master = await self._mastership.find(key)
             if master == self._mastership.sid:
-                if not self._mastership.may_number(key):
-                    await self._mastership.get_ready(key)
-                    continue
-                if is_to_be_offered:
+                is_ready = self._mastership.may_number(key)
+                if is_ready and is_to_be_offered:
                     self._durability.check()
                     await self._offering.offer(message_of(operation))
                     is_to_be_offered = False
                     continue  # that may have taken its time
                 try:
-                    return await self._number(operation)
+                    if is_ready:
+                        return await self._number(operation)
+                    await self._mastership.get_ready(key)
                 except _NotOursError:
-                    continue
+                    pass
                 except (DiskFullError, DatabaseDamagedError):
                     if came_from is None:
                         raise
                     await self._mover.resign(key, came_from.sid)
                     raise NotMasterError from None
+                continue
             link = self._mastership.toward(master)
             if link is not None and came_from is not None and (link is came_from or operation in self._forwarded):
                 self._mastership.bounced(key)

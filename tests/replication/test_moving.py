@@ -14,10 +14,12 @@ from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
+from replicator.replication import reconciling
 from replicator.replication.moving import JOIN_INTERVAL_S, folder_key
 from replicator.replication.operations import CopyOperation
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 from tests.replication.test_mastership import key_of
+from tests.replication.test_state_transfer import forget_log
 
 
 async def knows(node: Node, name: str = INBOX) -> str | None:
@@ -308,6 +310,32 @@ async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, au
         await nodes["dc1"].store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1000000"))
         await nodes.converged()
         assert len(await nodes["dc1"].texts()) == 11
+
+
+async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_number(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise DiskFullError("full")
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.save("first")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await two.save("second")
+        await forget_log(two)
+        with monkeypatch.context() as patch:
+            patch.setattr(reconciling, "adopt", fail)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            assert await one.coordinator.mastership.find(await key_of(two)) == "dc1", "who asks first masters it"
+            with trio.fail_after(TIMEOUT_S):
+                await two.flag(2)
+            assert await knows(two) == "dc2"
+        await nodes.converged()
+        assert "\\Seen" in (await one.messages())[1].flags
 
 
 async def test_a_part_that_came_back_and_the_rest_have_one_master_each(
