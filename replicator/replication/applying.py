@@ -106,8 +106,10 @@ class Apply:
                 return "equal"
             if not self.status.dry_run:
                 await self._repair(_require_known(key, planned), others)
-        except (syncing.DamagedError, DatabaseDamagedError) as error:
+        except syncing.DamagedError as error:
             raise _LeftError("damaged", f"{error}; {_CHECK} at its nodes") from error
+        except DatabaseDamagedError as error:  # which says what helps: a check, or only a new database
+            raise _LeftError("damaged", str(error)) from error
         except LinkDownError:
             raise _LeftError("unreachable", "a link has ended meanwhile") from None
         except (MailError, sqlite3.Error) as error:
@@ -135,6 +137,8 @@ class Apply:
         replies = await self._ask(key, others, Chain(key.mailbox_id, key.user, key.uidvalidity))
         heads = {sid: reply.head if isinstance(reply, Mismatch) else None for sid, reply in replies.items()}
         heads[self._mastership.sid] = mine.head
+        if any(compared.values()) and not any(heads.values()):
+            raise _LeftError("failed", "no node of the plan knows it: is the plan of other data? make a new one")
         if len(set(heads.values())) == 1:
             differing = [one for one in (await self._ask(key, others, mine)).values() if isinstance(one, Mismatch)]
             if not differing:

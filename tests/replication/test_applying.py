@@ -1,5 +1,6 @@
 """Repair plans given to nodes: what still shows what was compared is made equal, and nothing else is touched."""
 
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -281,10 +282,21 @@ async def test_what_is_equal_by_now_is_not_counted_as_moved(tmp_path: Path, auto
         chains = await nodes["dc1"].store.read(partial(reading.chains_of, user=None))
         heads = {sid: Dot(f"{sid}.before", 7) for sid in nodes.nodes}
         planned = [PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads) for chain in chains]
-        unknown = PlannedMailbox(USER, "ab" * 16, 7, {**heads, "dc2": None})
-        status = await apply(nodes["dc2"], ApplyOptions((*planned, unknown)))
-        assert status.outcomes == {"equal": 3}
+        status = await apply(nodes["dc2"], ApplyOptions(tuple(planned)))
+        assert status.outcomes == {"equal": 2}
         assert await nodes.converged() == shown
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_what_no_node_knows_any_more_is_not_called_equal(
+    tmp_path: Path, autojump_clock: MockClock, *, dry_run: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        heads = {"dc1": Dot("dc1.before", 7), "dc2": None, "dc3": None}
+        unknown = PlannedMailbox(USER, "ab" * 16, 7, heads)
+        [(outcome, folder, text)] = why(await apply(nodes["dc2"], ApplyOptions((unknown,), dry_run)))
+        assert (outcome, folder) == ("failed", "ab" * 16)
+        assert text.startswith("no node of the plan knows it")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -378,6 +390,21 @@ async def test_damage_that_shows_only_when_rows_are_compared(
         [(outcome, folder, text)] = why(status)
         assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True), text
         assert (await check(nodes[sid])).unrepaired == 0
+
+
+async def test_a_check_is_not_advised_where_only_a_new_database_helps(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        damaged = nodes["dc1"].store.damage.note(sqlite3.DatabaseError("database disk image is malformed"))
+
+        async def malformed(*_arguments: object) -> Chain:
+            raise damaged
+
+        planned = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc2": None})
+        monkeypatch.setattr(applying, "chain_of", malformed)
+        [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((planned,))))
+        assert (outcome, text) == ("damaged", str(damaged))
 
 
 @pytest.mark.parametrize("sid", ["dc1", "dc2"])
