@@ -2,7 +2,8 @@
 
 Entries of another branch wait in every node's log. Each node that sees such a branch whole asks who masters the
 mailbox; whoever does joins it, the most recently used mailboxes first, and ships the merge like any other entry.
-Nobody else does anything: until the merge comes, a node goes on showing its own branch.
+Nobody else does anything: until the merge comes, a node goes on showing its own branch. Of a branch that the log does
+not bring the master hears from a node that shows it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ Submit = Callable[[Operation], Awaitable[Reply]]
 """As `Coordinator.carry_out`."""
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
+TOLD_AT_ONCE = 4  # of those that others show: besides, for they may take long
+CATCH_UP_S = 300.0  # of one of those: with a million messages it takes a minute or two
 STRAYS_EVERY_S = 60.0
 RETRY_S = 5.0  # after a read that failed
 LOST_EVERY_S = 60.0  # a mailbox whose row is lost, where nobody shows all that was shown here
@@ -79,6 +82,7 @@ class Healer:
         self._reconciler = reconciler
         self._submit = submit
         self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
+        self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # of these: no more than there are
         self._growing: dict[bytes, _Growth] = {}
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows: when to ask again
         self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
@@ -92,6 +96,8 @@ class Healer:
             nursery.start_soon(self._remember)
             nursery.start_soon(self._watch_for_strays)
             nursery.start_soon(self._work, heartbeat_s)
+            for _ in range(TOLD_AT_ONCE):
+                nursery.start_soon(self._catch_up)
 
     async def _remember(self) -> None:
         """What waited when this node last ended."""
@@ -176,17 +182,25 @@ class Healer:
             await self._submit(ExpungeOperation(stray.source, some, stray.head))
 
     def lacks(self, key: MailboxKey) -> None:
-        """Another node shows what this one, the mailbox's master, has not seen."""
-        self._shown_elsewhere.add(key)
-        self._suspect(key)
+        """Another node shows what this one, the mailbox's master, has not seen: until it has, it says so again."""
+        if key not in self._shown_elsewhere:
+            self._shown_elsewhere.add(key)
+            self._tell.send_nowait(key)
+
+    async def _catch_up(self) -> None:
+        """With those who have said so, one mailbox after the other, until cancelled."""
+        async for key in self._told:
+            try:
+                if await self._is_ours(key):
+                    with trio.move_on_after(CATCH_UP_S):
+                        await self._reconciler.catch_up(key)
+            except (MailError, sqlite3.Error) as error:
+                log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
+            self._shown_elsewhere.discard(key)
+            self._suspect(key)
 
     async def _look_after(self, key: MailboxKey) -> bool:
         """Whether nothing of the mailbox waits any more."""
-        if key in self._shown_elsewhere:
-            self._shown_elsewhere.discard(key)
-            if await self._is_ours(key):
-                with trio.move_on_after(FIND_TIMEOUT_S):
-                    await self._reconciler.catch_up(key)
         growth = self._growing.get(key.mailbox_id)
         if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
             return False

@@ -165,8 +165,10 @@ class Joiner:
             log.warning("%s is left alone: %s", await name_of(self._store, key), error)
             return False
         except MiscountedError as error:
-            log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
-            self._damaged[key.mailbox_id] = trio.current_time() + DAMAGED_EVERY_S
+            now = trio.current_time()
+            if now >= self._damaged.get(key.mailbox_id, -math.inf):  # it may be asked for again and again
+                self._damaged[key.mailbox_id] = now + DAMAGED_EVERY_S
+                log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
             raise
         self._damaged.pop(key.mailbox_id, None)
         if not joined:

@@ -28,7 +28,8 @@ async def _never(*_arguments: object) -> None:
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.healing.Healer._work", _never)
+    for what in ("_work", "_catch_up"):
+        monkeypatch.setattr(f"replicator.replication.healing.Healer.{what}", _never)
 
 
 def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
