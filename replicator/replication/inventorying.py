@@ -78,7 +78,7 @@ class Inventory:
             with trio.CancelScope(shield=True):
                 await _end(process)
         if self.status.taken_ms is None:
-            raise TaskError(why or _ended(process, said))
+            raise TaskError(why or _ended(process, said, self.status.to))
 
     async def _converse(self, process: trio.Process, scope: trio.CancelScope) -> str | None:
         """Until the process has no more to say. Why it failed, if it says so. Once it is done none can cancel it."""
@@ -179,9 +179,10 @@ async def _keep_last(process: trio.Process, said: bytearray) -> None:
         del said[:-ERRORS_BYTES]
 
 
-def _ended(process: trio.Process, said: bytearray) -> str:
+def _ended(process: trio.Process, said: bytearray, to: str) -> str:
     """Why there is no inventory, where nobody has said so."""
     code = process.returncode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"the process that writes it {how}" + (f": {last}" if last else "; is there memory for it?")
+    left = f"; what it has written stays in {to}: begin it anew with `--overwrite`" if code < 0 else ""
+    return f"the process that writes it {how}" + (f": {last}" if last else "; is there memory for it?") + left

@@ -118,6 +118,7 @@ def test_its_process_is_killed_half_way(
         result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "inventory failed: the process that writes it was killed by SIGKILL" in result.stderr
+    assert f"what it has written stays in {tmp_path / 'to'}: begin it anew with `--overwrite`" in result.stderr
     assert list((tmp_path / "to").iterdir()) == []  # it was made, and no file was begun before the masters are known
     (tmp_path / "to" / "heads").mkdir()
     (tmp_path / "to" / "heads" / "part-00007.parquet").touch()

@@ -139,7 +139,7 @@ def test_what_stands_there_is_not_written_over(tmp_path: Path) -> None:
     (to / "heads").mkdir()
     (to / "heads" / "part-00000.parquet").touch()
     (to / "heads" / ".part-00001.parquet.unfinished").touch()
-    with pytest.raises(TargetError, match=r"holds a part of an inventory: .* say `--overwrite` to begin it anew"):
+    with pytest.raises(TargetError, match=r"holds a part of an inventory, .* cut off, say `--overwrite` to begin"):
         Directory(to).prepare(overwrite=False)
     for name in ("letter.txt", "heads/part-0.parquet"):
         (to / name).touch()

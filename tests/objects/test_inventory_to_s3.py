@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,9 @@ from replicator.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory import parquet
 from replicator.store.inventory.conversation import Done
 from replicator.store.inventory.errors import TargetError
-from replicator.store.inventory.targets import Bucket, target_of
+from replicator.store.inventory.targets import Bucket, target_of, whole_or_nothing
 from replicator.store.inventory.writing import Inventory
+from resync.inventory import MANIFEST
 from tests.inventory import expected
 from tests.inventory.reading_back import ORDER, Listener, dc7, read_back
 from tests.objects.faulty_line import Fault, faulty_line
@@ -28,6 +30,9 @@ from tests.store.memory_node import MemoryNode
 from tests.store.test_convergence import save
 
 pytestmark = needs_rclone
+
+MARK = re.compile(r"\.inventory\.json\.[0-9a-f]{16}\.unfinished")
+"""What says whose the place is."""
 
 
 @pytest.fixture
@@ -78,19 +83,21 @@ def test_one_that_breaks_off_is_removed(node: MemoryNode, server: Address, url: 
     endpoint = f"http://{server.host}:{server.port}"
     broken = target_of(url, endpoint, tmp_path)
     store, before = ObjectStore(url, Environment(), endpoint), list[str]()
+    broken.prepare(overwrite=False)
     trio.run(store.put, "heads/part-00007.parquet", [b"another's"])
     original, count = broken.writing, iter(range(99))
 
     def writing(name: str) -> object:
         if next(count) == 3:
-            before.extend(trio.run(objects, store))
+            before.extend(sorted(trio.run(objects, store)))
             raise ObjectStoreError("the server is gone")
         return original(name)
 
     broken.writing = writing  # type: ignore[method-assign, assignment]
     with pytest.raises(ObjectStoreError, match="the server is gone"):
         Inventory(node.connection, broken, Listener(), dc7).write(ORDER)
-    assert sorted(before) == [
+    assert MARK.fullmatch(before.pop(0)), before
+    assert before == [
         "folders/part-00000.parquet", "heads/part-00000.parquet", "heads/part-00007.parquet",
         "subscriptions/part-00000.parquet",
     ]  # fmt: skip
@@ -107,9 +114,53 @@ def test_what_a_killed_one_leaves_can_be_begun_anew(
         target_of(url, endpoint, tmp_path).prepare(overwrite=False)
     target = target_of(url, endpoint, tmp_path)
     target.prepare(overwrite=True)
-    assert trio.run(objects, store) == {}
+    [mark] = trio.run(objects, store)
+    assert MARK.fullmatch(mark)
+    with pytest.raises(TargetError, match="`--overwrite`"):  # or one that was killed before its first file
+        target_of(url, endpoint, tmp_path).prepare(overwrite=False)
     Inventory(node.connection, target, Listener(), dc7).write(ORDER)
     assert read_back(trio.run(objects, store))[0]["messages"]
+
+
+def test_two_that_begin_in_one_place_do_not_mix(
+    node: MemoryNode, server: Address, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen that it is empty."""
+    endpoint = f"http://{server.host}:{server.port}"
+    store = ObjectStore(url, Environment(), endpoint)
+    first, second = (Bucket(url, endpoint, tmp_path) for _ in range(2))
+    put = second._store.put
+
+    async def put_late(name: str, data: list[bytes]) -> None:
+        await trio.to_thread.run_sync(partial(first.prepare, overwrite=False))
+        await put(name, data)
+
+    monkeypatch.setattr(second._store, "put", put_late)
+    with pytest.raises(TargetError, match="another inventory has just been begun in s3://"):
+        second.prepare(overwrite=False)
+    Inventory(node.connection, first, Listener(), dc7).write(ORDER)
+    found = trio.run(objects, store)
+    assert (len(found), read_back(found)[0]) == (first.files, expected.tables(node.connection))
+
+
+def test_one_that_is_begun_anew_elsewhere_ends_and_leaves_that_alone(server: Address, url: str, tmp_path: Path) -> None:
+    endpoint = f"http://{server.host}:{server.port}"
+    store = ObjectStore(url, Environment(), endpoint)
+    first, second = (Bucket(url, endpoint, tmp_path) for _ in range(2))
+    first.prepare(overwrite=False)
+    with first.writing("heads/part-00000.parquet") as file:
+        file.write(b"first")
+    second.prepare(overwrite=True)
+    with second.writing("heads/part-00000.parquet") as file:
+        file.write(b"second")
+    with (
+        pytest.raises(TargetError, match="has been begun anew in s3://"),
+        whole_or_nothing(first),
+        first.writing(MANIFEST),
+    ):
+        pass
+    assert trio.run(objects, store).pop("heads/part-00000.parquet") == b"second"
+    assert MANIFEST not in trio.run(objects, store)
 
 
 def test_a_server_that_refuses_is_told_with_what_to_look_at(server: Address, url: str, tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def main() -> None:
         return
     try:
         node.target = target = target_of(order.to, order.endpoint, Path(order.scratch))
-        target.prepare(overwrite=order.overwrite)
         with closing(open_reader(Path(order.database))) as connection:
+            target.prepare(overwrite=order.overwrite)
             Inventory(connection, target, _tell, node.masters).write(order)
         node.lines.get()  # KEEP, or the end
     except (OSError, ObjectStoreError, TargetError) as error:

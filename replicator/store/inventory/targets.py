@@ -3,6 +3,8 @@
 A file appears under its name when it is whole and safe. In a directory it is written aside, fsynced and renamed; for a
 bucket it is written to a file without a name on the node's disk, and then uploaded by `replicator.objects`. What stands
 there already is looked at first: an inventory is never written over another that is whole, nor among other files.
+Two that begin in one place do not mix: files in a directory are created exclusively, and a bucket, where whoever comes
+last writes over what was there, holds an object that says whose the place is, as long as an inventory is written.
 What comes to nothing is removed again, so that it does not keep the disk full.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from pathlib import Path
@@ -28,9 +31,11 @@ READ_BYTES = 1 << 20
 NAMES_MAX = 100_000  # that are looked at: of a trillion rows
 ASIDE = ".unfinished"
 S3 = "s3://"
+_APART = "name a place of its own for each"
 
 _PART, _ASIDE = r"part-\d{5,}\.parquet", re.escape(ASIDE)
-_OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:{_PART}|\.{_PART}{_ASIDE})|\.{re.escape(MANIFEST)}{_ASIDE}")
+_MARK = r"(?:\.[0-9a-f]{16})?"
+_OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:{_PART}|\.{_PART}{_ASIDE})|\.{re.escape(MANIFEST)}{_MARK}{_ASIDE}")
 
 
 class Target(Protocol):
@@ -82,7 +87,8 @@ def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
         raise TargetError(f"{to} holds other things, such as {min(foreign)!r}; name an empty or a new place")
     if names and not overwrite:
         raise TargetError(
-            f"{to} holds a part of an inventory: if no other is being written there, say `--overwrite` to begin it anew"
+            f"{to} holds a part of an inventory, which was cut off, or which another node is writing now:"
+            " if it was cut off, say `--overwrite` to begin it anew"
         )
     return sorted(names)
 
@@ -153,7 +159,7 @@ class Directory:
                 return file
             self._written.drop(aside)
             file.close()
-        raise TargetError(f"another inventory has just been begun in {self._path}; name a place of its own for each")
+        raise TargetError(f"another inventory has just been begun in {self._path}; {_APART}")
 
     def discard(self) -> None:
         """See `Target`."""
@@ -161,19 +167,28 @@ class Directory:
 
 
 class Bucket:
-    """In S3. `scratch`: a directory with room for a file."""
+    """In S3. `scratch`: a directory with room for a file.
+
+    Of two that begin at once both put their marks before they look for others': at least one sees the other's.
+    """
 
     def __init__(self, url: str, endpoint: str | None, scratch: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
         self._url = url
         self._scratch, self._look_at = scratch, look_at
         self._uploaded: list[str] = []
+        self._mark = f".{MANIFEST}.{secrets.token_hex(8)}{ASIDE}"
         self._store = ObjectStore(url, Environment(), endpoint, settings="`--to` and `--endpoint`")
 
     def prepare(self, *, overwrite: bool) -> None:
         """See `Target`."""
         names = left_overs(self._url, trio.run(self._names), overwrite=overwrite)
         trio.run(self._store.delete, names)
+        with whole_or_nothing(self):
+            self._uploaded.append(self._mark)
+            trio.run(self._store.put, self._mark, [])
+            if trio.run(self._names) != {self._mark}:
+                raise TargetError(f"another inventory has just been begun in {self._url}; {_APART}")
 
     async def _names(self) -> set[str]:
         found: set[str] = set()
@@ -196,10 +211,20 @@ class Bucket:
             yield file
             size_bytes = file.tell()
             file.seek(0)
+            self._check_mark()
             self._uploaded.append(name)  # also if it fails: the object may be there
             trio.run(self._store.put, name, iter(lambda: file.read(READ_BYTES), b""))
         self.size_bytes += size_bytes
         self.files += 1
+        if name == MANIFEST:
+            with suppress(ObjectStoreError):  # beside that it says nothing any more
+                trio.run(self._store.delete, [self._mark])
+
+    def _check_mark(self) -> None:
+        """Raises TargetError if another inventory has begun anew here: from now on nothing here is ours."""
+        if self._mark not in trio.run(self._names):
+            self._uploaded = []
+            raise TargetError(f"another inventory has been begun anew in {self._url} meanwhile; {_APART}")
 
     def discard(self) -> None:
         """See `Target`. An upload that is under way meanwhile may still come to its end."""
