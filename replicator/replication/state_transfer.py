@@ -107,9 +107,12 @@ class StateTransfer:
             if not remaining:
                 break
             await trio.sleep(RETRY_S)
-        for key in (*left, *remaining):
+        for key in left:
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
                       await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
+        for key in remaining:  # busy, or being joined by others
+            log.warning("%s is not as %s shows it yet: it is compared again every %d s; if that lasts, see `replicator"
+                        " resync %s`", await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
         # That node may itself have passed over something that it does not show yet.
         everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
         await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
@@ -124,6 +127,9 @@ class StateTransfer:
                 outcome = await self._reconciler.reconcile(key, sid)
                 if outcome is Outcome.NOT_OURS:
                     await self._follow_master(key, sid)
+            except syncing.DamagedError as error:
+                log.warning("%s is not taken over: %s", await name_of(self._store, key), error)
+                outcome = Outcome.DAMAGED
             except UnavailableError:  # one mailbox that cannot be read there must not keep all others away
                 if self._mastership.toward(sid) is None:
                     raise
@@ -157,6 +163,8 @@ class StateTransfer:
                 with suppress(MailError, LinkDownError, sqlite3.Error):
                     if await self._is_equal(key, sid) and self._has_settled(sid, passed):
                         await self._store.write(partial(postponed.forget, key=key))
+                        if key != EVERYTHING:
+                            log.info("%s is as %s shows it now", await name_of(self._store, key), sid)
                         break
 
     async def _is_equal(self, key: MailboxKey, sid: str) -> bool:

@@ -1,5 +1,7 @@
 """What a state transfer has left for later is not said to be settled, and comes in the end."""
 
+import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,8 +53,9 @@ async def write_without(nodes: Cluster, *sids: str) -> None:
 
 
 async def test_what_was_left_is_not_settled_until_it_is_equal(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await write_without(nodes, "dc3")
         await forget_log(nodes["dc1"])  # past `log.max_size`; that of dc2 is whole
@@ -72,10 +75,13 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
             await nodes.stop("dc3")
             await nodes.start("dc3")
             await nodes.linked()
+        assert "folder 'INBOX' of bob is not as dc1 shows it yet" in caplog.text
+        assert "ERROR" not in {record.levelname for record in caplog.records}, "it is merely busy"
         rest()
         nodes.network.mend(("dc2", "dc3"))
         await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
         await nodes.converged()
+        assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
         assert covers(nodes["dc3"].store.settled(), written)
         assert await nodes["dc3"].store.read(postponed.load) == []

@@ -358,7 +358,7 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
-    tmp_path: Path, autojump_clock: MockClock, *, restarts: bool
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, restarts: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         one = nodes["dc1"]
@@ -377,7 +377,11 @@ async def test_a_mailbox_that_is_damaged_at_the_peer_keeps_nothing_else_away(
         await one.store.write(lambda tx: tx.connection.execute(delete, of).rowcount)
         await nodes.start("dc2")
         await nodes.linked()
-        await trio.sleep(2 * state_transfer.ROUNDS)
+        await trio.sleep(state_transfer.ROUNDS / 2)
+        assert "is not taken over: what dc1 shows of a mailbox is not what it counts" in caplog.text
+        assert "folder 'INBOX' of bob is not as dc1 shows it" in [
+            record.message.partition(":")[0] for record in caplog.records if record.levelname == "ERROR"
+        ]
         assert await nodes["dc2"].texts(user="ann") == {1: "before", 2: "after"}
         assert await nodes["dc2"].texts(user="bob") == {1: "before"}
         if restarts:
