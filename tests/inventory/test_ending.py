@@ -24,7 +24,7 @@ from replicator.store.inventory.conversation import (
     masters_line,
 )
 from replicator.store.inventory.errors import TargetError
-from replicator.store.inventory.targets import Directory
+from replicator.store.inventory.targets import Directory, whole_or_nothing
 from replicator.tasks import InventoryOptions
 from resync.inventory import MANIFEST, TABLES, part_name
 from tests.inventory.reading_back import ORDER
@@ -153,6 +153,24 @@ def test_what_others_have_put_in_the_place_of_a_file_stays(tmp_path: Path) -> No
         raise ZeroDivisionError
     target.discard()
     assert files_of(tmp_path / "to") == {part_name("heads", 0), "heads/.part-00003.parquet.unfinished"}
+
+
+def test_one_that_is_begun_anew_by_another_is_not_said_to_be_whole(tmp_path: Path) -> None:
+    first, second = Directory(tmp_path / "to"), Directory(tmp_path / "to")
+    first.prepare(overwrite=False)
+    with first.writing(part_name("heads", 0)) as file:
+        file.write(b"first")
+    second.prepare(overwrite=True)
+    with second.writing(part_name("heads", 0)) as file:
+        file.write(b"second")
+    with first.writing(part_name("messages", 0)) as file:
+        file.write(b"first")
+    changed = pytest.raises(TargetError, match=r"part-00000.parquet was removed or changed meanwhile")
+    with changed, whole_or_nothing(first), first.writing(MANIFEST):
+        raise AssertionError("it was begun")
+    with second.writing(MANIFEST):
+        pass
+    assert files_of(tmp_path / "to") == {MANIFEST, part_name("heads", 0)}
 
 
 def test_nothing_is_begun_after_the_end(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 A file appears under its name when it is whole and safe. In a directory it is written aside, fsynced and renamed; for a
 bucket it is written to a file without a name on the node's disk, and then uploaded by `replicator.objects`. What stands
-there already is looked at first: an inventory is never written over another that is whole, nor among other files.
-Two that begin in one place do not mix: files in a directory are created exclusively, and a bucket, where whoever comes
-last writes over what was there, holds an object that says whose the place is, as long as an inventory is written.
-What comes to nothing is removed again, so that it does not keep the disk full.
+there is looked at first: an inventory is never written over another that is whole, nor among other files.
+Two that begin in one place do not mix: files in a directory are created exclusively, and in a bucket an object says
+whose the place is, as long as an inventory is written. What comes to nothing is removed again: no disk is kept full.
 """
 
 from __future__ import annotations
@@ -86,10 +85,8 @@ def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
     if foreign := [name for name in names if not _OURS.fullmatch(name)]:
         raise TargetError(f"{to} holds other things, such as {min(foreign)!r}; name an empty or a new place")
     if names and not overwrite:
-        raise TargetError(
-            f"{to} holds a part of an inventory, which was cut off, or which another node is writing now:"
-            " if it was cut off, say `--overwrite` to begin it anew"
-        )
+        what = "a part of an inventory, which was cut off, or which another node is writing now"
+        raise TargetError(f"{to} holds {what}: if it was cut off, say `--overwrite` to begin it anew")
     return sorted(names)
 
 
@@ -137,6 +134,8 @@ class Directory:
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
         self._written.make_directory(path.parent, 0o777)
+        if name == MANIFEST:
+            self._written.check_whole()
         with self._begun(path, aside) as file:
             try:
                 yield file
@@ -167,10 +166,7 @@ class Directory:
 
 
 class Bucket:
-    """In S3. `scratch`: a directory with room for a file.
-
-    Of two that begin at once both put their marks before they look for others': at least one sees the other's.
-    """
+    """In S3. `scratch`: a directory with room for a file."""
 
     def __init__(self, url: str, endpoint: str | None, scratch: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
@@ -184,7 +180,7 @@ class Bucket:
         """See `Target`."""
         names = left_overs(self._url, trio.run(self._names), overwrite=overwrite)
         trio.run(self._store.delete, names)
-        with whole_or_nothing(self):
+        with whole_or_nothing(self):  # of two at once each puts a mark, then looks: at least one sees the other's
             self._uploaded.append(self._mark)
             trio.run(self._store.put, self._mark, [])
             if trio.run(self._names) != {self._mark}:
@@ -221,7 +217,7 @@ class Bucket:
                 trio.run(self._store.delete, [self._mark])
 
     def _check_mark(self) -> None:
-        """Raises TargetError if another inventory has begun anew here: from now on nothing here is ours."""
+        """Raises TargetError if another inventory has begun anew here: nothing here is ours any more."""
         if self._mark not in trio.run(self._names):
             self._uploaded = []
             raise TargetError(f"another inventory has been begun anew in {self._url} meanwhile; {_APART}")

@@ -51,6 +51,18 @@ class Written:
             path.rename(name)
             self._whole[name] = _version(os.fstat(self._begun.pop(path).fileno()))
 
+    def check_whole(self) -> None:
+        """That all of it is still there: by sizes, for not all file systems keep inodes. Raises TargetError."""
+        with self._lock:
+            for path, (*_, size_bytes) in self._whole.items():
+                with suppress(OSError):
+                    if path.lstat().st_size == size_bytes:
+                        continue
+                raise TargetError(
+                    f"{path} was removed or changed meanwhile: has another inventory been begun anew there? name a"
+                    " place of its own for each"
+                )
+
     def drop(self, path: Path) -> None:
         """Remove a file that was begun, if it still is one."""
         with self._lock:
