@@ -23,7 +23,7 @@ from replicator.http.services import HttpServices
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; what other servers allow
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
-JSON_BYTES_MAX = 4 * MIB  # read by the event loop: 0.2 s of it at most; a full batch of a repair plan has 1 MiB
+JSON_BYTES_MAX = 4 * MIB  # read by the event loop: 0.1 s for a full batch of a repair plan, which has 1 MiB
 BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
 CONNECTIONS_MAX = 64  # a few imports, a scraper and people
 RECEIVE_BYTES = 64 * KIB
