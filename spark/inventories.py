@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -77,7 +77,7 @@ def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
     path = f"{place}/{MANIFEST}"
     document = F.when(F.col("length") <= MANIFEST_BYTES_MAX, F.col("content")).alias("document")
     try:
-        found = spark.read.format("binaryFile").load(path).select(document).first()
+        found = _reader(spark).format("binaryFile").load(path).select(document).first()
     except _ERRORS as error:
         what = f"{path} cannot be read, so the inventory is not whole or not there; write it again with"
         raise InventoryError(f"{what} `replicator inventory`: {_first_line(error)}") from error
@@ -92,10 +92,15 @@ def _manifest(spark: SparkSession, sid: str, place: str) -> Manifest:
     return manifest
 
 
+def _reader(spark: SparkSession) -> DataFrameReader:
+    """A cluster may be set to pass over files that it cannot read; their rows would be taken for missing ones."""
+    return spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
+
+
 def _part(spark: SparkSession, folder: str, table: str, sid: str) -> DataFrame:
     """One table of one node."""
     try:
-        return spark.read.schema(SCHEMAS[table]).parquet(folder).withColumn(NODE, F.lit(sid))
+        return _reader(spark).schema(SCHEMAS[table]).parquet(folder).withColumn(NODE, F.lit(sid))
     except _ERRORS as error:
         raise InventoryError(f"{folder} {_UNREADABLE}: {_first_line(error)}") from error
 

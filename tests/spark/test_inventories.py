@@ -18,6 +18,7 @@ from spark import inventories
 from spark.inventories import InventoryError
 from spark.schemas import SCHEMAS
 from spark.session import _explained
+from tests.spark.test_sums import settings
 from tests.spark.writing import Record, write
 
 FOLDER: Record = {
@@ -146,16 +147,34 @@ def test_a_column_that_may_be_null_and_must_not(spark: SparkSession, tmp_path: P
     )
 
 
-def test_a_file_that_was_damaged_on_its_way_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """The node is not blamed for it: pages have checksums."""
-    generated = generate(tmp_path, Recipe(2000))
-    file = tmp_path / "dc2" / "guids" / part_name("guids", 0).rpartition("/")[2]
+def damaged(place: Path) -> Path:
+    file = place / part_name("guids", 0)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+    return file
+
+
+def test_a_file_that_was_damaged_on_its_way_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The node is not blamed for it: pages have checksums."""
+    generated = generate(tmp_path, Recipe(2000))
+    file = damaged(tmp_path / "dc2")
     read = inventories.read(spark, generated.places)
     with pytest.raises(Py4JJavaError, match="CRC checksum") as error:
         read.tables["guids"].collect()
     said = _explained(str(error.value), "")
     assert said.startswith(f"file://{file} cannot be read (")
     assert said.endswith("copy the inventory again, or take it anew")
+
+
+def test_no_file_is_passed_over_where_spark_is_set_to_do_so(spark: SparkSession, tmp_path: Path) -> None:
+    """Else rows that cannot be read, or a file that has gone meanwhile, would be differences of their node."""
+    generated = generate(tmp_path, Recipe(2000))
+    file = damaged(tmp_path / "dc2")
+    with settings(spark, {f"spark.sql.files.ignore{what}Files": "true" for what in ("Corrupt", "Missing")}):
+        guids = inventories.read(spark, generated.places).tables["guids"]
+        with pytest.raises(Py4JJavaError, match="CRC checksum"):
+            guids.collect()
+        file.unlink()
+        with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
+            guids.collect()
