@@ -2,7 +2,7 @@
 
 Contexts say it, as they do between nodes (design section 7): who has seen all that others have is ahead of them, and
 states that each have seen something of their own are branches. Damage is what no two histories can lead to: two states
-of one that are not the same, numbers that fell on the way, rows that are not as many as their head says. A node that
+of one that are not the same, numbers that fell on the way, rows without a head or not as many as it says. A node that
 lacks a mailbox has the empty state of it.
 """
 
@@ -114,7 +114,6 @@ def _state(sid: Column) -> Column:
         head.isNotNull().alias("is_there"),
         F.coalesce(head["master"] == sid, F.lit(False)).alias("leads"),
         F.coalesce(head["context"], contexts.empty()).alias("context"),
-        F.coalesce(total["said"], F.lit(0)).alias("said"),
         F.coalesce(total["rows"], F.lit(0)).alias("rows"),
         F.struct(*(F.coalesce(total["total"][name], F.lit(0)).alias(name) for name in SUMS)).alias("total"),
         sid.alias(NODE),
@@ -158,8 +157,8 @@ def _is_damaged(states: Column) -> Column:
     def contradict(one: Column, other: Column) -> Column:
         return (_one_history(one, other) & ~_one_state(one, other)) | _fell(one, other) | ~_one_mailbox(one, other)
 
-    miscounted = F.exists(states, lambda one: one["said"] != one["rows"])
-    return miscounted | F.exists(states, lambda one: F.exists(states, lambda other: contradict(one, other)))
+    unsound = F.exists("sums", lambda one: ~one["has_head"] | (one["said"] != one["rows"]))
+    return unsound | F.exists(states, lambda one: F.exists(states, lambda other: contradict(one, other)))
 
 
 def _one_history(one: Column, other: Column) -> Column:

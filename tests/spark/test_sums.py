@@ -90,6 +90,18 @@ def test_heads_that_miscount_in_the_same_way_are_damaged(spark: SparkSession, tm
     assert [one["relation"] for one in related.collect()] == ["damaged"]
 
 
+def test_folders_of_a_tree_that_has_no_head_are_damaged_also_if_they_are_so_everywhere(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = {
+        "mailbox": b"m" * 16, "user": "bob", "name": "INBOX", "uidvalidity": 7, "deleted": False, "time": 1, "sid": "a",
+    }  # fmt: skip
+    for node in "ab":
+        write(tmp_path / node, node, {"folders": [folder]})
+    related = classified(inventories.read(spark, {node: str(tmp_path / node) for node in "ab"}))
+    assert [(one["is_tree"], one["relation"]) for one in related.collect()] == [(True, "damaged")]
+
+
 def test_rows_are_added_up_before_they_travel(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
