@@ -105,7 +105,7 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]  # ships no types
     started = SparkSession(SparkContext(conf=conf, gateway=gateway))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the jobs to end, and may fail
-    _wait_for_executor(started, conf)
+    _wait_for_executor(started)
     if started.version != pyspark.__version__:
         where = os.environ.get("SPARK_HOME", "on the PATH")
         raise SparkError(
@@ -114,8 +114,12 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     return started
 
 
-def _wait_for_executor(started: SparkSession, conf: SparkConf) -> None:
-    """Spark itself waits for ever, without a word. Raises SparkError."""
+def _wait_for_executor(started: SparkSession) -> None:
+    """Spark itself waits for ever, without a word. Raises SparkError.
+
+    With dynamic allocation, which the machine's `spark-defaults.conf` may say, there is none before there is work.
+    """
+    conf = started.sparkContext.getConf()
     if str(conf.get("spark.master")).startswith("local") or conf.get("spark.dynamicAllocation.enabled") == "true":
         return
     tracker = cast("Any", started.sparkContext._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python

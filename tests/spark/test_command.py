@@ -14,6 +14,7 @@ from benchmarks.spark.generator import Recipe, generate
 from tests.spark.clusters import NODES
 from tests.spark.conftest import INTERPRETED
 from tests.spark.java import needs_java
+from tests.spark.standalone import standalone
 from tests.spark.test_differential import random_clusters, written
 
 
@@ -84,6 +85,19 @@ def test_spark_does_not_start(inventories: list[str], tmp_path: Path, options: l
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: Spark: {why}")
     assert done.stderr.count("\n") == 1
+
+
+@needs_java
+def test_no_executor_is_waited_for_where_the_machine_is_set_to_ask_for_them_when_there_is_work(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.dynamicAllocation.enabled true\nspark.dynamicAllocation.shuffleTracking.enabled true\n"
+    )
+    environment = {"SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with standalone(0, tmp_path) as url:
+        arguments = ("check", "--spark", "--master", url, *QUICK, f"--inventory=a={tmp_path}/none")
+        done = replicator(*arguments, environment=environment)
+    assert done.returncode == 1
+    assert f"{tmp_path}/none/inventory.json cannot be read" in done.stderr
 
 
 @pytest.mark.parametrize(
