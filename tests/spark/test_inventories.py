@@ -84,6 +84,8 @@ def test_what_is_no_whole_inventory_is_refused(spark: SparkSession, tmp_path: Pa
     assert "several clusters: dc1 of 'test', dc2 of 'another'" in said
     bent(place, format=99)
     assert f"{place}/{MANIFEST}: it is of format 99" in wrong(spark, dc1=place)
+    bent(place, format=1, rows=dict.fromkeys(SCHEMAS.keys() - {"guids"}, 0))
+    assert f"{place}/{MANIFEST}: {MANIFEST} does not count the rows of guids" in wrong(spark, dc1=place)
     Path(place, MANIFEST).write_text("{")
     assert f"{place}/{MANIFEST}" in wrong(spark, dc1=place)
     Path(place, MANIFEST).unlink()
@@ -124,14 +126,14 @@ def test_what_is_no_parquet_is_told(spark: SparkSession, tmp_path: Path) -> None
     assert "part-00000.parquet is not a Parquet file" in said
 
 
-def test_columns_of_later_programs_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_and_tables_of_later_programs_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     place = inventory(tmp_path)
     columns: dict[str, list[str] | list[int] | list[bool]] = {
         "user": ["a"], "name": ["b"], "subscribed": [True], "time": [1],
         "sid": ["dc1"], "colour": ["red"],
     }  # fmt: skip
     with_table(place, "subscriptions", columns)
-    bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 1, "subscriptions": 1})
+    bent(place, rows={**dict.fromkeys(SCHEMAS, 0), "folders": 1, "subscriptions": 1, "colours": 7})
     [row] = inventories.read(spark, {"dc1": place}).tables["subscriptions"].collect()
     assert row.asDict() == {"user": "a", "name": "b", "subscribed": True, "time": 1, "sid": "dc1", "node": "dc1"}
 
