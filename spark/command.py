@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib.util import find_spec
 
 import click
 from rich.console import Console
 
+from spark.page.markup import moment
 from spark.resources import Resources
 from spark.summary import Summary
 
@@ -137,11 +137,10 @@ def _print(found: Summary, out: str) -> None:
     click.echo(f"{found.differing:,} messages differ{_after_colon(found.kinds)}")
     for node in found.nodes:
         wrong = f"; its index is wrong: {_listed(node.index)}" if node.index else ""
-        taken = datetime.fromtimestamp(node.taken_ms // 1000, UTC)
         unread = f"; {node.unreadable:,} rows are not in its inventory" if node.unreadable else ""
         shown = f"{node.mailboxes:,} mailboxes, {node.behind:,} of them behind; {node.messages:,} messages"
         lacking = f"{node.missing:,} missing, {node.expunged:,} expunged"
-        click.echo(f"{node.node}, at {taken:%Y-%m-%d %H:%M:%S} UTC: {shown}, {lacking}{wrong}{unread}")
+        click.echo(f"{node.node}, at {moment(node.taken_ms)}: {shown}, {lacking}{wrong}{unread}")
     if damaged := sum(relations.get("damaged", 0) for relations in (found.relations, found.trees)):
         click.echo(f"{damaged:,} damaged: run `replicator check --repair` at their nodes, and audit again")
     masters = f" (by their masters: {_listed(found.plan)})" if found.plan else ""

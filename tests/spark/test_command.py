@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.spark.generator import Recipe, generate
+from spark.command import _print
 from tests.spark.clusters import NODES
 from tests.spark.conftest import INTERPRETED
 from tests.spark.java import needs_java
 from tests.spark.standalone import standalone
+from tests.spark.summaries import clean
 from tests.spark.test_differential import random_clusters, written
 
 
@@ -98,6 +101,14 @@ def test_no_executor_is_waited_for_where_the_machine_is_set_to_ask_for_them_when
         done = replicator(*arguments, environment=environment)
     assert done.returncode == 1
     assert f"{tmp_path}/none/inventory.json cannot be read" in done.stderr
+
+
+def test_a_clock_that_is_far_off_ends_no_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    one, *others = clean(2).nodes
+    _print(replace(clean(2), nodes=(replace(one, taken_ms=1 << 62), *others)), "/o")
+    said = capsys.readouterr().out
+    assert "dc1, at 4,611,686,018,427,387,904 ms after 1970: 1,502 mailboxes" in said
+    assert "dc2, at 2026-11-22 08:20:00 UTC: 1,502 mailboxes" in said
 
 
 @pytest.mark.parametrize(
