@@ -33,7 +33,7 @@ lint: setup ## style, types and layers, without the tests
 	$(BIN)/lint-imports
 
 test: lint ## everything that CI checks
-	$(BIN)/pytest --numprocesses logical --dist worksteal
+	$(BIN)/pytest --numprocesses logical --dist loadscope --no-loadscope-reorder
 
 SEEDS ?= 1000
 FIRST_SEED ?= 100000

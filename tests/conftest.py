@@ -1,15 +1,23 @@
-"""For all tests: what hypothesis tries is right or wrong, however busy the machine is; reports are text of UTF-8."""
+"""For all tests: what hypothesis tries is right or wrong, however busy the machine is; reports are text of UTF-8.
+
+Several workers share the tests out by files: what a file sets up, it sets up once.
+"""
 
 import os
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 os.environ.pop("COLUMNS", None)  # of a worker, who has no terminal
+
+LONG = ("tests/spark/", "tests/end_to_end/", "tests/simulation/")
+"""They begin first, so that no worker is left alone with them."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -18,3 +26,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of their directories, but for LONG."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Called if there are several workers."""
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):
+    """A file's tests are one worker's, and so are all of Spark, which share a session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return LONG[0] if nodeid.startswith(LONG[0]) else nodeid.partition("::")[0]
