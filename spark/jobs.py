@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from spark.session import SparkError, session
 from spark.summary import IndexSummary, Summary
 
 PATTERNS = "*?[]{}\\"
+LOCAL = "file://"
 
 
 class JobError(Exception):
@@ -46,11 +47,19 @@ def _running(
     """Raises JobError."""
     try:
         places = {sid: place_of(place) for sid, place in inventories.places_of(given).items()}
+        _check_there(places)
         tell("starting Spark")
         with session(name, resources) as spark:
             yield spark, places
     except (InventoryError, SparkError) as error:
         raise JobError(" ".join(str(error).split("\n"))) from error
+
+
+def _check_there(places: Mapping[str, str]) -> None:
+    """What is of this machine is looked for before Spark has taken its time to start. Raises JobError."""
+    for sid, place in places.items():
+        if place.startswith(LOCAL) and not Path(place.removeprefix(LOCAL)).is_dir():
+            raise JobError(f"{place.removeprefix(LOCAL)}, given as {sid}'s inventory, is no directory of this machine")
 
 
 def place_of(place: str) -> str:
@@ -62,4 +71,4 @@ def place_of(place: str) -> str:
         raise JobError(f"{place}: Spark takes {min(found)!r} in a name for a pattern; rename the directory")
     if place.startswith("s3://"):
         return "s3a://" + place.removeprefix("s3://").rstrip("/")
-    return place.rstrip("/") if "://" in place else f"file://{Path(place).absolute()}"
+    return place.rstrip("/") if "://" in place else f"{LOCAL}{Path(place).absolute()}"

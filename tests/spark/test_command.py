@@ -55,6 +55,14 @@ def test_what_spark_submit_has_decided_is_not_passed_over(inventories: list[str]
     assert "--memory and --scratch come too late under spark-submit" in done.stderr
 
 
+def test_an_inventory_that_is_not_there(inventories: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("gone", "file"):
+        done = replicator("diff", inventories[0], f"--inventory=b={tmp_path / name}", "--out", str(tmp_path / "out"))
+        why = f"Error: {tmp_path / name}, given as b's inventory, is no directory of this machine\n"
+        assert (done.returncode, done.stderr) == (1, why)
+
+
 def test_no_java(inventories: list[str], tmp_path: Path) -> None:
     done = replicator("diff", *inventories, "--out", str(tmp_path / "out"), environment={"JAVA_HOME": str(tmp_path)})
     assert done.returncode == 1
