@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from resync.inventory import Manifest
-from spark import contexts, plans, projections
+from spark import plans, projections
+from spark.bits import has
 from spark.inventories import NODE, Inventories
 from spark.mailboxes import DAMAGED, EQUAL
 from spark.mailboxes import Summary as Relations
@@ -116,9 +117,7 @@ def _behind() -> Column:
     def is_behind(one: Column) -> Column:
         return F.exists(
             "states",
-            lambda other: (
-                contexts.covers(other["context"], one["context"]) & ~contexts.covers(one["context"], other["context"])
-            ),
+            lambda other: has(other["covers"], one["place"]) & ~has(one["covers"], other["place"]),
         )
 
     return F.transform(F.filter("states", is_behind), lambda one: one[NODE])

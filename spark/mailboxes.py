@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark import contexts
+from spark.bits import bits_of, has
 from spark.inventories import NODE
 from spark.sums import SUMS
 
@@ -50,8 +51,9 @@ def classified(compared: DataFrame, heads: DataFrame, folders: DataFrame, nodes:
 
     `mailbox`, `is_tree`, `user`, `relation` (of several the worst: damaged, forked, behind, equal),
     `uidvalidity_differs` (as clients see it), `missing_on` (SIDs that lack it); and of those looked at, for what
-    follows, `states`, of each of `nodes` in their order, and `branches`, the places in it of the states that no other
-    one covers, in the order of a merge: the mailbox's master first, then by SID.
+    follows, `states`, of each of `nodes` in their order, each with its `place` there and the bits of the states that it
+    `covers`; and `branches`, the places of the states that no other one covers, in the order of a merge: the mailbox's
+    master first, then by SID.
     """
     of_folders = F.coalesce("folder_differs", F.lit(False))
     compared = compared.join(_folders_that_differ(folders), "mailbox", "left")
@@ -62,12 +64,13 @@ def classified(compared: DataFrame, heads: DataFrame, folders: DataFrame, nodes:
     looked_at = (
         unequal.join(gathered, "mailbox", "left")
         .withColumn("states", F.transform(F.array(*map(F.lit, nodes)), _state))
+        .withColumn("states", _related(F.col("states"), len(nodes)))
         .withColumn("branches", _branches(F.col("states")))
         .select(
             "mailbox",
             "is_tree",
             F.get("heads", F.lit(0))["user"].alias("user"),
-            _relation(F.col("states"), F.col("branches")).alias("relation"),
+            _relation(F.col("states"), F.col("branches"), len(nodes)).alias("relation"),
             (of_folders | _uidvalidity_differs(F.col("states"))).alias("uidvalidity_differs"),
             _missing_on(F.col("states")).alias("missing_on"),
             "states",
@@ -106,7 +109,7 @@ def summary(classified: DataFrame) -> Summary:
     return Summary(others, trees, max(0, branches - 1), sum(one["dots"] or 0 for one in found))
 
 
-def _state(sid: Column) -> Column:
+def _state(sid: Column, place: Column) -> Column:
     head = F.get(F.filter("heads", lambda one: one[NODE] == sid), F.lit(0))
     total = F.get(F.filter("sums", lambda one: one[NODE] == sid), F.lit(0))
     numbers = (F.coalesce(head[name], F.lit(_INITIAL.get(name))).alias(name) for name in _NUMBERS)
@@ -117,40 +120,55 @@ def _state(sid: Column) -> Column:
         F.coalesce(total["rows"], F.lit(0)).alias("rows"),
         F.struct(*(F.coalesce(total["total"][name], F.lit(0)).alias(name) for name in SUMS)).alias("total"),
         sid.alias(NODE),
+        place.alias("place"),
         head["user"].alias("user"),
         *numbers,
     )
 
 
+def _related(states: Column, count: int) -> Column:
+    """With `covers`: the bits of the states that each has seen all of, itself among them."""
+    places = F.sequence(F.lit(0), F.lit(count - 1))
+
+    def related(one: Column) -> Column:
+        covered = F.filter(places, lambda place: contexts.covers(one["context"], F.get(states, place)["context"]))
+        return one.withField("covers", bits_of(covered))
+
+    return F.transform(states, related)
+
+
+def _covers(one: Column, other: Column) -> Column:
+    return has(one["covers"], other["place"])
+
+
 def _branches(states: Column) -> Column:
     """The master is who takes himself for it: others may not have heard of a new one. Of equal states the first."""
-    ranks = F.array_sort(
-        F.transform(states, lambda one, place: F.struct((~one["leads"]).alias("late"), place.alias("place")))
-    )
 
-    def covers(one: Column, other: Column) -> Column:
-        return contexts.covers(F.get(states, one["place"])["context"], F.get(states, other["place"])["context"])
+    def rank(one: Column) -> Column:
+        return F.struct((~one["leads"]).alias("late"), one["place"].alias("place"), one["covers"].alias("covers"))
+
+    ranks = F.array_sort(F.transform(states, rank))
 
     def is_covered(one: Column) -> Column:
         return F.exists(
-            ranks, lambda other: (other != one) & covers(other, one) & ((other < one) | ~covers(one, other))
+            ranks, lambda other: (other != one) & _covers(other, one) & ((other < one) | ~_covers(one, other))
         )
 
     return F.transform(F.filter(ranks, lambda one: ~is_covered(one)), lambda one: one["place"])
 
 
-def _relation(states: Column, branches: Column) -> Column:
-    first = F.get(states, F.lit(0))
+def _relation(states: Column, branches: Column, count: int) -> Column:
+    all_of_them = F.lit((1 << count) - 1)
     return (
         F.when(_is_damaged(states), F.lit(DAMAGED))
         .when(F.size(branches) > 1, F.lit(FORKED))
-        .when(F.exists(states, lambda one: ~_same_context(one, first)), F.lit(BEHIND))
+        .when(F.exists(states, lambda one: one["covers"] != all_of_them), F.lit(BEHIND))
         .otherwise(F.lit(EQUAL))
     )
 
 
 def _same_context(one: Column, other: Column) -> Column:
-    return contexts.covers(one["context"], other["context"]) & contexts.covers(other["context"], one["context"])
+    return _covers(one, other) & _covers(other, one)
 
 
 def _is_damaged(states: Column) -> Column:
@@ -183,7 +201,7 @@ def _one_mailbox(one: Column, other: Column) -> Column:
 def _fell(one: Column, other: Column) -> Column:
     """Who has seen all that another one has, and more, cannot have lower numbers."""
     lower = F.greatest(*(one[name] < other[name] for name in _RISING))
-    return lower & contexts.covers(one["context"], other["context"])
+    return lower & _covers(one, other)
 
 
 def _uidvalidity_differs(states: Column) -> Column:

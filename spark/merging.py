@@ -13,9 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark import contexts, numbering, pairs
+from spark.bits import bit, bits_of, has
 from spark.mailboxes import DAMAGED, EQUAL
 from spark.pairs import AGE
-from spark.versions import ROW, STATE, Keep, bit, bits_of, same_placement
+from spark.versions import ROW, STATE, Keep, same_placement
 
 
 def folded(gathered: DataFrame, steps: int, keep: Keep) -> DataFrame:
@@ -130,7 +131,7 @@ def _standing() -> Column:
 
 def _at(place: Column) -> Column:
     """The row with which the state at this place takes part, or null."""
-    stands = F.col("standing").bitwiseAND(bit(place)) != 0
+    stands = has(F.col("standing"), place)
     return F.get(F.filter("versions", lambda one: (one["place"] == place) & stands), F.lit(0))["row"]
 
 

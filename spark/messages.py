@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.versions import bit, bits_of, same_placement
+from spark.bits import bits_of, has
+from spark.versions import same_placement
 
 TEXT = ("received_ms", "size_bytes", "content_hash")
 MERGED = ("uid", "modseq", "flags", "content_hash", "given")
@@ -84,4 +85,4 @@ def _or_of(versions: Column, bits: Callable[[Column], Column]) -> Column:
 
 def _named(bits: Column, nodes: Sequence[str]) -> Column:
     """The SIDs of the states whose bits are set."""
-    return F.filter(F.array(*map(F.lit, nodes)), lambda _, place: bits.bitwiseAND(bit(place)) != 0)
+    return F.filter(F.array(*map(F.lit, nodes)), lambda _, place: has(bits, place))

@@ -90,16 +90,6 @@ def _touched(rows: DataFrame, count: int) -> DataFrame:
     )
 
 
-def bit(place: Column) -> Column:
-    """Of the state at a place."""
-    return F.call_function("shiftleft", F.lit(1).cast("long"), place)
-
-
-def bits_of(places: Column) -> Column:
-    """Of the states at these places."""
-    return F.aggregate(places, F.lit(0).cast("long"), lambda found, place: found.bitwiseOR(bit(place)))
-
-
 def same_placement(one: Column, other: Column) -> Column:
     """Of two rows."""
     return (one["origin"] == other["origin"]) & (one["seq"] == other["seq"]) & (one["change"] == other["change"])
