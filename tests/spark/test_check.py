@@ -1,4 +1,4 @@
-"""The same damage, found by a check at the node and by one of its inventory: both count the same."""
+"""The same damage, found by a check at the node and by the command that checks its inventory: both count the same."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from pyspark.sql import SparkSession
 from trio.testing import MockClock
 
 from replicator.store.inventory.conversation import Order
 from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import Inventory
-from spark import counting, inventories
 from tests.inventory.reading_back import dc7
 from tests.replication.cluster import cluster
 from tests.replication.test_checking import DAMAGES, fill, run
+from tests.spark.java import needs_java
+from tests.spark.test_command import QUICK, replicator
 
 NAMES = (
     "pointer deleted",
@@ -28,23 +28,29 @@ NAMES = (
 )
 
 
-async def test_inventories_show_the_damage_that_a_check_finds(
-    spark: SparkSession, tmp_path: Path, autojump_clock: MockClock
-) -> None:
+@needs_java
+async def test_inventories_show_the_damage_that_a_check_finds(tmp_path: Path, autojump_clock: MockClock) -> None:
     planted = [one for one in DAMAGES if one.name in NAMES]
-    found: dict[str, Mapping[str, int]] = {}
+    found: dict[str, Mapping[str, int]] = {"sound": {}}
     async with cluster(tmp_path / "nodes", autojump_clock, 2) as nodes:
         await fill(nodes)
         node = nodes["dc2"]
+        await node.store.read(partial(write, sid="sound", to=tmp_path / "sound"))
         for number, one in enumerate(planted):
             node.damage(*one.statements)
             sid = f"node{number}"
             await node.store.read(partial(write, sid=sid, to=tmp_path / sid))
             found[sid] = (await run(node, repair=True)).damage
-    read = inventories.read(spark, {sid: str(tmp_path / sid) for sid in found})
-    counted = {one.node: one for one in counting.indexes(read)}
-    assert {sid: one.damage for sid, one in counted.items()} == found
-    assert {kind for one in counted.values() for kind in one.index} == {"missing", "extra", "different"}
+    given = [f"--inventory={sid}={tmp_path / sid}" for sid in found]
+    done = replicator("check", "--spark", *given, *QUICK)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [line.split() for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in found]
+    counts = {sid: list(map(int, rest)) for sid, *rest in lines}
+    assert {sid: (sum(wrong), chain) for sid, (_, _, *wrong, chain, _) in counts.items()} == {
+        sid: (damage.get("by_guid", 0), damage.get("chain", 0)) for sid, damage in found.items()
+    }
+    kinds = zip(*(wrong for _, _, *wrong, _, _ in counts.values()), strict=True)
+    assert all(any(kind) for kind in kinds), "missing, extra and different"
     assert {kind for damage in found.values() for kind in damage} == {"by_guid", "chain"}
 
 

@@ -1,4 +1,4 @@
-"""`replicator diff` and `check --spark` as operators run them, on machines that may lack things."""
+"""`replicator diff` as operators run them, on machines that may lack things."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.spark.generator import Recipe, generate
 from spark.command import _print
 from tests.spark.clusters import NODES
 from tests.spark.conftest import INTERPRETED
@@ -36,16 +35,6 @@ def replicator(*arguments: str, environment: Mapping[str, str] | None = None) ->
         [sys.executable, "-m", "replicator", *arguments], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
-
-
-@needs_java
-def test_a_check_of_indexes_from_the_command_line(tmp_path: Path) -> None:
-    generated = generate(tmp_path, Recipe(2000))
-    given = [f"--inventory={node}={place}" for node, place in generated.places.items()]
-    done = replicator("check", "--spark", *given, *QUICK)
-    counts = [line.split() for line in done.stdout.splitlines() if line.startswith(" dc")]
-    assert (done.returncode, done.stderr, [one[0] for one in counts]) == (0, "", ["dc1", "dc2", "dc3"])
-    assert {count for one in counts for count in one[3:]} == {"0"}
 
 
 def test_what_spark_submit_has_decided_is_not_passed_over(inventories: list[str], tmp_path: Path) -> None:
