@@ -32,6 +32,8 @@ lint: setup ## style, types and layers, without the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of nodes that tests start compiles itself again
+
 test: lint ## everything that CI checks
 	$(BIN)/pytest --numprocesses logical --dist loadscope --no-loadscope-reorder
 

@@ -16,7 +16,7 @@ from replicator.store import reading
 from replicator.tasks import CheckOptions
 from tests.replication.cluster import Node, cluster
 
-CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # hours go by: each heartbeat takes real time
+CALM = MastershipConfig(heartbeat_s=60.0, timeout_s=240.0)  # hours go by: each heartbeat takes real time
 SAID_S = 45.0  # what is settled is said every ten seconds, passed on, and looked at every ten
 
 

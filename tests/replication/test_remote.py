@@ -16,7 +16,7 @@ from protocol.codec import Request
 from protocol.commands import Copy, EntryHeader, Log, Remote
 from protocol.commands import Store as StoreFlags
 from protocol.values import Dot, UidSet
-from replicator.config import CheckpointConfig
+from replicator.config import CheckpointConfig, MastershipConfig
 from replicator.environment import Environment
 from replicator.objects import ObjectStore
 from replicator.replication import remote
@@ -31,6 +31,7 @@ from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header
 T = TypeVar("T")
 
 MAILS = 6
+CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # minutes go by: each heartbeat takes real time
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def with_mail(tmp_path: Path, clock: MockClock, size: int = 3) -> AsyncIterator[Cluster]:
     """dc1 has messages and a folder to copy them to, and masters both."""
-    async with cluster(tmp_path, clock, size, shares_objects=True) as nodes:
+    async with cluster(tmp_path, clock, size, shares_objects=True, mastership=CALM) as nodes:
         for number in range(MAILS):
             await nodes["dc1"].save(f"mail {number}")
         await nodes["dc1"].mail.create_folder(USER, "Archive")
