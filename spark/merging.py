@@ -122,7 +122,7 @@ def _standing() -> Column:
     bits = bits_of(F.col("plan.places"))
 
     def stands(one: Column) -> Column:
-        showing = F.filter(branches, lambda other: same_placement(one["row"], other["row"]))
+        showing = F.filter("versions", lambda other: same_placement(one["row"], other["row"]))
         lacking = bits.bitwiseAND(F.bitwise_not(bits_of(F.transform(showing, lambda other: other["place"]))))
         return one["row"]["dot_seen"].bitwiseAND(lacking) == 0
 

@@ -84,5 +84,7 @@ def _or_of(versions: Column, bits: Callable[[Column], Column]) -> Column:
 
 
 def _named(bits: Column, nodes: Sequence[str]) -> Column:
-    """The SIDs of the states whose bits are set."""
-    return F.filter(F.array(*map(F.lit, nodes)), lambda _, place: has(bits, place))
+    """The SIDs of the states whose bits are set. Bits in an array are worked out once, and not for each SID."""
+    sids = F.array(*map(F.lit, nodes))
+    named = F.transform(F.array(bits), lambda found: F.filter(sids, lambda _, place: has(found, place)))
+    return F.get(named, F.lit(0))
