@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ from spark.settings import SETTINGS
 JAVA_MIN = 17  # of Spark 4
 JAVA_TIMEOUT_S = 60.0
 EXECUTOR_TIMEOUT_S = 120.0
-EXECUTOR_EVERY_S = 0.2
+EXECUTOR_EVERY_S = 1.0
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the virtual machine
 MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default one half of the machine's, and no more than so many GiB
 
@@ -71,7 +72,8 @@ def session(name: str, resources: Resources) -> Iterator[SparkSession]:
         try:
             started = _start(name, resources, log)
             try:
-                yield started
+                with _with_executors(started):
+                    yield started
             finally:
                 with suppress(Py4JError, ConnectionError):  # it may be what has failed
                     started.stop()
@@ -105,7 +107,6 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]  # ships no types
     started = SparkSession(SparkContext(conf=conf, gateway=gateway))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the jobs to end, and may fail
-    _wait_for_executor(started)
     if started.version != pyspark.__version__:
         where = os.environ.get("SPARK_HOME", "on the PATH")
         raise SparkError(
@@ -114,23 +115,44 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
     return started
 
 
-def _wait_for_executor(started: SparkSession) -> None:
-    """Spark itself waits for ever, without a word. Raises SparkError.
-
-    With dynamic allocation, which the machine's `spark-defaults.conf` may say, there is none before there is work.
-    """
-    conf = started.sparkContext.getConf()
-    if str(conf.get("spark.master")).startswith("local") or conf.get("spark.dynamicAllocation.enabled") == "true":
+@contextmanager
+def _with_executors(started: SparkSession) -> Iterator[None]:
+    """Spark itself waits for them for ever, without a word, at the start and if all go away. Raises SparkError."""
+    master = str(started.sparkContext.master)
+    if master.startswith("local") or SUBMITTED in os.environ:  # spark-submit's console says that it waits
+        yield
         return
-    tracker = cast("Any", started.sparkContext._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
-    deadline = time.monotonic() + EXECUTOR_TIMEOUT_S
-    while len(tracker.getExecutorInfos()) < 2:  # the first is the driver
-        if time.monotonic() > deadline:
-            raise SparkError(
-                f"{conf.get('spark.master')} gives no executor within {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a"
-                " core and memory to spare? --conf spark.executor.memory says how much is asked for"
+    has_ended, has_none = threading.Event(), threading.Event()
+    arguments = (started, has_ended, has_none)
+    watch = threading.Thread(target=_watch, args=arguments, daemon=True)  # if Spark hangs, so may this
+    watch.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        watch.join(EXECUTOR_TIMEOUT_S)
+        if has_none.is_set():  # whatever has come of it
+            what = (
+                f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"
             )
-        time.sleep(EXECUTOR_EVERY_S)
+            raise SparkError(f"{what} to spare? --conf spark.executor.memory says how much is asked for")
+
+
+def _watch(started: SparkSession, has_ended: threading.Event, has_none: threading.Event) -> None:
+    """Cancel what waits, once there has been no executor for too long."""
+    context = started.sparkContext
+    tracker = cast("Any", context._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
+    there_were = time.monotonic()
+    with suppress(Py4JError, ConnectionError):  # if Spark has failed, its own error says how
+        while not has_ended.wait(EXECUTOR_EVERY_S):
+            waits = (
+                context.statusTracker().getActiveJobsIds() and len(tracker.getExecutorInfos()) < 2
+            )  # one: the driver
+            if not waits:
+                there_were = time.monotonic()
+            elif time.monotonic() - there_were > EXECUTOR_TIMEOUT_S:
+                has_none.set()
+                context.cancelAllJobs()
 
 
 def _own_settings(resources: Resources) -> Mapping[str, str]:

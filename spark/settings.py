@@ -11,6 +11,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.skewJoin.enabled": "true",  # one mailbox may have as many messages as a million others
     "spark.sql.autoBroadcastJoinThreshold": "64MB",  # mailboxes that differ are few as a rule
+    "spark.sql.parquet.binaryAsString": "false",  # a cluster may be set to take ids for text
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # inventories are copied between machines
     "spark.hadoop.fs.permissions.umask-mode": "077",  # names of users are in what is written
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # plan.json says that all is there
