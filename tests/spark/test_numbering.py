@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.spark.test_sums import NEVER, settings
 from tests.spark.writing import head_record, message_record, write
 
 LARGE, SMALL = b"l" * 16, b"s" * 16
+COUNT = 400
 
 
 def sizes(frame: DataFrame) -> list[int]:
@@ -78,30 +80,37 @@ def folded(spark: SparkSession, places: dict[str, str]) -> tuple[DataFrame, list
     return merging.folded(gathered, summary.steps, keep), kept
 
 
-def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all_and_kept_as_often_as_it_has_steps(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    count = 400
-    places = forked(tmp_path, {"a": {LARGE: count, SMALL: 1}, "b": {LARGE: count}, "c": {SMALL: 1}})
+@pytest.fixture(scope="module")
+def joined(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[DataFrame, list[DataFrame]]]:
+    """Of a mailbox that is forked in all that it has, and of a small one: what they become, and what was kept."""
+    counts = {"a": {LARGE: COUNT, SMALL: 1}, "b": {LARGE: COUNT}, "c": {SMALL: 1}}
     with settings(spark, NEVER):
-        found, kept = folded(spark, places)
-        moved = found.where(f"given IS NOT NULL AND mailbox = X'{LARGE.hex()}'")
-        given = sorted(one["uid"] for one in moved.collect())
-        of_large = [frame.where(f"mailbox = X'{LARGE.hex()}'") for frame in kept if "mailbox" in frame.columns]
-        wide = [sizes(frame) for frame in (*of_large, moved)]
-    assert given == list(range(count + 1, 3 * count + 1))
+        yield folded(spark, forked(tmp_path_factory.mktemp("forked"), counts))
+
+
+def test_what_needs_new_uids_in_one_mailbox_is_the_work_of_all_and_kept_as_often_as_it_has_steps(
+    joined: tuple[DataFrame, list[DataFrame]],
+) -> None:
+    found, kept = joined
+    moved = found.where(f"given IS NOT NULL AND mailbox = X'{LARGE.hex()}'")
+    given = sorted(one["uid"] for one in moved.collect())
+    of_large = [frame.where(f"mailbox = X'{LARGE.hex()}'") for frame in kept if "mailbox" in frame.columns]
+    wide = [sizes(frame) for frame in (*of_large, moved)]
+    assert given == list(range(COUNT + 1, 3 * COUNT + 1))
     for some in wide:
-        assert max(some) < count
-    assert sum(wide[-1]) == 2 * count
-    assert found.where("uid IS NOT NULL").count() == 2 * count + 2
+        assert max(some) < COUNT
+    assert sum(wide[-1]) == 2 * COUNT
+    assert found.where("uid IS NOT NULL").count() == 2 * COUNT + 2
 
 
 def test_what_a_message_lacks_is_worked_out_once_and_not_for_each_node(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    joined: tuple[DataFrame, list[DataFrame]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It takes each two versions; of 20 nodes that is the difference between 400 steps a message and 8,000."""
-    found, _ = folded(spark, forked(tmp_path, {"a": {SMALL: 1}, "b": {SMALL: 1}}))
-    messages.kinds(found, ("a", "b")).explain()
-    named = re.findall(r"filter\(\[a,b\], lambdafunction\((.{30})", capsys.readouterr().out)
+    found, _ = joined
+    messages.kinds(found, ("a", "b", "c")).explain()
+    named = re.findall(r"filter\(\[a,b,c\], lambdafunction\((.{30})", capsys.readouterr().out)
     assert len(named) >= 2
     assert not [begins for begins in named if "aggregate" in begins], named
