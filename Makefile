@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup run demo test lint soak bench bench-spark clean
+.PHONY: help setup run demo test lint pytest soak bench bench-spark clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,8 +34,11 @@ lint: setup ## style, types and layers, without the tests
 
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of nodes that tests start compiles itself again
 
-test: lint ## everything that CI checks
-	$(BIN)/pytest --numprocesses logical --dist loadscope --no-loadscope-reorder
+test: setup ## everything that CI checks
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
+pytest: setup ## the tests alone
+	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 SEEDS ?= 1000
 FIRST_SEED ?= 100000

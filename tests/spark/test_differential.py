@@ -32,7 +32,7 @@ class Done(NamedTuple):
 
 
 def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(600)
+    clusters = random_clusters(400)
     found = done(spark, written(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
@@ -40,7 +40,7 @@ def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(1400)
+    clusters = random_clusters(1000)
     found = done(spark, written(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
