@@ -165,7 +165,7 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
     return any(min(a, b) <= number <= max(a, b) for a, b in ends)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(mailbox=mailboxes(), key=search_keys)
 def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.SearchKey) -> None:
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)

@@ -162,11 +162,11 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         key = await inbox(one)
-        await one.store.write(partial(_save_many, key=key, count=5000))
+        await one.store.write(partial(_save_many, key=key, count=2500))
         await nodes.converged()
         monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
-        await other.flag(*range(200, 4200, 400))
-        await other.expunge(*range(1, 4001, 400))
+        await other.flag(*range(100, 2100, 200))
+        await other.expunge(*range(1, 2001, 200))
         before = received(one)
         learned_now = await syncing.learn(one.store, one.coordinator.mastership, "dc2", key)
         assert received(one) - before < 65536

@@ -361,7 +361,7 @@ def as_sent(item: Logged) -> Logged:
 
 
 @given(st.integers(0, 150), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: random.Random) -> None:
     world = World(rng)
     with pytest.MonkeyPatch.context() as patch:
