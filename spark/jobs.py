@@ -58,8 +58,13 @@ def _running(
 def _check_there(places: Mapping[str, str]) -> None:
     """What is of this machine is looked for before Spark has taken its time to start. Raises JobError."""
     for sid, place in places.items():
-        if place.startswith(LOCAL) and not Path(place.removeprefix(LOCAL)).is_dir():
-            raise JobError(f"{place.removeprefix(LOCAL)}, given as {sid}'s inventory, is no directory of this machine")
+        path = place.removeprefix(LOCAL)
+        try:
+            is_there = not place.startswith(LOCAL) or Path(path).is_dir()
+        except OSError as error:
+            raise JobError(f"{path}, given as {sid}'s inventory, cannot be looked at: {error.strerror}") from error
+        if not is_there:
+            raise JobError(f"{path}, given as {sid}'s inventory, is no directory of this machine")
 
 
 def place_of(place: str) -> str:

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ from spark.settings import SETTINGS
 
 JAVA_MIN = 17  # of Spark 4
 JAVA_TIMEOUT_S = 60.0
-EXECUTOR_TIMEOUT_S = 120.0
+EXECUTOR_TIMEOUT_S = 300.0
 EXECUTOR_EVERY_S = 1.0
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment: spark-submit has started the virtual machine
 MEMORY_SHARE, MEMORY_MAX_GIB = 2, 8  # by default one half of the machine's, and no more than so many GiB
@@ -119,7 +118,7 @@ def _start(name: str, resources: Resources, log: IO[bytes]) -> SparkSession:
 def _with_executors(started: SparkSession) -> Iterator[None]:
     """Spark itself waits for them for ever, without a word, at the start and if all go away. Raises SparkError."""
     master = str(started.sparkContext.master)
-    if master.startswith("local") or SUBMITTED in os.environ:  # spark-submit's console says that it waits
+    if master.startswith("local") or SUBMITTED in os.environ:  # spark-submit has a console, and queues to wait in
         yield
         return
     has_ended, has_none = threading.Event(), threading.Event()
@@ -128,29 +127,26 @@ def _with_executors(started: SparkSession) -> Iterator[None]:
     watch.start()
     try:
         yield
+    except Exception as error:
+        if not has_none.is_set():
+            raise
+        what = f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"
+        raise SparkError(f"{what} to spare? --conf spark.executor.memory says how much is asked for") from error
     finally:
         has_ended.set()
         watch.join(EXECUTOR_TIMEOUT_S)
-        if has_none.is_set():  # whatever has come of it
-            what = (
-                f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"
-            )
-            raise SparkError(f"{what} to spare? --conf spark.executor.memory says how much is asked for")
 
 
 def _watch(started: SparkSession, has_ended: threading.Event, has_none: threading.Event) -> None:
-    """Cancel what waits, once there has been no executor for too long."""
+    """Cancel what waits, once there has been no executor each time that it was looked for, for so long."""
     context = started.sparkContext
-    tracker = cast("Any", context._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
-    there_were = time.monotonic()
+    looked = 0
     with suppress(Py4JError, ConnectionError):  # if Spark has failed, its own error says how
+        tracker = cast("Any", context._jsc).sc().statusTracker()  # noqa: SLF001  # has no name in Python
         while not has_ended.wait(EXECUTOR_EVERY_S):
-            waits = (
-                context.statusTracker().getActiveJobsIds() and len(tracker.getExecutorInfos()) < 2
-            )  # one: the driver
-            if not waits:
-                there_were = time.monotonic()
-            elif time.monotonic() - there_were > EXECUTOR_TIMEOUT_S:
+            has_executor = len(tracker.getExecutorInfos()) > 1  # the first is the driver
+            looked = 0 if has_executor or not context.statusTracker().getActiveJobsIds() else looked + 1
+            if looked * EXECUTOR_EVERY_S > EXECUTOR_TIMEOUT_S:
                 has_none.set()
                 context.cancelAllJobs()
 

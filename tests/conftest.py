@@ -30,8 +30,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In the order of their directories, but for LONG."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    """LONG first, and then in the order of their directories."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(directory) for directory in LONG])
 
 
 def pytest_collection_finish() -> None:
@@ -40,11 +40,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: some tests wait for real time."""
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Called if there are several workers."""
     return ByFile(config, log)

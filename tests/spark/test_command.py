@@ -50,6 +50,8 @@ def test_an_inventory_that_is_not_there(inventories: list[str], tmp_path: Path) 
         done = replicator("diff", inventories[0], f"--inventory=b={tmp_path / name}", "--out", str(tmp_path / "out"))
         why = f"Error: {tmp_path / name}, given as b's inventory, is no directory of this machine\n"
         assert (done.returncode, done.stderr) == (1, why)
+    done = replicator("diff", inventories[0], f"--inventory=b=/{'x' * 300}", "--out", str(tmp_path / "out"))
+    assert done.stderr == f"Error: /{'x' * 300}, given as b's inventory, cannot be looked at: File name too long\n"
 
 
 def test_no_java(inventories: list[str], tmp_path: Path) -> None:
