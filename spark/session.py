@@ -127,7 +127,7 @@ def _with_executors(started: SparkSession) -> Iterator[None]:
     watch.start()
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # what came of the jobs that were cancelled: other modules raise their own
         if not has_none.is_set():
             raise
         what = f"{master} has given no executor for {EXECUTOR_TIMEOUT_S:.0f} s; has it workers with a core and memory"

@@ -176,20 +176,26 @@ async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
         assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
 
 
+async def fork_that_dc2_masters(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> PlannedMailbox:
+    """Each of two nodes has saved something of its own, and the log brings nothing of it."""
+    await nodes["dc1"].save("common")
+    await nodes.converged()
+    await part(nodes)
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+    stop_the_log(monkeypatch)
+    await meet(nodes)
+    [inbox] = await plan(nodes)
+    key = reading.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
+    assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+    return inbox
+
+
 async def test_what_its_master_has_joined_is_taken_over_if_the_log_does_not_bring_it(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        await nodes["dc1"].save("common")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        stop_the_log(monkeypatch)
-        await meet(nodes)
-        [inbox] = await plan(nodes)
-        key = reading.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
-        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        inbox = await fork_that_dc2_masters(nodes, monkeypatch)
         status = await apply(nodes["dc1"], ApplyOptions((inbox,)))
         assert status.outcomes == {"repaired": 1}
         assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
@@ -207,16 +213,7 @@ async def test_a_master_who_is_told_of_a_fork_joins_it_however_long_that_takes(
         return await learn(*arguments, **options)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        await nodes["dc1"].save("common")
-        await nodes.converged()
-        await part(nodes)
-        for node in nodes.all():
-            await node.save(f"at {node.sid}")
-        stop_the_log(monkeypatch)
-        await meet(nodes)
-        [inbox] = await plan(nodes)
-        key = reading.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
-        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        inbox = await fork_that_dc2_masters(nodes, monkeypatch)
         monkeypatch.setattr(syncing, "learn", slowly)
         assert (await apply(nodes["dc1"], ApplyOptions((inbox,)))).outcomes == {"repaired": 1}
         assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
