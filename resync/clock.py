@@ -15,6 +15,11 @@ FOLLOWED_MAX_MS = WALL_MAX_MS + (1 << 40)
 """No clock that is believed comes so far by counting: beyond are lies, and there is always room to go on."""
 
 
+def is_believed(time: int) -> bool:
+    """Whether a clock can have given the time of a stamp."""
+    return time <= FOLLOWED_MAX_MS << COUNTER_BITS
+
+
 class HybridClock:
     """48 bits of milliseconds above 16 bits of counter. Owned by the one thread that numbers entries."""
 
@@ -38,5 +43,5 @@ class HybridClock:
 
     def observe(self, time: int) -> None:
         """Remember a time that was given out, here or elsewhere."""
-        if time <= FOLLOWED_MAX_MS << COUNTER_BITS:
+        if is_believed(time):
             self._last = max(self._last, time)

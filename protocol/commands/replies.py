@@ -64,7 +64,8 @@ class Mismatch:
 class Snapshot:
     """What a node shows of a mailbox at this moment, or of all of them; `number` names it for `Ranges` and `Rows`.
 
-    `size` and `total`: how many rows there are, and the sum of their 128-bit hashes.
+    `size` and `total`: how many rows there are, and the sum of their 128-bit hashes. `time`: of the latest stamp
+    that the node has given out or seen, which is not below any of what it shows.
     """
 
     number: int
@@ -76,6 +77,7 @@ class Snapshot:
     digest: bytes
     size: int
     total: bytes
+    time: int
 
 
 @dataclass(frozen=True, slots=True)

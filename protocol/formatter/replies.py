@@ -59,6 +59,7 @@ def _(snapshot: c.Snapshot) -> list[v.Field]:
         v.digest(snapshot.digest),
         v.number(snapshot.size),
         v.hex_id(snapshot.total),
+        v.number(snapshot.time),
     ]
 
 

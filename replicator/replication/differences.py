@@ -124,7 +124,7 @@ async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:
     ours = await store.read(partial(shown, key=key, with_rows=True))
     assert ours.rows is not None
     nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
-    return Learned(key, ours, nothing, {}, frozenset(ours.rows))
+    return Learned(key, ours, nothing, {}, frozenset(ours.rows), 0)
 
 
 async def _our_rows(store: Store, learned: Learned) -> Mapping[bytes, Item] | None:

@@ -150,15 +150,16 @@ class Joiner:
             await self._store.read(check)
         except ContradictionError as error:
             return await self._keep_apart(key, head, error)
-        return await self._join(key, head, learned.state(), term)
+        return await self._join(key, head, learned.state(), term, learned.time)
 
-    async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int) -> bool | None:
+    async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int = 0) -> bool | None:
         """Join a branch to what this node shows: whether that can be. None: it is done, or is not this node's to do.
 
+        `time`: of a stamp that is not below any of the branch, where the log does not have them all.
         Raises MiscountedError.
         """
         try:
-            joined = await self._merge(key, head, branch, term)
+            joined = await self._merge(key, head, branch, term, time)
         except (ContradictionError, MailboxFullError) as error:
             return await self._keep_apart(key, head, error)
         except HistoryError as error:  # whoever asked was wrong, which is no fault of the branch
@@ -181,20 +182,18 @@ class Joiner:
         self._hopeless.add(head)
         return False
 
-    async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int) -> bool:
+    async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int) -> bool:
         """Whether the branch was joined here and now. Raises ContradictionError, and as `branches.plan_merge`."""
+        planned = partial(branches.plan_merge, key=key, head=head, branch=branch, uid=self._uid, time=time)
         for _ in range(PLANS_MAX):
             async with self._reading:
-                plan = await self._store.read(
-                    partial(branches.plan_merge, key=key, head=head, branch=branch, uid=self._uid)
-                )
+                plan = await self._store.read(planned)
             if plan is None or not self._is_still_ours(key, term):
                 return False
             if await self._write(key, term, partial(branches.carry_out, plan=plan)):
                 return True
-        return await self._write(
-            key, term, partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid)
-        )
+        merged = partial(branches.merge_branch, key=key, head=head, branch=branch, uid=self._uid, time=time)
+        return await self._write(key, term, merged)
 
     async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:
         """Whether the branches were joined: not if, in the writer's turn, the mailbox is another node's to number."""

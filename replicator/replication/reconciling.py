@@ -165,7 +165,8 @@ class Reconciler:
 
     async def _take_over(self, learned: Learned, sid: str) -> Outcome | None:
         key, ours = learned.key, learned.ours
-        adoption = Adoption(key, ours.chain.head, learned.theirs, learned_step(learned), is_damaged=not ours.adds_up)
+        step = learned_step(learned)
+        adoption = Adoption(key, ours.chain.head, learned.theirs, step, learned.time, is_damaged=not ours.adds_up)
         try:
             adopted = await self._store.write(partial(adopt, adoption=adoption))
         except (HistoryError, DamageError, sqlite3.IntegrityError) as error:

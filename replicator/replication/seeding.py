@@ -117,7 +117,7 @@ def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
     if here is not None:
         raise HistoryError(f"a mailbox of {head.user} is here already, and is not what the checkpoint goes on from")
     key = MailboxKey(head.user, head.mailbox_id, head.uidvalidity)
-    adopt(tx, Adoption(key, None, _chain(head, context, change), change))
+    adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
 
 
 def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:

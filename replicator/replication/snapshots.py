@@ -104,11 +104,12 @@ class Snapshots:
         everything = snapshot.fingerprints.of("")
         size, total = everything.size, to_bytes(everything.total)
         if isinstance(snapshot, ShownNode):
-            return c.Snapshot(self._taken, 0, 0, 0, None, context_dots(snapshot.collected), b"", size, total)
+            collected = context_dots(snapshot.collected)
+            return c.Snapshot(self._taken, 0, 0, 0, None, collected, b"", size, total, self._store.last_time)
         chain = snapshot.chain
         return c.Snapshot(
             self._taken, chain.uidnext, chain.highestmodseq, chain.risen, chain.head, context_dots(chain.context),
-            chain.digest() if chain.head else b"", size, total,
+            chain.digest() if chain.head else b"", size, total, self._store.last_time,
         )  # fmt: skip
 
     def _items(self) -> int:

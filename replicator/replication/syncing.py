@@ -50,7 +50,8 @@ class DamagedError(UnavailableError):
 class Learned:
     """What another node shows of a mailbox or tree, told as what differs from what this node shows at a head.
 
-    `items`: its rows that are not here, or are others here; `gone`: keys of ours that it has not.
+    `items`: its rows that are not here, or are others here; `gone`: keys of ours that it has not; `time`: of a stamp
+    that is not below any of what it shows.
     """
 
     key: MailboxKey
@@ -58,6 +59,7 @@ class Learned:
     theirs: Chain
     items: dict[bytes, Item]
     gone: frozenset[bytes]
+    time: int
 
     def state(self) -> State:
         """All of it; only where our rows were kept. Raises UnavailableError for what cannot be."""
@@ -106,7 +108,7 @@ async def learn(
         except ValueError as error:
             raise UnavailableError(f"what {sid} says of a mailbox does not add up: {error}") from None
         if is_whole:
-            return Learned(key, ours, theirs, items, frozenset(gone))
+            return Learned(key, ours, theirs, items, frozenset(gone), asked.snapshot.time)
     raise UnavailableError(f"a mailbox at {sid} changes faster than it can be compared")
 
 

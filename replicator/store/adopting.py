@@ -42,20 +42,22 @@ class DamageError(Exception):
 class Adoption:
     """A step from this node's head, `base`, to `theirs`. `change`: all that they show differently.
 
-    `is_damaged`: this node's rows are not what they are counted to be, so messages may come back below UIDNEXT.
+    `time`: of a stamp that is not below any of what they show. `is_damaged`: this node's rows are not what they are
+    counted to be, so messages may come back below UIDNEXT.
     """
 
     key: MailboxKey
     base: Dot | None
     theirs: Chain
     change: Merge | TreeMerge
+    time: int
     is_damaged: bool = False
 
     def entry(self) -> Entry:
         """The step, told as an entry."""
         key, theirs = self.key, self.theirs
         assert theirs.head is not None
-        time = max((1, *_times(self.change)))
+        time = max((self.time, *_times(self.change)))
         return Entry(
             theirs.head, (), time, theirs.highestmodseq, key.user, key.mailbox_id, key.uidvalidity, (self.change,)
         )

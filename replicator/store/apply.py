@@ -96,7 +96,7 @@ def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
                 work.merge(change)
             case _:
                 apply_to_tree(tx, chain, entry, change)
-    chain.advance(entry.dot, entry.modseq)
+    chain.advance(entry.dot, entry.modseq, entry.time)
     tx.commit.applied.append(entry)
     if not in_log:
         tx.commit.adopted.add(entry.dot)

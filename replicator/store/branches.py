@@ -227,12 +227,16 @@ class MiscountedError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a branch is to be joined to what this node shows at a head. In its claims the merge is `_UNNAMED`."""
+    """How a branch is to be joined to what this node shows at a head. In its claims the merge is `_UNNAMED`.
+
+    `time`: of a stamp that is not below any of the branch; 0 if the log has them all.
+    """
 
     key: MailboxKey
     heads: tuple[Dot, Dot]  # ours and the branch's
     modseq: int
     changes: tuple[Merge, ...] | tuple[TreeMerge, ...]
+    time: int
 
 
 _UNNAMED = Dot("", 0)
@@ -240,9 +244,15 @@ _UNNAMED = Dot("", 0)
 
 
 def plan_merge(
-    connection: sqlite3.Connection, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
+    connection: sqlite3.Connection,
+    key: MailboxKey,
+    head: Dot,
+    branch: State,
+    uid: UidConflict = UidConflict.RENUMBER,
+    *,
+    time: int = 0,
 ) -> Plan | None:
-    """How to join a branch to what a reader sees now. None if that was done meanwhile.
+    """How to join a branch to what a reader sees now; `time` as in `Plan`. None if that was done meanwhile.
 
     Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
     nothing has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
@@ -252,7 +262,7 @@ def plan_merge(
         shown = _shown(connection, key, head, chains.load(connection, key.mailbox_id))
     finally:
         connection.execute("COMMIT")
-    return _planned(connection, key, (shown[0], head), (shown[1], branch), uid) if shown else None
+    return _planned(connection, key, (shown[0], head), (shown[1], branch), uid, time=time) if shown else None
 
 
 def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
@@ -261,6 +271,8 @@ def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
     chain = tx.chain(key.mailbox_id)
     if chain is None or chain.head != ours:
         return None
+    if plan.time:
+        tx.observe(plan.time)  # else the merge would be stamped before what it stands on
     changes = [_named(change, tx.next_dot()) for change in plan.changes]
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
     entry = replace(entry, predecessors=plan.heads, modseq=plan.modseq)
@@ -270,13 +282,19 @@ def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
 
 
 def merge_branch(
-    tx: Transaction, key: MailboxKey, head: Dot, branch: State, uid: UidConflict = UidConflict.RENUMBER
+    tx: Transaction,
+    key: MailboxKey,
+    head: Dot,
+    branch: State,
+    uid: UidConflict = UidConflict.RENUMBER,
+    *,
+    time: int = 0,
 ) -> Dot | None:
     """Plan and carry out at once, while the writer waits. None if that was done meanwhile. Raises as `plan_merge`."""
     shown = _shown(tx.connection, key, head, tx.chain(key.mailbox_id))
     if shown is None:
         return None
-    return carry_out(tx, _planned(tx.connection, key, (shown[0], head), (shown[1], branch), uid))
+    return carry_out(tx, _planned(tx.connection, key, (shown[0], head), (shown[1], branch), uid, time=time))
 
 
 def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
@@ -310,17 +328,19 @@ def _planned(
     heads: tuple[Dot, Dot],
     sides: tuple[State, State],
     uid: UidConflict,
+    *,
+    time: int,
 ) -> Plan:
     ours, branch = sides
     if isinstance(ours, TreeState) and isinstance(branch, TreeState):
         tree = merge_trees(ours, branch)
-        return Plan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)))
+        return Plan(key, heads, tree.modseq, tree_difference(tree, (ours, branch)), time)
     assert isinstance(ours, MailboxState)
     assert isinstance(branch, MailboxState)
     anew = Anew(partial(_time_of, connection)) if uid is UidConflict.UIDVALIDITY else None
     merged = merge(ours, branch, _UNNAMED, anew)
     _check_uids_suffice(merged, (ours, branch))
-    return Plan(key, heads, merged.modseq, difference(merged, (ours, branch)))
+    return Plan(key, heads, merged.modseq, difference(merged, (ours, branch)), time)
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:

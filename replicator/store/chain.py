@@ -36,6 +36,8 @@ class Chain:
     risen: int = 0
     keeps_expunged: bool | None = field(default=None, compare=False)
     """Whether `expunged` may have something of it; None: nobody has looked. The writer's, and not on disk."""
+    time: int = field(default=0, compare=False)
+    """Of the head's stamp, as far as this run of the node has seen it come. The writer's, and not on disk."""
 
     def digest(self) -> bytes:
         """16 bytes, equal at two nodes if and only if they show the same state."""
@@ -49,9 +51,9 @@ class Chain:
         """Whether the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
-    def advance(self, dot: Dot, modseq: int) -> None:
+    def advance(self, dot: Dot, modseq: int, time: int) -> None:
         """The entry becomes the head."""
-        self.head, self.highestmodseq = dot, modseq
+        self.head, self.highestmodseq, self.time = dot, modseq, time
         self.context[dot.origin] = dot.seq
 
 

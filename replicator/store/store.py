@@ -173,6 +173,11 @@ class Store:
         """See `Writer.submit`."""
         return await self._writer.submit(work)
 
+    @property
+    def last_time(self) -> int:
+        """See `Writer.last_time`."""
+        return self._writer.last_time
+
     async def flush(self) -> None:
         """See `Writer.flush`."""
         await self._writer.flush()

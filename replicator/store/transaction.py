@@ -21,7 +21,7 @@ from replicator.store.content import StoredText, memory_of, size_of, write_text
 from replicator.store.damage import WrongCountError
 from replicator.store.doomed import spare_texts_of
 from replicator.view import ViewChange
-from resync.clock import HybridClock
+from resync.clock import HybridClock, is_believed
 from resync.entry import Change, Entry
 from resync.tree import TreeState
 
@@ -133,10 +133,12 @@ class Transaction:
         if chain is None:
             chains.check_new(self.connection, chain_id)
             chain = Chain(chain_id, user, uidvalidity)
+        time = self._clock.tick()
+        assert time > chain.time or not is_believed(chain.time), "a stamp is later than all that it stands on"
         return Entry(
             dot=self.next_dot(),
             predecessors=(chain.head,) if chain.head else (),
-            time=self._clock.tick(),
+            time=time,
             modseq=chain.highestmodseq + 1,
             user=user,
             mailbox_id=chain_id,

@@ -97,6 +97,11 @@ class Writer:
             await job.done.wait()
             return job.outcome()
 
+    @property
+    def last_time(self) -> int:
+        """The time of the latest stamp that was given out or observed: not below any of what is on disk."""
+        return self._clock.last
+
     async def flush(self) -> None:
         """Return when all that was submitted before is on disk or has failed."""
         with suppress(MailError, sqlite3.Error):  # a disk that takes nothing has not taken what came before either

@@ -61,7 +61,7 @@ VERBS: list[tuple[str, type]] = [
     ("a OK STORED NIL 0", c.Stored),
     ("a OK MISMATCH () NIL ()", c.Mismatch),
     (f"a OK PARTS {'0' * 64} 1 {{0+}}\r\n", c.Parts),
-    (f"a OK SNAPSHOT 1 0 0 0 NIL () NIL 0 {'0' * 32}", c.Snapshot),
+    (f"a OK SNAPSHOT 1 0 0 0 NIL () NIL 0 {'0' * 32} 0", c.Snapshot),
     ("a OK CONTENT {0+}\r\n", c.Content),
     ('a NO TOO-OLD "use SYNC"', c.Refused),
 ]

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.values import Dot
+from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import UnavailableError
 from replicator.replication import joining, syncing
@@ -19,6 +19,7 @@ from replicator.store.apply import receive
 from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Logged, Transaction
+from replicator.view import SEEN
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.meeting import key_of
@@ -133,6 +134,36 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         await meet(nodes)
         await nodes.converged()
         assert sorted((await nodes["dc3"].texts()).values()) == sorted([*map(str, range(30)), "one", "other"])
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entries(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a flag that is changed after the merge counts as older than one that the merge stands on."""
+    async with cluster(tmp_path, autojump_clock, copies=1, start=["dc1", "dc3"]) as nodes:
+        nodes.clock_ahead_s["dc2"] = 200
+        await nodes.start("dc2")
+        await nodes.linked()
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("text")
+        await nodes.converged()
+        await part(nodes)
+        await one.save("one")
+        await other.flag(1)
+        with monkeypatch.context() as patch:
+            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            await meet(nodes)
+            assert await reconcile(one, "dc2") is Outcome.MERGED
+            await one.mail.store_flags(await one.view(), UidSet.of([1]), removed=frozenset([SEEN]))
+        merge, unflagged = [item.entry for item in await one.store.log_after(0)][-2:]
+        (flagged,) = [item.entry for item in await other.store.log_after(0) if item.entry.dot.sid == "dc2"]
+        assert merge.is_merge
+        assert flagged.time < merge.time < unflagged.time
+        nodes.isolate("dc1")
+        await meet(nodes)
+        await nodes.converged()
+        assert (await nodes["dc3"].view()).messages[1].flags == frozenset()
 
 
 async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock: MockClock) -> None:

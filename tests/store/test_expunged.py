@@ -180,7 +180,7 @@ def test_an_adoption_tells_of_no_time() -> None:
     assert theirs is not None
     change = Merge(theirs.uidnext, theirs.risen, context_dots(theirs.context), (), (guid(1),))
     node.now_ms += 1_000
-    assert node.write(lambda tx: adopt(tx, Adoption(INBOX, Dot("dc1.a", 1), theirs, change)))
+    assert node.write(lambda tx: adopt(tx, Adoption(INBOX, Dot("dc1.a", 1), theirs, change, 1)))
     assert [(one.guid, one.expunged_ms) for one in kept(node)] == [(guid(1), NOW_MS + 1_000)]
 
 

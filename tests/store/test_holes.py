@@ -210,7 +210,7 @@ async def adopt_joined(store: Store) -> None:
     context = {**chain.context, "dc2.b": 1, "dc3.c": 1}
     merge = Merge(chain.uidnext, 0, context_dots(context), (), ())
     theirs = replace(chain, head=Dot("dc3.d", 1), highestmodseq=chain.highestmodseq + 1, context=context | {"dc3.d": 1})
-    assert await store.write(partial(adopt, adoption=Adoption(INBOX, chain.head, theirs, merge)))
+    assert await store.write(partial(adopt, adoption=Adoption(INBOX, chain.head, theirs, merge, 1)))
 
 
 async def inbox(store: Store) -> Chain:

@@ -108,7 +108,7 @@ def adoption_from(node: MemoryNode, base: Dot | None = None) -> Adoption:
     theirs = known(node)
     rows = tuple(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
     context = tuple(Dot(*item) for item in sorted(theirs.context.items()))
-    return Adoption(INBOX, base, theirs, Merge(theirs.uidnext, theirs.risen, context, rows, ()), is_damaged=True)
+    return Adoption(INBOX, base, theirs, Merge(theirs.uidnext, theirs.risen, context, rows, ()), 1, is_damaged=True)
 
 
 def copy_of(node: MemoryNode) -> MemoryNode:
