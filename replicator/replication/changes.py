@@ -146,7 +146,11 @@ class Changes:
         return reply
 
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
-        """A change that was there already rests on another node's entry, whose ACKs go to that node."""
+        """A change that was there already rests on another node's entry, whose ACKs go to that node.
+
+        This node's disk counts once its log has the entry: what a state brought that was taken over may lack its text.
+        """
+        await self._store.wait_logged(dot)
         while dot.origin != self._store.origin:
             with trio.move_on_after(ASK_EVERY_S):
                 return await self._durability.wait(dot)

@@ -11,14 +11,17 @@ from protocol.codec import Request
 from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
-from replicator.errors import DurabilityError
+from replicator.errors import DurabilityError, UnavailableError
 from replicator.replication import collecting, comparison, filling
 from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.durability import Durability
+from replicator.replication.reconciling import Outcome
+from replicator.replication.shipping import Shipper
 from replicator.store.content import StoredText, read_text
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
+from tests.replication.meeting import key_of
 from tests.replication.stranger import visit
 
 COMING_S, STAYING_S = 4.0, 10.0
@@ -63,6 +66,38 @@ async def test_ok_comes_after_the_peers_disk(tmp_path: Path, autojump_clock: Moc
         nodes.network.road("dc1", "dc2").release()
         await trio.sleep(0.1)
         assert saving.uid == 2
+
+
+async def test_what_a_master_shows_without_its_log_is_not_on_its_disk(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that was made already is confirmed by the entry that made it, which here is on one disk alone."""
+
+    async def nothing(*_: object) -> bool:
+        await trio.sleep_forever()
+        return True
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.PROCEED) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("text")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await other.flag(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Shipper, "_ship", nothing)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            assert await one.coordinator.reconciler.reconcile(key_of(await one.view()), "dc2") is Outcome.ADOPTED
+            assert (await one.view()).messages[1].flags == {"\\Seen"}
+            assert await one.coordinator.mastership.find(key_of(await one.view())) == "dc1"
+            with pytest.raises(UnavailableError):
+                await one.flag(1)
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await one.flag(1)
 
 
 @pytest.mark.parametrize(("copies", "comes"), [(1, True), (2, True), (3, False)])
