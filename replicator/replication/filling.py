@@ -1,4 +1,4 @@
-"""Texts of messages that came without entries, which bring them: fetched from neighbours, the newest first.
+"""Texts of messages that came without them, shown or kept as expunged: fetched from neighbours, the newest first.
 
 Until one is here it is fetched when it is read. What was taken over is remembered on disk, so this goes on after a
 restart. What was not to be had is asked for again now and then, and not whenever something else comes: a node may lack
@@ -24,6 +24,7 @@ from replicator.store.content import (
     doubt_lacking,
     forget_lacking,
     is_here,
+    is_lacking,
     lacking,
     lacking_count,
     lacking_in_vain,
@@ -132,8 +133,12 @@ class Filler:
 
 
 def _keep(stored: StoredText, tx: Transaction, item: tuple[int, bytes]) -> None:
-    """It is counted at once: how many are left says whether any come, and others of one look may take long."""
-    write_text(tx.connection, stored)
+    """It is counted at once: how many are left says whether any come, and others of one look may take long.
+
+    Its message may have come with it, and been forgotten again, since it was asked for: then it is not kept.
+    """
+    if is_lacking(tx.connection, stored.content_hash):
+        write_text(tx.connection, stored)
     forget_lacking(tx.connection, [item])
 
 

@@ -67,7 +67,10 @@ class Removed(NamedTuple):
 
 
 def remove(connection: sqlite3.Connection, texts: int, size_bytes: int) -> Removed:
-    """Remove doomed texts within these limits, but at least one. 0: none is doomed any more."""
+    """Remove doomed texts within these limits, but at least one. 0: none is doomed any more.
+
+    They are not fetched any more either: one that came with its entry may still be noted as lacking.
+    """
     query = "SELECT d.hash, COALESCE(length(c.body), 0) FROM doomed d LEFT JOIN content c ON c.hash = d.hash LIMIT ?"
     hashes: list[bytes] = []
     for content_hash, length in connection.execute(query, (texts,)).fetchall():
@@ -78,5 +81,6 @@ def remove(connection: sqlite3.Connection, texts: int, size_bytes: int) -> Remov
     holdings = [holding for content_hash in hashes for holding in holdings_of(connection, content_hash)]
     connection.executemany("DELETE FROM attachment WHERE text = ?", [(content_hash,) for content_hash in hashes])
     connection.executemany("DELETE FROM content WHERE hash = ?", [(content_hash,) for content_hash in hashes])
+    connection.executemany("DELETE FROM lacking WHERE hash = ?", [(content_hash,) for content_hash in hashes])
     spare(connection, hashes)
     return Removed(len(hashes), holdings)

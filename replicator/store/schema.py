@@ -12,7 +12,7 @@ from replicator.environment import open_database
 from replicator.errors import ConfigError, DataError
 from replicator.store.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
 CACHE_KIB = 16 * 1024  # a connection; a node has three
@@ -140,6 +140,7 @@ CREATE TABLE lacking (                              -- texts of messages that ca
     hash        BLOB NOT NULL,
     PRIMARY KEY (received_ms, hash)
 ) WITHOUT ROWID;
+CREATE INDEX lacking_hash ON lacking (hash);
 
 CREATE TABLE expunged (                             -- this node's alone: what has left its mailbox: see `expunged`
     mailbox      BLOB NOT NULL,

@@ -28,6 +28,7 @@ from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import forget_all
 from tests.simulation.history import History, Placement
+from tests.simulation.texts import holds_texts
 from tests.simulation.watch import uidvalidity_of
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
     _check_once(history)
     _check_trees(known, node)
     _check_ledger(world, known, node, rows)
+    may_lack = history.has_lost_disks or world.plan.forgets_early
+    _check_lacking(world, may_lack=may_lack)
     for machine in world.up():
-        await _check_sight(machine.node, rows, may_lack=history.has_lost_disks or world.plan.forgets_early)
+        await _check_sight(machine.node, rows, may_lack=may_lack)
     if world.plan.undeletes:
         await forget_all(world.up(), world.plan.content.keep_expunged_s)
     for machine in world.up():
@@ -197,6 +200,15 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     world.ledger.check(by_mailbox, standing, lambda mailbox_id, text: (mailbox_id, text) in lost, apart)
     if not known.history.has_lost_disks:
         world.ledger.check_gone(rows)
+
+
+def _check_lacking(world: World, *, may_lack: bool) -> None:
+    """What a node has yet to fetch is whole on another one's disk."""
+    for machine in world.up():
+        query = "SELECT DISTINCT hash FROM lacking"
+        for (text,) in machine.node.store._connection.execute(query).fetchall():
+            is_somewhere = any(holds_texts(other, [text]) for other in world.up())
+            assert is_somewhere or may_lack, f"{machine.sid} lacks {text.hex()}, and so do all others"
 
 
 async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, may_lack: bool) -> None:

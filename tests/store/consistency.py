@@ -60,6 +60,7 @@ def check(connection: sqlite3.Connection) -> None:
     _check_trees(connection)
     _check_guids(connection)
     _check_expunged(connection)
+    _check_lacking(connection)
     if _leads_everywhere(connection):
         _check_projections(connection, log)
         _check_heads(connection, log)
@@ -185,15 +186,26 @@ def _check_trees(connection: sqlite3.Connection) -> None:
 
 def _check_content(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     """A text leaves when nobody has it any more, and an entry of the log may stay longer."""
-    brought = {content_hash: size for item in log for content_hash, size in item.brought().items()}
-    named = named_texts(connection)
-    for content_hash, size in brought.items():
-        text = read_text(connection, content_hash)
-        assert text is not None or content_hash not in named
-        assert text is None or size_of(text) == size
+    for item in log:
+        for content_hash, size in item.brought().items():
+            text = read_text(connection, content_hash)
+            assert text is not None or item.applied, f"{item.entry.dot} waits without its text"
+            assert text is None or size_of(text) == size
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     added = {change.content_hash for item in log for change in item.entry.changes if isinstance(change, MailAdd)}
     assert held <= added, "no text that no entry has named: one may come after an entry that came without it"
+
+
+def _check_lacking(connection: sqlite3.Connection) -> None:
+    """A copy may name a text that was forgotten here, and is still where the copy was made: it is to be fetched."""
+    named = _column(connection, "SELECT content_hash FROM by_uid UNION SELECT content_hash FROM expunged")
+    known = _column(connection, "SELECT hash FROM content UNION SELECT hash FROM lacking")
+    astray = [content_hash.hex() for content_hash in named - known]
+    assert not astray, f"texts that messages have are neither here nor to be fetched: {astray[:3]}"
+
+
+def _column(connection: sqlite3.Connection, query: str) -> set[bytes]:
+    return {value for (value,) in connection.execute(query)}
 
 
 def named_texts(connection: sqlite3.Connection) -> set[bytes]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
 from replicator.store import branches, doomed, expunged, named, numbering, reading, unnamed
-from replicator.store.content import StoredText, is_here, write_text
+from replicator.store.content import StoredText, is_here, lacking_count, lacking_in_vain, write_text
 from replicator.store.numbering import CopySource
 from replicator.store.reading import MailboxKey
 from replicator.store.rows import DamagedRowError
@@ -372,3 +372,23 @@ def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: rando
     for node in world.nodes:
         consistency.check(node.connection)
         node.connection.close()
+
+
+def test_a_copy_that_names_a_forgotten_text_wants_it_back(node: MemoryNode) -> None:
+    """It was made where the text still is."""
+    other = MemoryNode("dc2.a")
+    node.write(saving(TEXT, guid(1)))
+    node.write(expunging(1))
+    (saved, expunge) = node.log()
+    other.take(saved)
+    expire_all(node)
+    assert not is_here(node.connection, HASH)
+    other.write(copying(INBOX, [source(1)], WORK))
+    other.take(expunge)
+    (copy,) = [item for item in other.log() if item.entry.dot.sid == "dc2"]
+    node.take(copy)
+    assert lacking_count(node.connection) == 1
+    node.write(expunging(1, key=WORK))
+    assert lacking_in_vain(node.connection) == [], "it is kept, and can come back"
+    expire_all(node)
+    assert lacking_count(node.connection) == 0, "nobody has it any more"
