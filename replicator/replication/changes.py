@@ -148,9 +148,11 @@ class Changes:
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
         """A change that was there already rests on another node's entry, whose ACKs go to that node.
 
-        This node's disk counts once its log has the entry: what a state brought that was taken over may lack its text.
+        This node's disk counts once its log has the entry: mail that came with a state that was taken over may lack its
+        text. A tree has none.
         """
-        await self._store.wait_logged(dot)
+        if key.uidvalidity:
+            await self._store.wait_logged(dot)
         while dot.origin != self._store.origin:
             with trio.move_on_after(ASK_EVERY_S):
                 return await self._durability.wait(dot)

@@ -1,4 +1,4 @@
-"""Texts of messages that came without them, shown or kept as expunged: fetched from neighbours, the newest first.
+"""Texts of messages that came without entries, which bring them: fetched from neighbours, the newest first.
 
 Until one is here it is fetched when it is read. What was taken over is remembered on disk, so this goes on after a
 restart. What was not to be had is asked for again now and then, and not whenever something else comes: a node may lack

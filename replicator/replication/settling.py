@@ -65,8 +65,17 @@ class Settling:
         return {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
 
     def lacking(self, context: Context) -> list[str]:
-        """Nodes of which it is not known that they have settled all of this."""
-        return sorted(sid for sid, settled in self.known().items() if not covers(settled, context))
+        """Nodes of which it is not known that they have settled all of this.
+
+        This one counts as such while an entry waits here, and until it has itself settled what the others say that they
+        have: a node may have numbered a branch before it settled the context, and the branch be on its way.
+        """
+        known = self.known()
+        lacking = {sid for sid, settled in known.items() if not covers(settled, context)}
+        own = known[self._table.sid]
+        if not all(covers(own, settled) for settled in (*known.values(), self._store.context)):
+            lacking.add(self._table.sid)
+        return sorted(lacking)
 
     def unsettled(self) -> dict[str, int]:
         """Each known node -> how many entries of this node's log it is not known to have settled."""

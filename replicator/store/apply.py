@@ -164,7 +164,6 @@ def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: i
     gone = [add for add in added if reading.placement(tx.connection, add.guid, entry.mailbox_id) is None]
     if gone and chain is not None:
         expunged.keep_unshown(tx.connection, chain.id, gone, time_ms)
-        note_lacking(tx.connection, gone)
         chain.keeps_expunged = True
 
 

@@ -15,7 +15,6 @@ import zstandard
 from protocol.commands import Parts
 from replicator.store.attachments.construction import Holding
 from replicator.store.recorded import holdings_in
-from resync.entry import MailAdd
 from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
@@ -147,12 +146,12 @@ def _record(connection: sqlite3.Connection, stored: StoredText) -> None:
     )
 
 
-def note_lacking(connection: sqlite3.Connection, messages: Iterable[Row | MailAdd]) -> None:
+def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
     """Messages came without their texts: those that are not here are to be fetched."""
     connection.executemany(
         "INSERT OR IGNORE INTO lacking (received_ms, hash)"
         " SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM content WHERE hash = ?2)",
-        ((message.received_ms, message.content_hash) for message in messages),
+        ((row.received_ms, row.content_hash) for row in rows),
     )
 
 
@@ -176,14 +175,11 @@ def lacking_count(connection: sqlite3.Connection) -> int:
 
 
 def lacking_in_vain(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
-    """Those that no message has any more, be it expunged and kept. Reads all messages, so not in the writer's turn.
+    """Those that no message has any more. Reads all messages, so not in the writer's turn.
 
     By that turn, a message may have come that has one. Only what was doubted before this look may be forgotten.
     """
-    query = (
-        "SELECT received_ms, hash FROM lacking"
-        " WHERE hash NOT IN (SELECT content_hash FROM by_uid UNION SELECT content_hash FROM expunged)"
-    )
+    query = "SELECT received_ms, hash FROM lacking WHERE hash NOT IN (SELECT content_hash FROM by_uid)"
     return connection.execute(query).fetchall()
 
 

@@ -17,7 +17,6 @@ from replicator.replication.filling import Filler
 from replicator.replication.texts import WriteText
 from replicator.store.apply import apply, receive
 from replicator.store.content import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
-from replicator.store.doomed import doom_expired
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Transaction
@@ -168,9 +167,6 @@ async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, auto
         await trio.sleep(2 * LOOK_S)
         assert filler.lacking == 1
         await store.write(arriving(entry(Dot("dc1.a", 2), INBOX, MailDel(UidSet.of([1])))))
-        await trio.sleep(LOOK_S + 1)
-        assert filler.lacking == 1, "it is kept, and may come back"
-        await store.write(lambda tx: doom_expired(tx.connection, 1 << 50, 1))
         await trio.sleep(LOOK_S + 1)
         assert filler.lacking == 0
         assert not await store.read(lacking_count)
