@@ -236,7 +236,7 @@ class _Meaning(Transformer[Token, object]):
         flags: tuple[str, ...],
         uid: int | None,
         entry: c.EntryHeader | None,
-        message: bytes | c.Parts,
+        message: c.Text | c.Parts,
     ) -> c.Save:
         return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
 
@@ -288,6 +288,6 @@ class _Meaning(Transformer[Token, object]):
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart
-    settled, parts = c.Settled, c.Parts
+    settled, text, parts = c.Settled, c.Text, c.Parts
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

@@ -41,6 +41,7 @@ from protocol.commands import (
     SyncEnd,
     SyncMailbox,
     SyncNode,
+    Text,
     Who,
 )
 from protocol.values import Dot, sid_of
@@ -280,6 +281,8 @@ class Coordinator:
                 async with self._taken(link, command) as taken:
                     if not taken:
                         return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
+                    if taken[0].content_hash != command.message.content_hash:
+                        return _garbled(link)
                     return await self._perform(link, saves_from(link, command, taken[0]))
             case _:
                 return await self._perform(link, from_command(link, command, self._new_id))
@@ -287,8 +290,9 @@ class Coordinator:
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
         """The message, with its parts. Who has no room for them is not to be the master (see `Changes.perform`)."""
+        message = save.message.octets if isinstance(save.message, Text) else save.message
         try:
-            async with self.texts.taker.taking([save.message], link) as taken:
+            async with self.texts.taker.taking([message], link) as taken:
                 yield taken
         except DiskFullError:
             for number in save.mailboxes:
@@ -363,6 +367,11 @@ def _named(link: PeerLink, number: int) -> MailboxKey:
     if key is None:
         raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
     return key
+
+
+def _garbled(link: PeerLink) -> Refused:
+    log.warning("a request of %s is refused: its message has other octets than its hash is of", link.sid)
+    return Refused(RefusalCode.GARBLED, "the message came with other octets than its hash is of; try again")
 
 
 def _joined(replies: list[Reply]) -> Reply:
