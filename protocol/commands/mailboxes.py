@@ -32,6 +32,7 @@ class Mbox:
 
     As a request it compares: answered by `Done` if the receiver's looks the same, else by `Mismatch`. A user's
     folder tree is the mailbox with the empty name and UIDVALIDITY 0. `destination` is the node that is to compare.
+    `texts`: where its messages have other texts than count, it puts that right before.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Mbox:
     head: Dot | None = None
     digest: bytes = b""
     destination: str | None = None
+    texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

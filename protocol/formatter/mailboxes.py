@@ -32,6 +32,7 @@ def _(mbox: c.Mbox) -> list[v.Field]:
         v.maybe_dot(mbox.head),
         v.digest(mbox.digest),
         *v.option("TO", v.sid, mbox.destination),
+        *(["TEXTS"] if mbox.texts else []),
     ]
 
 

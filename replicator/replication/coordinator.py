@@ -66,6 +66,7 @@ from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
+from replicator.replication.other_texts import OtherTexts
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
@@ -139,6 +140,7 @@ class Coordinator:
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
+        self.other_texts = OtherTexts(store, self.mastership, self.texts, self.joiner)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
@@ -270,6 +272,8 @@ class Coordinator:
             case MasterMove():
                 return await self.mover.move(_named(link, command.mailbox), command, link)
             case Mbox():
+                if command.texts and command.destination in {None, self.sid}:
+                    await self.other_texts.put_right(_named(link, command.number))
                 return await comparison.compare(self.store, self.mastership, link, command, self.healer.lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await snapshots.answer(self._snapshots, self.mastership, link, command)

@@ -113,6 +113,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "subscribed": st.booleans(),
     "term": numbers,
     "text": texts,
+    "texts": st.booleans(),
     "total": ids,
     "uid": uids,
     "uidnext": numbers_32,
