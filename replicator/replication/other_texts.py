@@ -77,7 +77,7 @@ class OtherTexts:
         return len(done)
 
     async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
-        """The same at another node; whether it shows what this one shows then. Raises UnavailableError."""
+        """The same at another node, as far as it can be reached; whether it shows what this one shows then."""
         mine = await chain_of(self._store, key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine, texts=True)
         return isinstance(reply, Done)

@@ -155,7 +155,7 @@ class Resync:
         look = await self._look(key, sid)
         if not look.other_texts or self.status.dry_run:
             return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
-        done = await self._put_texts_right(key, sid)
+        done = await self._put_texts_right(key)
         left = await self._look(key, sid)
         if left.other_texts:
             still = f"of {left.other_texts} messages the two still have different texts"
@@ -170,11 +170,12 @@ class Resync:
         await self._pace.rest(look.rows)
         return look
 
-    async def _put_texts_right(self, key: MailboxKey, sid: str) -> str:
-        """At both nodes, as far as that can be done; what was. Raises MailError."""
+    async def _put_texts_right(self, key: MailboxKey) -> str:
+        """At all nodes that can be reached, as far as that can be done; what was. Raises MailError."""
         count = await self._other_texts.put_right(key)
-        await self._other_texts.put_right_at(key, sid)
-        return f"the texts of {count} messages put right here" if count else "texts put right there"
+        for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
+            await self._other_texts.put_right_at(key, sid)
+        return f"{count} texts put right here, and those of other nodes there"
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
         """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
