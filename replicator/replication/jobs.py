@@ -52,6 +52,12 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
             case InventoryOptions():
                 return Inventory(options, store, coordinator)
             case ApplyOptions():
-                return Apply(options, store, coordinator.mastership, coordinator.reconciler)
+                return Apply(
+                    options,
+                    store=store,
+                    mastership=coordinator.mastership,
+                    reconciler=coordinator.reconciler,
+                    other_texts=coordinator.other_texts,
+                )
 
     return job_for

@@ -20,10 +20,12 @@ from protocol.values import Dot
 from replicator.replication.other_texts import TextOf, that_counts
 from replicator.replication.wire import Arrived, EntryAssembler
 from replicator.store.content import StoredText, read_text, replace_text, write_text
-from replicator.tasks import ResyncOptions
+from replicator.tasks import ApplyOptions, ResyncOptions
 from resync.entry import Entry, MailAdd
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.stranger import text_of
+from tests.replication.test_applying import apply
+from tests.replication.test_applying import plan as planned_for
 from tests.replication.test_collecting import checkpoint
 from tests.replication.test_resyncing import _never, check, run
 from tests.replication.test_state_transfer import forget_log
@@ -231,3 +233,18 @@ def test_what_counts_does_not_depend_on_who_asks(said: dict[str, TextOf], data: 
     have = Counter(said.values())
     assert counts == said.get("dc1", counts)
     assert "dc1" in said or all((-have[counts], counts) <= (-have[text], text) for text in said.values())
+
+
+async def test_a_plan_that_calls_it_damaged_has_it_put_right(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await plant(nodes, monkeypatch)
+        planned = tuple(replace(one, damaged=True) for one in await planned_for(nodes))
+        looked = await apply(nodes["dc2"], ApplyOptions(planned, dry_run=True))
+        assert looked.outcomes == {"damaged": 1}
+        status = await apply(nodes["dc2"], ApplyOptions(planned))
+        assert status.outcomes == {"repaired": 1}
+        await assert_put_right(nodes)
+        again = await apply(nodes["dc2"], ApplyOptions(planned))
+        assert again.outcomes == {"damaged": 1}, "it is to be planned anew"
