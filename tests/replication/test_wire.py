@@ -109,7 +109,7 @@ def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.texts)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(logged_entries(), st.data())
 def test_of_what_was_changed_on_the_way_nothing_is_taken(logged: Logged, data: st.DataObject) -> None:
     sent = bytearray(b"".join(wire_bytes(logged)))
@@ -120,7 +120,7 @@ def test_of_what_was_changed_on_the_way_nothing_is_taken(logged: Logged, data: s
         assert {text.content_hash: text.message for text in arrived.texts} == logged.texts
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(logged_entries(), st.data())
 def test_a_digest_is_of_all_that_an_entry_says_but_for_copied(logged: Logged, data: st.DataObject) -> None:
     entry, other = logged.entry, data.draw(logged_entries()).entry
