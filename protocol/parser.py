@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 from lark.load_grammar import FromPackageLoader
@@ -228,6 +229,9 @@ class _Meaning(Transformer[Token, object]):
     def neighbour(self, sid: str, round_trip_us: int) -> tuple[str, int]:
         return sid, round_trip_us
 
+    def mbox(self, *fields: Any) -> c.Mbox:
+        return replace(c.Mbox(*fields), texts=fields[-1] is not None)
+
     def save(  # noqa: PLR0917 - as many as the rule has, in its order
         self,
         mailboxes: tuple[int, ...],
@@ -236,7 +240,7 @@ class _Meaning(Transformer[Token, object]):
         flags: tuple[str, ...],
         uid: int | None,
         entry: c.EntryHeader | None,
-        message: bytes | c.Parts,
+        message: c.Text | c.Parts,
     ) -> c.Save:
         return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
 
@@ -284,10 +288,10 @@ class _Meaning(Transformer[Token, object]):
     entry_header = c.EntryHeader
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
-    mbox, offer, expunge, store, merge, remote = c.Mbox, c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
+    offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash, fetch_part = c.FetchUid, c.FetchGuid, c.FetchHash, c.FetchPart
-    settled, parts = c.Settled, c.Parts
+    settled, text, parts = c.Settled, c.Text, c.Parts
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

@@ -104,6 +104,13 @@ def kinds(ours: Side, theirs: Side) -> dict[bytes, frozenset[Kind]]:
     return found
 
 
+def has_other_text(mine: Item | None, other: Item | None) -> bool:
+    """Whether both are of one message, which no entry gives another text, and have it with different texts."""
+    if not isinstance(mine, Row) or not isinstance(other, Row) or placement(mine) != placement(other):
+        return False
+    return (mine.content_hash, mine.size_bytes) != (other.content_hash, other.size_bytes)
+
+
 def _numbers(side: Side) -> tuple[object, ...]:
     return side.head, side.uidnext, side.modseq, side.context, side.risen
 

@@ -21,6 +21,7 @@ from resync.row import Row
 T = TypeVar("T")
 
 ID_BYTES = 16
+DIGEST_BYTES = 16
 
 
 def tree_id(user: str) -> bytes:
@@ -191,6 +192,17 @@ class Entry:
         fields = (self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes)
         return cast("bytes", msgpack.packb(fields))
 
+    def digest(self) -> bytes:
+        """`DIGEST_BYTES` over all that the entry says, its dot included: the same at every node that has it.
+
+        But for `MailAdd.copied`: a text that a node has lost does not travel with the entry any more.
+        """
+        changes = [_packed(_without_copied(change)) for change in self.changes]
+        fields = (
+            self.dot, self.predecessors, self.time, self.modseq, self.user, self.mailbox_id, self.uidvalidity, changes,
+        )  # fmt: skip
+        return blake2b(cast("bytes", msgpack.packb(fields)), digest_size=DIGEST_BYTES).digest()
+
     @classmethod
     def unpack(cls, dot: Dot, packed: bytes) -> Entry:
         """The entry that `pack` gave."""
@@ -224,6 +236,10 @@ def unpack_change(packed: bytes) -> Change:
 def _packed(change: Change) -> tuple[object, ...]:
     values = (value.ranges if isinstance(value, UidSet) else value for value in change)
     return (_KINDS[type(change)], *values)
+
+
+def _without_copied(change: Change) -> Change:
+    return change._replace(copied=False) if isinstance(change, MailAdd) and change.copied else change
 
 
 def _change(kind: str, values: list[Any]) -> Change:

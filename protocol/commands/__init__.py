@@ -40,6 +40,7 @@ from protocol.commands.mailboxes import (
     Save,
     Store,
     Subscribe,
+    Text,
 )
 from protocol.commands.masters import Dropped, MasterMove, Root, Who
 from protocol.commands.replies import (
@@ -103,10 +104,11 @@ __all__ = [
     "SyncEnd",
     "SyncMailbox",
     "SyncNode",
+    "Text",
     "Who",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Merge
 """Commands that may carry an entry header."""

@@ -13,13 +13,15 @@ class EntryHeader:
 
     `change` counts the entry's changes from 0 and `changes` is how many there are: an entry is complete, and may
     be applied, when all have arrived. `modseq` is the MODSEQ that the entry gives. A first entry has no
-    predecessor, a MERGE has two.
+    predecessor, a MERGE has two. `digest` is that of the whole entry, 16 bytes, in the header of each of its changes
+    (`resync.entry.Entry.digest`): whoever receives another entry than it says takes nothing of it.
     """
 
     dot: Dot
     predecessors: tuple[Dot, ...]
     time: int  # of the stamp; its SID is the dot's
     modseq: int
+    digest: bytes
     change: int = 0
     changes: int = 1
 
@@ -30,6 +32,7 @@ class Mbox:
 
     As a request it compares: answered by `Done` if the receiver's looks the same, else by `Mismatch`. A user's
     folder tree is the mailbox with the empty name and UIDVALIDITY 0. `destination` is the node that is to compare.
+    `texts`: where its messages have other texts than count, it puts that right before.
     """
 
     number: int
@@ -43,6 +46,18 @@ class Mbox:
     head: Dot | None = None
     digest: bytes = b""
     destination: str | None = None
+    texts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A message that travels whole, behind its SHA-256: whoever receives other octets refuses them.
+
+    The hash is the one that the message got when it came in from its client.
+    """
+
+    content_hash: bytes
+    octets: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +93,7 @@ class Save:
     received_ms: int
     guid: bytes
     flags: tuple[str, ...]
-    message: bytes | Parts = field(repr=False)
+    message: Text | Parts = field(repr=False)
     uid: int | None = None
     entry: EntryHeader | None = None
 
@@ -191,10 +206,9 @@ class Merge:
 class Remote:
     """An entry of many changes, in an object of the store that both nodes share (design section 6).
 
-    `entry` is the header, of change 0. `content_hash` is that of the packed entry.
+    `entry` is the header, of change 0, with the digest of what must be found there.
     """
 
     mailbox: int
     entry: EntryHeader
     name: str
-    content_hash: bytes

@@ -9,7 +9,7 @@ from protocol.formatter import values as v
 def _header(entry: c.EntryHeader) -> str:
     return (
         f"({v.dot(entry.dot)} {v.list_of(v.dot, entry.predecessors)} {v.number(entry.time)} {v.number(entry.modseq)}"
-        f" {v.number_32(entry.change)} {v.number_32(entry.changes)})"
+        f" {v.hex_id(entry.digest)} {v.number_32(entry.change)} {v.number_32(entry.changes)})"
     )
 
 
@@ -32,7 +32,13 @@ def _(mbox: c.Mbox) -> list[v.Field]:
         v.maybe_dot(mbox.head),
         v.digest(mbox.digest),
         *v.option("TO", v.sid, mbox.destination),
+        *(["TEXTS"] if mbox.texts else []),
     ]
+
+
+@v.form.register
+def _(text: c.Text) -> list[v.Field]:
+    return ["HASH", v.content_hash(text.content_hash), text.octets]
 
 
 @v.form.register
@@ -55,7 +61,7 @@ def _(save: c.Save) -> list[v.Field]:
         v.list_of(v.flag, save.flags),
         *v.option("UID", v.uid, save.uid),
         *_entry(save.entry),
-        *([save.message] if isinstance(save.message, bytes) else v.form(save.message)),
+        *v.form(save.message),
     ]
 
 
@@ -145,5 +151,4 @@ def _(remote: c.Remote) -> list[v.Field]:
         v.number_32(remote.mailbox),
         *_entry(remote.entry),
         v.string(remote.name),
-        v.content_hash(remote.content_hash),
     ]

@@ -23,6 +23,7 @@ from replicator.replication.comparison import ask
 from replicator.replication.joining import chain_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.other_texts import OtherTexts
 from replicator.replication.pacing import SHOW_TIMEOUT_S, Pace, Patience
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.tasks import TaskError
@@ -60,12 +61,21 @@ class _LeftError(Exception):
 class Apply:
     """See `Job`."""
 
-    def __init__(self, options: ApplyOptions, store: Store, mastership: Mastership, reconciler: Reconciler) -> None:
+    def __init__(
+        self,
+        options: ApplyOptions,
+        *,
+        store: Store,
+        mastership: Mastership,
+        reconciler: Reconciler,
+        other_texts: OtherTexts,
+    ) -> None:
         self.status = ApplyStatus(task="apply", rate=options.rate, dry_run=options.dry_run)
         self._planned, self._waits_for_texts = options.mailboxes, options.texts
         self._store = store
         self._mastership = mastership
         self._reconciler = reconciler
+        self._other_texts = other_texts
         self._reconciling = trio.Semaphore(RECONCILED_AT_ONCE)
         self._pace = Pace(options.rate)
         self._patience = Patience()
@@ -97,11 +107,14 @@ class Apply:
 
     async def _outcome(self, planned: PlannedMailbox) -> ApplyOutcome:
         """`equal` or `repaired`. Raises _LeftError."""
-        if planned.damaged:
-            raise _LeftError("damaged", f"the plan says that it is damaged; {_CHECK} at its nodes, and make a new plan")
         others = sorted(planned.heads.keys() - {self._mastership.sid})
         try:
             key = await self._key(planned)
+            if planned.damaged and key is not None and await self._have_right_texts(key, others):
+                return "repaired"
+            if planned.damaged:
+                why = f"the plan says that it is damaged; {_CHECK} at its nodes, and make a new plan"
+                raise _LeftError("damaged", why)
             if await self._is_equal(key or _told(planned), planned.heads, others):
                 return "equal"
             if not self.status.dry_run:
@@ -174,6 +187,20 @@ class Apply:
             raise _LeftError("unreachable", f"{', '.join(unreached)} cannot be reached from here")
 
     # ---- making it equal
+
+    async def _have_right_texts(self, key: MailboxKey, others: Collection[str]) -> bool:
+        """Whether other texts under one GUID were all that was wrong: then they are put right. Not in a dry run."""
+        if self.status.dry_run or not key.uidvalidity:
+            return False
+        mine = await chain_of(self._store, key)
+        differing = [one for one in (await self._ask(key, others, mine)).values() if isinstance(one, Mismatch)]
+        if not differing or any("head" in reply.fields for reply in differing):
+            return False
+        await self._other_texts.put_right(key)
+        for sid in others:
+            await self._other_texts.put_right_at(key, sid)
+        mine = await chain_of(self._store, key)
+        return all(isinstance(one, Done) for one in (await self._ask(key, others, mine)).values())
 
     async def _repair(self, key: MailboxKey, others: Collection[str]) -> None:
         """Until all show one head and one digest. Raises _LeftError, and as `Reconciler.reconcile`."""

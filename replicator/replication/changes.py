@@ -126,7 +126,7 @@ class Changes:
                 return None
             raise UnavailableError("the link broke; the change may or may not have been made") from None
         match reply:
-            case Refused(code=RefusalCode.NOT_MASTER):
+            case Refused(code=RefusalCode.NOT_MASTER | RefusalCode.GARBLED):
                 return None
             case Refused():
                 raise error_of(reply)

@@ -64,9 +64,12 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
                 nursery.start_soon(ask_one, sid, chain)
 
 
-async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:
-    """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same."""
-    reply = await _ask(link, sid, key, mine)
+async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
+    """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same.
+
+    `texts`: it is to put right before which texts its messages have (see `OtherTexts`).
+    """
+    reply = await _ask(link, sid, key, mine, texts=texts)
     is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)
     return Done() if is_same else reply
 
@@ -76,11 +79,11 @@ def _can_be_there(store: Store, head: Dot) -> bool:
     return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)
 
 
-async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> Reply | None:
+async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
     def mbox(link: PeerLink) -> Mbox:
         return Mbox(
             link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,
-            mine.highestmodseq, mine.head, mine.digest(), sid,
+            mine.highestmodseq, mine.head, mine.digest(), sid, texts,
         )  # fmt: skip
 
     if link is None:

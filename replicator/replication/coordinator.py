@@ -41,6 +41,7 @@ from protocol.commands import (
     SyncEnd,
     SyncMailbox,
     SyncNode,
+    Text,
     Who,
 )
 from protocol.values import Dot, sid_of
@@ -65,6 +66,7 @@ from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
+from replicator.replication.other_texts import OtherTexts
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
@@ -138,6 +140,7 @@ class Coordinator:
         self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
+        self.other_texts = OtherTexts(store, self.mastership, self.texts, self.joiner)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
@@ -269,6 +272,8 @@ class Coordinator:
             case MasterMove():
                 return await self.mover.move(_named(link, command.mailbox), command, link)
             case Mbox():
+                if command.texts and command.destination in {None, self.sid}:
+                    await self.other_texts.put_right(_named(link, command.number))
                 return await comparison.compare(self.store, self.mastership, link, command, self.healer.lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await snapshots.answer(self._snapshots, self.mastership, link, command)
@@ -280,6 +285,8 @@ class Coordinator:
                 async with self._taken(link, command) as taken:
                     if not taken:
                         return Refused(RefusalCode.UNAVAILABLE, "parts of the message did not come; try again")
+                    if taken[0].content_hash != command.message.content_hash:
+                        return _garbled(link)
                     return await self._perform(link, saves_from(link, command, taken[0]))
             case _:
                 return await self._perform(link, from_command(link, command, self._new_id))
@@ -287,8 +294,9 @@ class Coordinator:
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
         """The message, with its parts. Who has no room for them is not to be the master (see `Changes.perform`)."""
+        message = save.message.octets if isinstance(save.message, Text) else save.message
         try:
-            async with self.texts.taker.taking([save.message], link) as taken:
+            async with self.texts.taker.taking([message], link) as taken:
                 yield taken
         except DiskFullError:
             for number in save.mailboxes:
@@ -363,6 +371,11 @@ def _named(link: PeerLink, number: int) -> MailboxKey:
     if key is None:
         raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
     return key
+
+
+def _garbled(link: PeerLink) -> Refused:
+    log.warning("a request of %s is refused: its message has other octets than its hash is of", link.sid)
+    return Refused(RefusalCode.GARBLED, "the message came with other octets than its hash is of; try again")
 
 
 def _joined(replies: list[Reply]) -> Reply:

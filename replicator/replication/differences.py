@@ -46,6 +46,7 @@ class Look:
     by_kind: Counter[Kind] = field(default_factory=Counter)
     damage: str | None = None  # what is wrong, and what to do; the nodes must not be joined
     can_restore: bool = False  # the damage is here, and the other node shows what was here
+    other_texts: int = 0  # messages of which the two have different texts under one GUID
     folders: tuple[FolderState, ...] = ()  # of a tree: those that the other node has otherwise
 
     @property
@@ -102,17 +103,21 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
     ours, theirs = learned.ours.chain, learned.theirs
     by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
     damage = None
+    other_texts = sum(differing.has_other_text(rows.get(guid), item) for guid, item in learned.items.items())
+    other_texts = other_texts if learned.ours.adds_up else 0
     if ours.head is None and theirs.head is not None:
         pass  # nothing here counts the rows, if there are any: the mailbox is new, or to be taken over
     elif not learned.ours.adds_up:
         damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
         by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
+    elif other_texts:
+        damage = f"of {other_texts} messages the two have different texts under one GUID; a resync puts that right"
     elif by_kind[Kind.DAMAGE]:
         what = "both have seen the same, and show other things"
         damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
     folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
     compared = len(learned.ours.fingerprints) + len(learned.items)
-    return Look(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), folders)
+    return Look(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_texts, folders)
 
 
 def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:

@@ -39,12 +39,25 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                 return Scrub(options, store, coordinator.texts, coordinator.sweeper)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
-                return Resync(options, store, coordinator.mastership, coordinator.reconciler, peers)
+                return Resync(
+                    options,
+                    store=store,
+                    mastership=coordinator.mastership,
+                    reconciler=coordinator.reconciler,
+                    other_texts=coordinator.other_texts,
+                    peers=peers,
+                )
             case UndeleteOptions():
                 return Undelete(options, store, coordinator, environment)
             case InventoryOptions():
                 return Inventory(options, store, coordinator)
             case ApplyOptions():
-                return Apply(options, store, coordinator.mastership, coordinator.reconciler)
+                return Apply(
+                    options,
+                    store=store,
+                    mastership=coordinator.mastership,
+                    reconciler=coordinator.reconciler,
+                    other_texts=coordinator.other_texts,
+                )
 
     return job_for

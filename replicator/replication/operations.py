@@ -27,6 +27,7 @@ from protocol.commands import (
     Store,
     Stored,
     Subscribe,
+    Text,
 )
 from protocol.values import Dot, UidSet
 from replicator.errors import MailError
@@ -72,7 +73,7 @@ class Operation(Protocol):
         ...
 
 
-def transfer_s(message: bytes | Parts) -> float:
+def transfer_s(message: bytes | Text | Parts) -> float:
     """How much longer a change may take because the parts of its message have to travel, on slow lines too."""
     return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
@@ -116,7 +117,9 @@ class SaveOperation:
 
     def command(self, link: PeerLink) -> Command:
         """SAVE without UID."""
-        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, self.stored.message)
+        stored = self.stored
+        message = stored.message if isinstance(stored.message, Parts) else Text(stored.content_hash, stored.message)
+        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
 
     def run(self, tx: Transaction) -> Reply:
         """Saved."""

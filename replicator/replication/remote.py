@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -42,13 +42,6 @@ REST_S = 60.0  # after a failure, before an object is written again
 CAPABILITY = "REMOTE-"  # and a hash of the object store's URL
 INLINE_S = 600.0  # after a failure to read, for which a peer sends none
 PATIENCE = Patience(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
-
-
-class Place(NamedTuple):
-    """Where an entry lies, and what of it must be found there."""
-
-    name: str
-    content_hash: bytes
 
 
 def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:
@@ -101,14 +94,14 @@ class RemoteEntries:
         if remote.name != entry_name(self._cluster, remote.entry.dot):
             raise ProtocolError(f"a REMOTE names {remote.name[:80]!r}, where {remote.entry.dot} does not lie")
 
-    async def put(self, item: Logged) -> Place | None:
-        """Where the entry lies, which is written if it is not there. None: it is to be sent on the link."""
+    async def put(self, item: Logged) -> str | None:
+        """The name of the object that holds the entry: it is written if it is not there. None: send it on the link."""
         if not _is_worth_it(item) or trio.current_time() < self._rests_until:
             return None
-        place = await self._in_time(partial(self._put, item.entry))
-        if place is None:
+        name = await self._in_time(partial(self._put, item.entry))
+        if name is None:
             self._rests_until = trio.current_time() + REST_S
-        return place
+        return name
 
     async def get(self, announced: Announced) -> Entry | None:
         """An entry that a peer has put there; None: it cannot be had."""
@@ -127,12 +120,12 @@ class RemoteEntries:
             [name for name, dot in dots if dot is not None and dot.seq <= collected.get(dot.origin, 0)]
         )
 
-    async def _put(self, entry: Entry) -> Place:
-        place = Place(entry_name(self._cluster, entry.dot), sha256(entry.pack()).digest())
+    async def _put(self, entry: Entry) -> str:
+        name = entry_name(self._cluster, entry.dot)
         async with self._writing:
-            if not await self._objects.exists(place.name):
-                await self._objects.put(place.name, write_entry(entry))
-        return place
+            if not await self._objects.exists(name):
+                await self._objects.put(name, write_entry(entry))
+        return name
 
     async def _get(self, announced: Announced) -> Entry:
         name = entry_name(self._cluster, announced.dot)

@@ -21,6 +21,7 @@ from replicator.replication.comparison import ask
 from replicator.replication.differences import LAST_RESORT, Look
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
+from replicator.replication.other_texts import OtherTexts
 from replicator.replication.pacing import SHOW_TIMEOUT_S, Pace, Patience
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.tasks import TaskError
@@ -46,7 +47,14 @@ class Resync:
     """See `Job`."""
 
     def __init__(
-        self, options: ResyncOptions, store: Store, mastership: Mastership, reconciler: Reconciler, peers: Iterable[str]
+        self,
+        options: ResyncOptions,
+        *,
+        store: Store,
+        mastership: Mastership,
+        reconciler: Reconciler,
+        other_texts: OtherTexts,
+        peers: Iterable[str],
     ) -> None:
         self.status = ResyncStatus(
             task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
@@ -55,6 +63,7 @@ class Resync:
         self._store = store
         self._mastership = mastership
         self._reconciler = reconciler
+        self._other_texts = other_texts
         self._configured = frozenset(peers)
         self._pace = Pace(options.rate)
         self._patience = Patience()
@@ -143,11 +152,30 @@ class Resync:
         return await self._compare_once(key, sid)
 
     async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+        look = await self._look(key, sid)
+        if not look.other_texts or self.status.dry_run:
+            return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
+        done = await self._put_texts_right(key)
+        left = await self._look(key, sid)
+        if left.other_texts:
+            still = f"of {left.other_texts} messages the two still have different texts"
+            return look, None, f"{still}: those that count cannot be had now, or nodes not be asked; see their logs"
+        also, why_not = await self._mend(key, sid, left) if left.by_kind else (None, None)
+        return look, None if why_not else "; ".join(filter(None, (done, also))), why_not
+
+    async def _look(self, key: MailboxKey, sid: str) -> Look:
         look = await differences.standing(self._store, self._mastership, sid, key)
         self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
         self.status.rows += look.rows
         await self._pace.rest(look.rows)
-        return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
+        return look
+
+    async def _put_texts_right(self, key: MailboxKey) -> str:
+        """At all nodes that can be reached, as far as that can be done; what was. Raises MailError."""
+        count = await self._other_texts.put_right(key)
+        for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
+            await self._other_texts.put_right_at(key, sid)
+        return f"{count} texts put right here, and those of other nodes there"
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
         """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""

@@ -218,9 +218,9 @@ class Shipper:
 
     async def _commands(self, item: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand | Remote]:
         if self._remotes.is_shared_on(self._link) and trio.current_time() >= self._inline_until:
-            place = await self._remotes.put(item)
-            if place is not None:
-                return iter([remote_command(item.entry, number, *place)])
+            name = await self._remotes.put(item)
+            if name is not None:
+                return iter([remote_command(item.entry, number, name)])
         return entry_commands(item, number)
 
 

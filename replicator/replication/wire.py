@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import assert_never
 
 from protocol.codec import ProtocolError
@@ -24,6 +23,7 @@ from protocol.commands import (
     Save,
     Store,
     Subscribe,
+    Text,
 )
 from protocol.values import Dot, UidSet
 from replicator.errors import (
@@ -58,6 +58,8 @@ from resync.entry import (
 MAX_CHANGES = 100_000  # of one entry: a mailbox copied in one command
 MAX_ENTRY_BYTES = 66 << 20  # of the message texts of one entry: nodes put one message in one
 
+_CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is at fault"
+
 _ERRORS: dict[str, type[MailError]] = {
     RefusalCode.NOT_FOUND: FolderNotFoundError,
     RefusalCode.EXISTS: FolderExistsError,
@@ -86,8 +88,9 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
     entry = logged.entry
     key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
     mailbox = 0 if entry.is_tree else number(key)
+    digest = entry.digest()
     for at, change in enumerate(entry.changes):
-        header = _header(entry, at)
+        header = _header(entry, digest, at)
         match change:
             case MailAdd():
                 yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
@@ -109,19 +112,20 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Subscribe(entry.user, name, subscribed, header)
 
 
-def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str, content_hash: bytes) -> Remote:
+def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
     """An entry that lies in the object store under this name."""
     mailbox = number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
-    return Remote(mailbox, _header(entry, 0), name, content_hash)
+    return Remote(mailbox, _header(entry, entry.digest(), 0), name)
 
 
-def _header(entry: Entry, change: int) -> EntryHeader:
-    return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, change, len(entry.changes))
+def _header(entry: Entry, digest: bytes, change: int) -> EntryHeader:
+    return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, digest, change, len(entry.changes))
 
 
 def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
     if text is not None and not add.copied:
-        return Save((mailbox,), add.received_ms, add.guid, add.flags, text, add.uid, header)
+        message = text if isinstance(text, Parts) else Text(add.content_hash, text)
+        return Save((mailbox,), add.received_ms, add.guid, add.flags, message, add.uid, header)
     return Copy(
         source=0, destination=mailbox, source_uids=UidSet(), guids=(add.guid,), received_ms=add.received_ms,
         flags=add.flags, uid=add.uid, content_hash=add.content_hash, size=add.size_bytes, entry=header,
@@ -163,7 +167,6 @@ class Announced:
 
     header: EntryHeader
     key: MailboxKey
-    content_hash: bytes
 
     @property
     def dot(self) -> Dot:
@@ -178,7 +181,7 @@ class Announced:
     def entry(self, changes: tuple[Change, ...]) -> Entry:
         """The entry, which has these changes. Raises ValueError if they are not those that were announced."""
         entry = _entry(self.header, self.key, changes)
-        if sha256(entry.pack()).digest() != self.content_hash:
+        if entry.digest() != self.header.digest:
             raise ValueError(f"the object of {self.dot} is of another entry than the one that was announced")
         return entry
 
@@ -215,7 +218,11 @@ class EntryAssembler:
         if len(self._changes) < header.changes:
             return None
         self._header = None
-        return Arrived(_entry(header, key, tuple(self._changes)), self._texts, self._parted)
+        entry = _entry(header, key, tuple(self._changes))
+        if entry.digest() != header.digest:
+            origin, seq = header.dot
+            raise ProtocolError(f"entry {seq} of {origin} is not what its digest says: {_CHANGED_ON_THE_WAY}")
+        return Arrived(entry, self._texts, self._parted)
 
     def announce(self, remote: Remote) -> Announced:
         """An entry that does not come command by command. Raises ProtocolError."""
@@ -224,7 +231,7 @@ class EntryAssembler:
             raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE of change {remote.entry.change}")
         self._begin(remote.entry, key)
         self._header = None
-        return Announced(remote.entry, key, remote.content_hash)
+        return Announced(remote.entry, key)
 
     def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
         if self._header is not None:
@@ -253,24 +260,27 @@ class EntryAssembler:
             raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
         return key
 
-    def _take(self, message: bytes | Parts) -> bytes:
-        """The text's hash."""
-        if isinstance(message, Parts):
-            self._parted.append(message)
-            return message.content_hash
-        stored = StoredText.of(message)
-        self._texts.append(stored)
-        return stored.content_hash
+    def _take(self, message: Text | Parts) -> int:
+        """The message's octets, counted. Raises ProtocolError if they are others than its hash is of."""
+        came = message.octets if isinstance(message, Text) else message
+        self._memory_bytes += memory_of(came)
+        if self._memory_bytes > MAX_ENTRY_BYTES:
+            raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
+        if isinstance(came, Parts):
+            self._parted.append(came)
+        else:
+            stored = StoredText.of(came)
+            if stored.content_hash != message.content_hash:
+                raise ProtocolError(f"a message came with other octets than its hash is of: {_CHANGED_ON_THE_WAY}")
+            self._texts.append(stored)
+        return size_of(came)
 
     def _change(self, command: EntryCommand) -> Change:
         match command:
-            case Save(uid=int(uid)):
-                self._memory_bytes += memory_of(command.message)
-                if self._memory_bytes > MAX_ENTRY_BYTES:
-                    raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
+            case Save(uid=int(uid), message=message):
                 return MailAdd(
-                    uid, command.guid, command.received_ms, command.flags, size_of(command.message),
-                    self._take(command.message), copied=False,
+                    uid, command.guid, command.received_ms, command.flags, self._take(message), message.content_hash,
+                    copied=False,
                 )  # fmt: skip
             case Copy(guids=(guid,), uid=int(uid), content_hash=bytes(digest), size=int(size)):
                 return MailAdd(uid, guid, command.received_ms, command.flags, size, digest, copied=True)

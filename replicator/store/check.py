@@ -34,7 +34,7 @@ LOWEST = -math.inf  # before all else in SQLite's order: keys that were tampered
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
 
-_PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+PUT_ROW = f"REPLACE INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _TAKE_ROW = "DELETE FROM by_uid WHERE mailbox = ? AND uid = ?"
 _PUT_POINTER = "REPLACE INTO by_guid (guid, mailbox, uid, origin, seq, change) VALUES (?,?,?,?,?,?)"
 _TAKE_POINTER = "DELETE FROM by_guid WHERE guid = ? AND mailbox = ?"
@@ -209,7 +209,7 @@ class Comparison:
             names = ROW_COLUMNS.split(", ")
             wrong = [name for name, is_, should in zip(names, columns, expected, strict=True) if is_ != should]
             what = f"has another {', '.join(wrong)} than the log"
-        self._found("by_uid", what, self.chain, row, mends=((_PUT_ROW, (self.chain_id, *expected)),))
+        self._found("by_uid", what, self.chain, row, mends=((PUT_ROW, (self.chain_id, *expected)),))
 
     def _compare_pointer(self, row: Row) -> None:
         expected = (row.uid, *row.dot, row.change)

@@ -1,7 +1,7 @@
 """An entry as an object: each of its changes a frame (`sealed` has the outer form), its header travels on the link.
 
 Whoever reads one trusts neither the object nor the node that named it: a change out of it is as sound as one that came
-over a link, and the hash that the node told is of the whole entry.
+over a link, and the digest in the header is of the whole entry.
 """
 
 from __future__ import annotations

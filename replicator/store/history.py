@@ -120,8 +120,7 @@ def is_well_formed(change: Change) -> bool:
             return (
                 0 < change.uid < UID_MAX  # leaves a UIDNEXT
                 and len(change.guid) == ID_BYTES
-                and len(change.content_hash) == HASH_BYTES
-                and 0 <= change.size_bytes < SIZE_MAX
+                and is_text(change.content_hash, change.size_bytes)
                 and abs(change.received_ms) < NUMBER_MAX
             )
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
@@ -154,16 +153,20 @@ def is_well_formed(change: Change) -> bool:
             return True
 
 
+def is_text(content_hash: bytes, size_bytes: int) -> bool:
+    """Whether a message's text can be of that hash and size."""
+    return len(content_hash) == HASH_BYTES and 0 <= size_bytes < SIZE_MAX
+
+
 def _is_sound(row: Row, uidnext: int) -> bool:
     return (
         0 < row.uid < uidnext
         and len(row.guid) == ID_BYTES
-        and len(row.content_hash) == HASH_BYTES
+        and is_text(row.content_hash, row.size_bytes)
         and 0 <= row.change < NUMBER_MAX
         and 0 < row.dot.seq < NUMBER_MAX
         and 0 < row.claim.seq < NUMBER_MAX
         and 0 < row.modseq < NUMBER_MAX
-        and 0 <= row.size_bytes < SIZE_MAX
         and abs(row.received_ms) < NUMBER_MAX
         and all(0 < time < NUMBER_MAX for time, _, _ in row.flags.values())
     )

@@ -7,14 +7,26 @@ he has seen may have been damage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from protocol.values import Dot
+from replicator.store import catalog, reading, unnamed
 from replicator.store import chain as chains
 from replicator.store.apply import apply_waiting
 from replicator.store.chain import Chain
-from replicator.store.check import Comparison, Damage, exhausted, stored_chain
+from replicator.store.check import PUT_ROW, Comparison, Damage, exhausted, stored_chain
+from replicator.store.content import note_lacking
 from replicator.store.past import Base
+from replicator.store.reading import MailboxKey
+from replicator.store.rows import columns_of
 from replicator.store.transaction import Transaction
+from resync import row as rows
+from resync.entry import Change, Entry, MailAdd, Merge
+from resync.row import Row
+from resync.state import Placement, placement
 
 _SHOWN = {"by_uid", "chain", "folder"}
 """The tables that clients see something of."""
@@ -54,6 +66,80 @@ def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
             tx.memory.chains.pop(damage.mailbox_id, None)
     tx.commit.retired += retired
     tx.memory.tree = None
+
+
+class OtherText(NamedTuple):
+    """A message as it is shown, and the text that it is to have instead of the one that it has."""
+
+    row: Row
+    content_hash: bytes
+    size_bytes: int
+
+    def given_to(self, row: Row) -> Row:
+        """The row with that text, if it is of this message and has the wrong one."""
+        if placement(row) != placement(self.row) or row.content_hash != self.row.content_hash:
+            return row
+        return row._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
+
+    def named_by(self, add: MailAdd) -> MailAdd:
+        """The change that added this message, with that text, if it has the wrong one."""
+        if add.content_hash != self.row.content_hash:
+            return add
+        return add._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
+
+
+def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherText]) -> list[Dot]:
+    """The entries of the mailbox that name the texts which these messages have. Reads the whole log."""
+    query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
+    hashes = {other.row.content_hash for other in others}
+    found = (connection.execute(query, (mailbox_id, content_hash)) for content_hash in hashes)
+    return sorted({Dot(*dot) for dots in found for dot in dots})
+
+
+def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dots: Iterable[Dot]) -> list[OtherText]:
+    """Give messages the texts that they are to have, in their rows and in these entries; those that still needed it.
+
+    The texts that they had are kept as those that nothing names, and checkpoints of the mailbox here are void.
+    """
+    done = [other for other in others if _give(tx, key, other)]
+    by_placement = {placement(other.row): other for other in done}
+    for dot in dots if done else ():
+        entry = reading.entry_at(tx.connection, dot)
+        if entry is not None:
+            right = replace(entry, changes=tuple(_righted(entry, by_placement)))
+            tx.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (right.pack(), *dot))
+    if done:
+        for head in catalog.heads_of(tx.connection, key.mailbox_id):
+            catalog.forget_unreadable(tx, head)
+        unnamed.keep(tx.connection, {other.row.content_hash for other in done}, tx.wall_ms())
+        tx.commit.retired.append(key.mailbox_id)
+    return done
+
+
+def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
+    """Whether the message is still there, and has the wrong text."""
+    row = reading.row_of_guid(tx.connection, other.row.guid, key.mailbox_id)
+    right = row and other.given_to(row)
+    if row is None or right is None or right == row:
+        return False
+    tx.connection.execute(PUT_ROW, (key.mailbox_id, *columns_of(right)))
+    note_lacking(tx.connection, [right])
+    chain = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
+    chain.size_bytes += right.size_bytes - row.size_bytes
+    chain.fingerprint = rows.add(rows.remove(chain.fingerprint, row.fingerprint()), right.fingerprint())
+    return True
+
+
+def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Iterable[Change]:
+    for number, change in enumerate(entry.changes):
+        if isinstance(change, MailAdd):
+            other = by_placement.get((entry.dot, number))
+            yield other.named_by(change) if other else change
+        elif isinstance(change, Merge):
+            named = ((row, by_placement.get(placement(row))) for row in change.rows)
+            yield change._replace(rows=tuple(other.given_to(row) if other else row for row, other in named))
+        else:
+            yield change
 
 
 def _set_chain(tx: Transaction, right: Chain) -> None:

@@ -52,7 +52,7 @@ def tuples_of(members: SearchStrategy[object]) -> SearchStrategy[tuple[object, .
 contexts = tuples_of(dots)
 neighbours = tuples_of(st.tuples(sids, numbers))
 adverts = tuples_of(st.builds(c.LinkAdvert, sids, numbers_32, numbers, neighbours))
-entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, numbers_32, numbers_32)
+entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32)
 
 FIELDS: dict[str, SearchStrategy[object]] = {
     "added": tuples_of(flags),
@@ -114,6 +114,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "term": numbers,
     "text": texts,
     "time": numbers,
+    "texts": st.booleans(),
     "total": ids,
     "uid": uids,
     "uidnext": numbers_32,
@@ -126,7 +127,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
 OTHERWISE: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
     (c.Saved, "uids"): tuples_of(uids),
-    (c.Save, "message"): literals | st.builds(c.Parts, hashes, numbers, literals),
+    (c.Save, "message"): st.builds(c.Text, hashes, literals) | st.builds(c.Parts, hashes, numbers, literals),
     (c.Offer, "message"): st.builds(c.Parts, hashes, numbers, literals),
 }
 

@@ -1,4 +1,5 @@
 import tracemalloc
+from hashlib import sha256
 
 import pytest
 import zstandard
@@ -15,7 +16,7 @@ from protocol.codec import (
     Request,
     Response,
 )
-from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Who
+from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text, Who
 from protocol.framing import FrameLimits
 from protocol.parser import LIST_MAX
 from protocol.units import MIB
@@ -24,11 +25,11 @@ from tests.protocol import strategies
 
 GUID = bytes(range(16))
 HELLO = Hello(1, "dc1", "dc1.b3", "mail", ("ZSTD",), 1763664000000)
-SMALL = FrameLimits(text=100, literal=50, literals_total=80, literals=2)
+SMALL = FrameLimits(text=130, literal=50, literals_total=80, literals=2)
 
 
 def save(message: bytes) -> Save:
-    return Save((1,), 0, GUID, (), message)
+    return Save((1,), 0, GUID, (), Text(sha256(message).digest(), message))
 
 
 def read(decoder: Decoder, data: bytes) -> tuple[list[Item], ProtocolError | None]:
@@ -75,8 +76,8 @@ def test_a_larger_one_does_not_leave() -> None:
         (save(b"x" * 51), False),
         (Subscribe("ä" * 20, "ö" * 20, subscribed=True), True),
         (Subscribe("ä" * 21, "ö" * 20, subscribed=True), False),
-        (Who(5, "x" * 88, "dc1"), True),
-        (Who(5, "x" * 89, "dc1"), False),
+        (Who(5, "x" * 118, "dc1"), True),
+        (Who(5, "x" * 119, "dc1"), False),
     ],
 )
 def test_both_ends_draw_the_same_limits(command: Save, fits: bool) -> None:  # noqa: FBT001 - parametrized

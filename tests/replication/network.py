@@ -6,6 +6,7 @@ A connection keeps its order, as TCP does; two connections do not keep it betwee
 
 import math
 import random
+import re
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,20 @@ class Road:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     sent: list[bytearray] = field(default_factory=list)  # of each connection, from the first byte
     changed: trio.Event = field(default_factory=trio.Event)
+    spoils: list[re.Pattern[bytes]] = field(default_factory=list)  # each once, where it first matches
+
+    def spoil(self, pattern: bytes) -> None:
+        """Change the last octet of the first that matches, once. Not for compressed connections."""
+        self.spoils.append(re.compile(pattern))
+
+    def carried(self, data: bytes) -> bytes:
+        """What arrives of what is sent."""
+        for spoil in list(self.spoils):
+            if found := spoil.search(data):
+                at = found.end() - 1
+                data = data[:at] + (b"2" if data[at:][:1] == b"1" else b"1") + data[at + 1 :]
+                self.spoils.remove(spoil)
+        return data
 
     def hold(self) -> None:
         """What is sent waits: the other end hears nothing."""
@@ -75,7 +90,7 @@ class Pipe:
         road.sent.append(self._sent)
 
     async def send(self, data: bytes) -> None:
-        rest = memoryview(data)
+        rest = memoryview(self._road.carried(data))
         await trio.lowlevel.checkpoint()
         while rest:
             if self._finished_at is not None or self._cut:

@@ -1,14 +1,15 @@
 """A peer that is played by the test, byte for byte."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from hashlib import sha256
 from typing import TypeVar
 
 import trio
 
-from protocol.codec import Decoder, Encoder, Item, Request, Response
+from protocol.codec import Decoder, Encoder, Item, ProtocolError, Request, Response
 from protocol.commands import (
     PROTOCOL_VERSION,
     Command,
@@ -21,9 +22,12 @@ from protocol.commands import (
     Mbox,
     Ping,
     Reply,
+    Text,
 )
 from protocol.values import Dot
+from replicator.replication.wire import EntryAssembler
 from replicator.store.reading import MailboxKey
+from resync.entry import DIGEST_BYTES, Entry
 from tests.replication.cluster import EPOCH_MS, Cluster
 
 T = TypeVar("T")
@@ -41,8 +45,14 @@ class Stranger:
         self._decoder = Decoder()
         self._items: list[Item] = []
         self.answers_log = True
+        self._keys: dict[int, MailboxKey] = {}
 
     async def send(self, command: Command, tag: str | None = None) -> None:
+        """Entries of one change get their digests."""
+        if isinstance(command, Mbox):
+            self._keys[command.number] = MailboxKey(command.user, command.mailbox_id, command.uidvalidity)
+        if isinstance(command, EntryCommand):
+            (command,) = sealed([command], self._keys)
         await self.stream.send_all(self.encoder.request(tag, command))
 
     async def reply(self, tag: str, reply: Reply) -> None:
@@ -103,14 +113,16 @@ class Stranger:
 
     async def send_entry(self, seq: int, *commands: EntryCommand, after: int | None = None) -> None:
         """An entry of these changes, each with its header; its mailbox is number 1."""
-        for at, command in enumerate(commands):
-            await self.send(replace(command, entry=header(seq, after, at, len(commands))))
+        headed = [replace(command, entry=header(seq, after, at, len(commands))) for at, command in enumerate(commands)]
+        for command in sealed(headed, self._keys):
+            await self.send(command)
 
     async def number_mailbox(self) -> None:
         await self.send(Mbox(1, *INBOX_FIELDS))
 
 
 HELLO = Hello(PROTOCOL_VERSION, "dc1", ORIGIN, "mail", (), EPOCH_MS)
+UNSEALED = bytes(DIGEST_BYTES)
 INBOX_FIELDS = (INBOX.user, "INBOX", INBOX.mailbox_id, INBOX.uidvalidity)
 
 
@@ -118,7 +130,28 @@ def header(seq: int, after: int | None = None, change: int = 0, changes: int = 1
     """Of the entry `seq` of the stranger; its predecessor is the one before it, or `after`; 0: none."""
     before = seq - 1 if after is None else after
     predecessors = (Dot(ORIGIN, before),) if before else ()
-    return EntryHeader(Dot(ORIGIN, seq), predecessors, (EPOCH_MS + seq) << 16, seq, change, changes)
+    return EntryHeader(Dot(ORIGIN, seq), predecessors, (EPOCH_MS + seq) << 16, seq, UNSEALED, change, changes)
+
+
+def text_of(octets: bytes) -> Text:
+    """With its hash."""
+    return Text(sha256(octets).digest(), octets)
+
+
+def sealed(commands: Sequence[EntryCommand], keys: Mapping[int, MailboxKey]) -> list[EntryCommand]:
+    """The changes of an entry, with its digest where it can be an entry and they have none."""
+    headers = [command.entry for command in commands]
+    digest, assembler = UNSEALED, EntryAssembler(keys.get)
+    first = headers[0]
+    with suppress(ProtocolError):
+        if first is not None:
+            key = assembler._mailbox(commands[0])
+            changes = tuple(assembler._change(command) for command in commands)
+            digest = Entry(first.dot, first.predecessors, first.time, first.modseq, *key, changes).digest()
+    return [
+        replace(command, entry=replace(header, digest=digest)) if header and header.digest == UNSEALED else command
+        for command, header in zip(commands, headers, strict=True)
+    ]
 
 
 def reasons(records: Iterable[logging.LogRecord]) -> list[str]:
@@ -144,4 +177,16 @@ async def visit(nodes: Cluster) -> AsyncIterator[Stranger]:
     await trio.aclose_forcefully(stranger.stream)
 
 
-__all__ = ["HELLO", "INBOX", "INBOX_FIELDS", "ORIGIN", "Stranger", "approach", "header", "reasons", "visit"]
+__all__ = [
+    "HELLO",
+    "INBOX",
+    "INBOX_FIELDS",
+    "ORIGIN",
+    "Stranger",
+    "approach",
+    "header",
+    "reasons",
+    "sealed",
+    "text_of",
+    "visit",
+]

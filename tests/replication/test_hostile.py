@@ -47,14 +47,14 @@ from replicator.replication.wire import MAX_CHANGES, Arrived
 from replicator.store.content import StoredText
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
-from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, visit
+from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
 
 GUID = b"g" * 16
 NEVER_GIVEN = "mailbox number 7 was not given by an MBOX before"
 
 
 def save(uid: int, guid: bytes = GUID, text: bytes = b"text") -> Save:
-    return Save((1,), EPOCH_MS, guid, (), text, uid)
+    return Save((1,), EPOCH_MS, guid, (), text_of(text), uid)
 
 
 def of_entry(command: EntryCommand, entry: EntryHeader | None = None) -> EntryCommand:
@@ -237,7 +237,7 @@ async def test_requests_are_served_and_name_nothing_that_is_another_users(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
-        request = Save((1,), EPOCH_MS, GUID, (), b"text")
+        request = Save((1,), EPOCH_MS, GUID, (), text_of(b"text"))
         first = await ask(stranger, request)
         assert isinstance(first, Saved)
         assert first.uids == (1,)
@@ -263,7 +263,7 @@ async def test_more_requests_than_can_be_served_at_once_are_refused(
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
         for number in range(5):  # dc2 has just started and numbers nothing yet
-            await stranger.send(Save((1,), EPOCH_MS, bytes([number]) * 16, (), b"text"), f"s{number}")
+            await stranger.send(Save((1,), EPOCH_MS, bytes([number]) * 16, (), text_of(b"text")), f"s{number}")
         refused = await stranger.next_command(Refused)
         assert refused == Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")
 
@@ -378,7 +378,7 @@ async def test_a_database_that_fails_refuses_the_request_and_no_more(tmp_path: P
     async with playing_a_peer(tmp_path, autojump_clock) as (nodes, stranger):
         store = nodes["dc2"].store
         await store.write(lambda tx: tx.connection.execute("ALTER TABLE by_guid RENAME TO elsewhere"))
-        request = Save((1,), EPOCH_MS, GUID, (), b"text")
+        request = Save((1,), EPOCH_MS, GUID, (), text_of(b"text"))
         refused = await ask(stranger, request)
         assert isinstance(refused, Refused)
         assert refused.code == RefusalCode.UNAVAILABLE

@@ -31,7 +31,7 @@ from resync.state import MERGE_HEADROOM, MailboxState
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster
 from tests.replication.meeting import key_of
 from tests.replication.stranger import INBOX as STRANGE_INBOX
-from tests.replication.stranger import header, visit
+from tests.replication.stranger import header, text_of, visit
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import creating, deleting, guid, saving
 
@@ -175,8 +175,8 @@ async def test_a_folder_renamed_on_both_sides_has_the_later_name(tmp_path: Path,
 async def test_a_branch_that_no_node_can_have_numbered_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
-        await stranger.send_entry(1, Save((1,), EPOCH_MS, b"1" * 16, (), b"one", 1))
-        await stranger.send_entry(2, Save((1,), EPOCH_MS, b"2" * 16, (), b"two", 4_000_000_000))
+        await stranger.send_entry(1, Save((1,), EPOCH_MS, b"1" * 16, (), text_of(b"one"), 1))
+        await stranger.send_entry(2, Save((1,), EPOCH_MS, b"2" * 16, (), text_of(b"two"), 4_000_000_000))
         rename = replace(header(3, after=0), modseq=1)
         await stranger.send(Rename("alice", b"x" * 16, "Nowhere", rename))
         await trio.sleep(10)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
@@ -319,7 +318,7 @@ def announced(changes: tuple[Change, ...], entry: EntryHeader | None = None) -> 
     """A REMOTE of an entry with these changes."""
     entry = entry or header(1, changes=len(changes))
     whole = Entry(entry.dot, entry.predecessors, entry.time, entry.modseq, *INBOX, changes)
-    return Remote(1, entry, entry_name("mail", entry.dot), sha256(whole.pack()).digest()), whole
+    return Remote(1, replace(entry, digest=whole.digest()), entry_name("mail", entry.dot)), whole
 
 
 def mails(number: int, **changes: object) -> tuple[MailAdd, ...]:

@@ -335,12 +335,12 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         is_hopeless = True
 
         async def join_not(
-            self: joining.Joiner, key: reading.MailboxKey, head: Dot, branch: State, term: int, time: int = 0
+            self: joining.Joiner, key: reading.MailboxKey, head: Dot, branch: State, *rest: int
         ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
                 await trio.lowlevel.checkpoint()
                 return False
-            return await join(self, key, head, branch, term, time)
+            return await join(self, key, head, branch, *rest)
 
         monkeypatch.setattr(joining.Joiner, "_join", join_not)
         nodes.rejoin("dc2")

@@ -1,13 +1,16 @@
 """Entries and errors on the wire and back."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import Decoder, Encoder, Request
-from protocol.commands import Copy, EntryCommand, Mbox, Parts, RefusalCode, Refused, Save, Saved, Store
+from protocol.codec import Decoder, Encoder, ProtocolError, Request
+from protocol.commands import Copy, EntryCommand, EntryHeader, Mbox, Parts, RefusalCode, Refused, Save, Saved, Store
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,
@@ -39,6 +42,7 @@ from resync.entry import (
     tree_id,
 )
 from tests.protocol.strategies import dates, dots, flags, hashes, ids, numbers, numbers_32, texts, uid_sets, uids
+from tests.replication.stranger import text_of
 
 T = TypeVar("T")
 
@@ -105,6 +109,63 @@ def test_every_entry_arrives_as_it_was_sent(logged: Logged) -> None:
     assert arrived.memory_bytes == sum(text.size_bytes for text in arrived.texts)
 
 
+@settings(max_examples=150, deadline=None)
+@given(logged_entries(), st.data())
+def test_of_what_was_changed_on_the_way_nothing_is_taken(logged: Logged, data: st.DataObject) -> None:
+    sent = bytearray(b"".join(wire_bytes(logged)))
+    at = data.draw(st.integers(0, len(sent) - 1))
+    sent[at] = data.draw(st.integers(0, 255) | st.sampled_from(b"0123456789abcdef"))
+    for arrived in taken(bytes(sent)):
+        assert arrived.entry.digest() == logged.entry.digest()
+        assert {text.content_hash: text.message for text in arrived.texts} == logged.texts
+
+
+@settings(max_examples=100)
+@given(logged_entries(), st.data())
+def test_a_digest_is_of_all_that_an_entry_says_but_for_copied(logged: Logged, data: st.DataObject) -> None:
+    entry, other = logged.entry, data.draw(logged_entries()).entry
+    name = data.draw(st.sampled_from([one.name for one in fields(entry)]))
+    changed = replace(entry, **{name: getattr(other, name)})
+    assert (changed.digest() == entry.digest()) == (uncopied(changed) == uncopied(entry))
+    assert uncopied(entry).digest() == entry.digest()
+
+
+def uncopied(entry: Entry) -> Entry:
+    changes = (one._replace(copied=False) if isinstance(one, MailAdd) else one for one in entry.changes)
+    return replace(entry, changes=tuple(changes))
+
+
+def wire_bytes(logged: Logged) -> Iterator[bytes]:
+    """With the MBOX before it."""
+    entry, encoder = logged.entry, Encoder()
+    if not entry.is_tree:
+        yield encoder.request(None, Mbox(7, entry.user, "", entry.mailbox_id, entry.uidvalidity))
+    yield from (encoder.request(None, command) for command in entry_commands(logged, lambda _: 7))
+
+
+def taken(data: bytes) -> list[Arrived]:
+    """The entries that come out of it before the first error."""
+    numbered: dict[int, MailboxKey] = {}
+    assembler, found = EntryAssembler(numbered.get), list[Arrived]()
+    with suppress(ProtocolError):
+        for item in Decoder().feed(data):
+            match item:
+                case Request(_, Mbox() as mbox):
+                    numbered[mbox.number] = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+                case Request(_, command) if isinstance(command, EntryCommand):
+                    found += filter(None, [assembler.add(command)])
+    return found
+
+
+def test_a_text_of_another_hash_is_refused() -> None:
+    text, wrong = text_of(b"pay 100"), text_of(b"pay 900")
+    header = EntryHeader(Dot("dc1.a", 1), (), 1, 1, bytes(16))
+    assembler = EntryAssembler({7: MailboxKey("alice", b"m" * 16, 7)}.get)
+    save = Save((7,), 0, b"g" * 16, (), replace(text, octets=wrong.octets), 1, header)
+    with pytest.raises(ProtocolError, match="other octets than its hash is of"):
+        assembler.add(save)
+
+
 def test_a_message_whose_text_was_lost_goes_as_a_copy() -> None:
     add = MailAdd(1, b"g" * 16, 0, ("\\Seen",), 4, b"h" * 32, copied=False)
     entry = Entry(Dot("dc1.a", 1), (), 1, 1, "alice", b"m" * 16, 7, (add,))
@@ -159,7 +220,7 @@ def test_the_largest_changes_have_room_on_the_wire() -> None:
     for command in (
         Store(1, every_second, ("\\Seen",), (), seen_modseq=1),
         Copy(1, 2, copied, (b"g" * 16,) * len(copied), 0, ()),
-        Save((1,), 0, b"g" * 16, (), b"x" * (1 << 20)),
+        Save((1,), 0, b"g" * 16, (), text_of(b"x" * (1 << 20))),
         Mbox(1, "u" * 1000, "n" * 1000, b"m" * 16, 1),
     ):
         (item,) = Decoder().feed(Encoder().request("t", command))
