@@ -22,6 +22,7 @@ import trio
 from replicator.store import reading
 from replicator.store.writer import Writer
 from tests.attachments.memory import MemoryFiles
+from tests.simulation.scheduler import sleep_shielded
 
 T = TypeVar("T")
 
@@ -151,8 +152,7 @@ class Mount:
         self._started += 1
         number = self._started
         self._pending[number] = work
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self._disk.dice.expovariate(1 / self._disk.latency_s))
+        await sleep_shielded(self._disk.dice.expovariate(1 / self._disk.latency_s))
         if self._dead:
             raise PowerCutError
         del self._pending[number]
