@@ -126,6 +126,7 @@ class _Idle:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         self._ticks = 0
+        self.process_events = manager.process_events
 
     def get_events(self, timeout: float) -> Sequence[Any]:
         self._ticks += 1

@@ -1,7 +1,7 @@
-"""Frames that several nodes receive are parsed once: most cross more than one link, and parsing is pure.
+"""Pure work that the nodes of a cluster do alike is done once: what frames and rows of the database mean.
 
-The first of equal frames goes to the program's parser, and what comes of it cannot change. A frame that is refused is
-parsed each time.
+Most frames cross more than one link, and most rows are at all nodes and are read again and again. The first of equal
+ones goes to the program's own function, and what comes of it cannot change. One that is refused is looked at each time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from functools import lru_cache
 import pytest
 
 from protocol import codec
+from replicator.store import reading
 
 FRAMES = 2_000
+ROWS = 20_000
 """So many are remembered, the latest ones."""
 
 
 @contextmanager
-def parsed_once() -> Iterator[None]:
+def shared() -> Iterator[None]:
     """For the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "parse", lru_cache(FRAMES)(codec.parse))
+        patch.setattr(reading, "row_from", lru_cache(ROWS)(reading.row_from))
         yield

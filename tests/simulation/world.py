@@ -32,7 +32,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
-from tests.simulation.sharing import parsed_once
+from tests.simulation.sharing import shared
 from tests.simulation.story import Story
 from tests.simulation.texts import holds_texts
 from tests.simulation.verify import check_wire, verify
@@ -256,7 +256,7 @@ async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
     gc.disable()  # when it runs is no business of the story
     try:
         async with trio.open_nursery() as nursery:
-            with deterministic(plan.seed), hurried(), parsed_once():
+            with deterministic(plan.seed), hurried(), shared():
                 world = World(plan, directory, nursery)
                 with world.story.told_by_logs():
                     try:
