@@ -146,7 +146,7 @@ def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
         file = copy / breakage.path
         file.write_text(file.read_text().replace(breakage.right, breakage.wrong))
         scenario = ["pytest", "-q", "tests/simulation/test_scenarios.py", "-k", breakage.scenario]
-        seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--jobs", str(jobs)]
+        seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--jobs", str(jobs), "--tries", "0"]
         said = subprocess.run(
             [sys.executable, "-m", *(scenario if breakage.scenario else seeds)],
             cwd=copy,

@@ -76,6 +76,7 @@ class World:
             )
             for sid in self.sids
         }
+        self.faults = 0  # that have been drawn
         self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
         self.ids_by_uid: dict[tuple[str, bytes, int], dict[int, str]] = {}  # SID, mailbox, UIDVALIDITY -> EMAILIDs
         self.pairs = list(combinations(self.sids, 2))
