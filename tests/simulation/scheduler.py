@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import trio
 from trio._core import _run
@@ -150,7 +150,7 @@ def deterministic(seed: str) -> Iterator[None]:
     time = _Time(clock.current_time())
     token = _TIME.set(time)
     _set(deterministic_scheduling=True, dice=random.Random(seed))
-    runner.runq, runner.io_manager = _RunQueue(runner.runq), _Idle(manager)
+    runner.runq, runner.io_manager = _RunQueue(runner.runq), cast("Any", _Idle(manager))
     try:
         with time.rule(clock):
             yield

@@ -13,7 +13,9 @@ from functools import lru_cache
 import pytest
 
 from protocol import codec
+from protocol.parser import parse
 from replicator.store import reading
+from replicator.store.rows import row_from
 
 FRAMES = 2_000
 ROWS = 20_000
@@ -24,6 +26,6 @@ ROWS = 20_000
 def shared() -> Iterator[None]:
     """For the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "parse", lru_cache(FRAMES)(codec.parse))
-        patch.setattr(reading, "row_from", lru_cache(ROWS)(reading.row_from))
+        patch.setattr(codec, "parse", lru_cache(FRAMES)(parse))
+        patch.setattr(reading, "row_from", lru_cache(ROWS)(row_from))
         yield

@@ -1,11 +1,17 @@
 """The search for a smaller plan, and the kind of a failure."""
 
+import re
+from math import inf
+
 import pytest
 
+from replicator.replication.durability import Durability
 from tests.simulation.faults import KINDS
 from tests.simulation.overrides import overrides, with_overrides
 from tests.simulation.plan import Plan, draw
 from tests.simulation.shrinking import TRIES, kind_of, shrunk
+from tests.simulation.soak import attempt
+from tests.simulation.swarm import plan_of
 
 PLAN = Plan(size=7, clients=6, readers=2, users=("alice", "bob"), chaos_s=12.0)
 
@@ -32,7 +38,7 @@ def test_all_that_a_failure_does_not_need_goes() -> None:
 
 def test_two_faults_of_many_are_found() -> None:
     fails, _ = needs(chaos_s=12.0, faults=frozenset({1, 10}))
-    assert shrunk(PLAN, 12, fails, tries=100).faults == {1, 10}
+    assert shrunk(PLAN, 12, fails, tries=100).faults == frozenset({1, 10})
 
 
 def test_a_plan_that_needs_all_stays_and_no_plan_is_tried_twice() -> None:
@@ -80,3 +86,21 @@ def test_one_kind_of_failure_is_told_from_another_by_all_but_names_and_numbers()
     assert kind_of(one) == kind_of(ExceptionGroup("some", [ExceptionGroup("nested", [same]), other]))
     assert kind_of(one) != kind_of(other)
     assert kind_of(ValueError("wrong")) != kind_of(AssertionError("wrong"))
+
+
+def test_a_mistake_of_the_program_is_found_and_told_by_a_smaller_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Durability, "_durable", lambda _self, _origin: inf)  # OK, whoever has it
+    seed = next(seed for seed in range(20) if plan_of(seed).durability.copies > 1)
+    found = attempt(seed, tries=10)
+    assert found.has_failed
+    again = re.search(r"--seed (\d+) --with (\S+)$", found.story)
+    assert again is not None
+    assert int(again[1]) == seed
+    drawn, smaller = plan_of(seed), plan_of(seed, again[2])
+    assert (smaller.size, smaller.clients) < (drawn.size, drawn.clients)
+    told = attempt(seed, again[2])
+    assert told.has_failed
+    for story in (found.story, told.story):
+        assert re.search(r"AssertionError: at dc\d: OK for .+, which is on .+ copies were asked for", story)
+    trace = re.compile(r"^trace \w+$", re.MULTILINE)
+    assert trace.findall(found.story) == trace.findall(told.story)
