@@ -34,7 +34,7 @@ lint: setup ## style, types and layers, without the tests
 
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of nodes that tests start compiles itself again
 
-test: setup ## everything that CI checks
+test: setup ## style, types, layers and tests; CI tries more of the same (docs/testing.md)
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest
 
 pytest: setup ## the tests alone
