@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup run demo test lint pytest soak bench bench-spark clean
+.PHONY: help setup run demo test lint pytest soak soak-commit soak-processes bench bench-spark clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,7 +34,7 @@ lint: setup ## style, types and layers, without the tests
 
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of nodes that tests start compiles itself again
 
-test: setup ## everything that CI checks
+test: setup ## style, types, layers and tests; CI tries more of the same (docs/testing.md)
 	@$(MAKE) --no-print-directory --jobs=2 lint pytest
 
 pytest: setup ## the tests alone
@@ -44,6 +44,9 @@ SEEDS ?= 1000
 FIRST_SEED ?= 100000
 soak: setup ## simulated clusters on all cores, SEEDS=n of them, from FIRST_SEED=n on
 	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS) --first $(FIRST_SEED)
+
+soak-commit: setup ## the seeds that CI tries of this commit, SEEDS=n of them
+	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS) --of-commit
 
 ROUNDS ?= 10
 soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n

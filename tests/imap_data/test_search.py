@@ -16,6 +16,7 @@ from replicator.imap.sequence_set import SequenceSet
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
+from tests.effort import examples
 
 FLAGS = ["\\Seen", "\\Deleted", "work", "WORK"]
 WORDS = ["", "ann", "bob", "x"]
@@ -165,7 +166,7 @@ def in_set(number: int, wanted: SequenceSet, largest: int) -> bool:
     return any(min(a, b) <= number <= max(a, b) for a, b in ends)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250, 500), deadline=None)
 @given(mailbox=mailboxes(), key=search_keys)
 def test_search_finds_what_the_dumb_one_finds(mailbox: Mailbox, key: keys.SearchKey) -> None:
     search = Search(keys.SearchProgram(key), mailbox.view, mailbox.announced, mailbox.recent)

@@ -105,8 +105,12 @@ class Pipe:
     async def receive(self, max_bytes: int | None) -> bytes:
         await trio.lowlevel.checkpoint()
         while not self._cut and (self._silent or self._road.held or not self._is_due()):
-            with trio.move_on_at(self._due()):
+            due = self._due()
+            if due == math.inf:
                 await self._road.changed.wait()
+            else:
+                with trio.move_on_at(due):
+                    await self._road.changed.wait()
         if self._cut or not self._pieces:
             return b""
         size = max_bytes or CAPACITY_BYTES

@@ -25,6 +25,7 @@ from replicator.store.content import StoredText
 from replicator.store.reading import MailboxKey
 from replicator.store.transaction import Transaction
 from resync.entry import tree_id
+from tests.effort import examples
 from tests.replication.cluster import USER, Node, cluster
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
@@ -162,11 +163,12 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         key = await inbox(one)
-        await one.store.write(partial(_save_many, key=key, count=2500))
+        step = examples(200, 400)
+        await one.store.write(partial(_save_many, key=key, count=step * 25 // 2))
         await nodes.converged()
         monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
-        await other.flag(*range(100, 2100, 200))
-        await other.expunge(*range(1, 2001, 200))
+        await other.flag(*range(step // 2, step * 10, step))
+        await other.expunge(*range(1, step * 10, step))
         before = received(one)
         learned_now = await syncing.learn(one.store, one.coordinator.mastership, "dc2", key)
         assert received(one) - before < 65536

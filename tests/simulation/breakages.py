@@ -146,9 +146,9 @@ def measure(breakage: Breakage, jobs: int) -> tuple[str, str]:
         file = copy / breakage.path
         file.write_text(file.read_text().replace(breakage.right, breakage.wrong))
         scenario = ["pytest", "-q", "tests/simulation/test_scenarios.py", "-k", breakage.scenario]
-        seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--jobs", str(jobs)]
+        seeds = ["tests.simulation.soak", "--seeds", str(MAX_SEEDS), "--stop-at", "1", "--tries", "0"]
         said = subprocess.run(
-            [sys.executable, "-m", *(scenario if breakage.scenario else seeds)],
+            [sys.executable, "-m", *(scenario if breakage.scenario else [*seeds, "--jobs", str(jobs)])],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": directory},
             capture_output=True,

@@ -7,6 +7,7 @@ disk, gets a directory of its own, so that what the old run still does as it unw
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sqlite3
@@ -22,6 +23,7 @@ import trio
 from replicator.store import reading
 from replicator.store.writer import Writer
 from tests.attachments.memory import MemoryFiles
+from tests.simulation.scheduler import sleep_shielded
 
 T = TypeVar("T")
 
@@ -138,8 +140,9 @@ class Mount:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.files = disk.files
-        self._wal = disk.directory / f"{DATABASE}-wal"
-        self.synced_bytes = self._wal.stat().st_size if self._wal.exists() else 0
+        wal = disk.directory / f"{DATABASE}-wal"
+        self._wal_name = str(wal)
+        self.synced_bytes = wal.stat().st_size if wal.exists() else 0
         self.before_writing: Callable[[], None] = lambda: None
         self._dead = False
         self._pending: dict[int, Callable[[], object]] = {}
@@ -151,8 +154,7 @@ class Mount:
         self._started += 1
         number = self._started
         self._pending[number] = work
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self._disk.dice.expovariate(1 / self._disk.latency_s))
+        await sleep_shielded(self._disk.dice.expovariate(1 / self._disk.latency_s))
         if self._dead:
             raise PowerCutError
         del self._pending[number]
@@ -178,8 +180,9 @@ class Mount:
     def committed(self, connection: sqlite3.Connection) -> None:
         """COMMIT has returned: that is a promise only if it has synced."""
         mode: int = connection.execute("PRAGMA synchronous").fetchone()[0]
-        if mode >= SYNCHRONOUS_FULL and self._wal.exists():
-            self.synced_bytes = self._wal.stat().st_size
+        if mode >= SYNCHRONOUS_FULL:
+            with suppress(FileNotFoundError):
+                self.synced_bytes = os.stat(self._wal_name).st_size  # noqa: PTH116 - thousands of times
 
     def lose_power(self) -> None:
         """What the writer was about to write may be on its way to the disk."""

@@ -5,6 +5,7 @@ Those that last end by themselves after a while, or at the heal. The table `KIND
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,8 @@ class Chaos:
     """Draws faults from the world's seed. What lasts runs in `nursery`."""
 
     def __init__(self, world: World, clients: list[Client], nursery: trio.Nursery) -> None:
-        self.world, self.dice = world, world.dice
+        self.world = world
+        self.dice = self._dice_of("none")  # of the fault that happens
         self.nursery = nursery
         self.disks_lost = 0
         self.copies: dict[str, list[Path]] = {sid: [] for sid in world.sids}
@@ -37,16 +39,27 @@ class Chaos:
     async def run(self) -> None:
         """One fault after the other until cancelled."""
         self.nursery.start_soon(self._back_up)
-        weights = {name: weight for name, weight in self.world.plan.weights.items() if weight}
+        plan = self.world.plan
+        weights = {name: weight for name, weight in plan.weights.items() if weight}
         while weights:
-            await trio.sleep(self.dice.uniform(0.1, self.world.plan.fault_pause_s))
-            name = self.dice.choices(list(weights), list(weights.values()))[0]
-            await KINDS[name](self)
+            number = self.world.faults
+            dice = self._dice_of(number)
+            await trio.sleep(dice.uniform(0.1, plan.fault_pause_s))
+            name = dice.choices(list(weights), list(weights.values()))[0]
+            self.world.faults += 1
+            self.dice = dice
+            if plan.faults is None or number in plan.faults:
+                await KINDS[name](self)
+
+    def _dice_of(self, fault: object) -> random.Random:
+        """Each fault has its own: without it, the others are as they were."""
+        return random.Random(f"fault {fault} {self.world.plan.seed}")
 
     async def _back_up(self) -> None:
         """Each machine once, early: a copy that is restored is to lack something."""
+        dice = self._dice_of("copies")
         for machine in self.world.machines.values():
-            await trio.sleep(self.dice.uniform(0, self.world.plan.chaos_s / 4 / len(self.world.machines)))
+            await trio.sleep(dice.uniform(0, self.world.plan.chaos_s / 4 / len(self.world.machines)))
             self.copy_disk(machine)
 
     def copy_disk(self, machine: Machine) -> None:

@@ -44,6 +44,7 @@ class Plan:
     pause_s: float = 1.0  # of a client between two sessions, at most
     chaos_s: float = 0.0
     weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
+    faults: frozenset[int] | None = None  # the numbers of those that happen; None: all
     fault_pause_s: float = 4.0  # between two faults, at most
     reads_wire: bool = False  # whether all that crossed is understood afterwards
 

@@ -1,21 +1,28 @@
-"""An order of tasks that follows from a seed, and tasks that can stand still.
+"""An order of tasks that follows from a seed, tasks that can stand still, and time that jumps to what is next.
 
 Trio leaves to chance which of the tasks runs first that could run at once; inside `deterministic` a seed decides. A
 task belongs to an `Owner` or to nobody, and so do the tasks that it starts. While its owner is frozen a task does not
 run; what woke it is kept until the owner thaws, as it is for a process that was sent SIGSTOP.
+
+Time is a number there, which `MockClock` works out from the real time, and the program waits for no file descriptor:
+both cost more than most of what tasks do between two jumps.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, cast
 
 import trio
 from trio._core import _run
-from trio.lowlevel import Task
+from trio.lowlevel import Abort, Task
+from trio.testing import MockClock
 
 
 class Owner:
@@ -61,18 +68,96 @@ class _RunQueue(deque[Task]):
             super().append(task)
 
 
+class _Time:
+    """What a `MockClock` does that jumps as soon as nothing is left to do; see `rule`."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._sleepers: list[tuple[float, int, Task]] = []  # a heap; the number keeps the order of equal times
+        self._slept = 0
+
+    @contextmanager
+    def rule(self, clock: MockClock) -> Iterator[None]:
+        """Take the place of the clock's methods."""
+        began, methods = self._now, (self.current_time, self.deadline_to_sleep_time, self._autojump)
+        vars(clock).update({method.__name__: method for method in methods})
+        try:
+            yield
+        finally:
+            for method in methods:
+                del vars(clock)[method.__name__]
+            clock.jump(self._now - began)
+
+    def current_time(self) -> float:
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0 if deadline <= self._now else math.inf
+
+    def _autojump(self) -> None:
+        """Called by trio's loop when nothing is left to do."""
+        deadline: float = _run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+        upcoming = min(deadline, self._sleepers[0][0]) if self._sleepers else deadline
+        if upcoming < math.inf:
+            self._now += max(0.0, upcoming - self._now)
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            trio.lowlevel.reschedule(heapq.heappop(self._sleepers)[2])
+
+    async def sleep(self, seconds: float) -> None:
+        """Not abandoned on cancellation."""
+        self._slept += 1
+        heapq.heappush(self._sleepers, (self._now + seconds, self._slept, trio.lowlevel.current_task()))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
+
+
+_TIME: ContextVar[_Time] = ContextVar("_TIME")
+
+
+async def sleep_shielded(seconds: float) -> None:
+    """`trio.sleep` in a shielded scope, for a fraction of what that costs. Inside `deterministic`."""
+    await _TIME.get().sleep(seconds)
+
+
+class _Idle:
+    """Trio's wait for file descriptors, of which there are none but that of Ctrl-C: a look now and then is enough."""
+
+    LOOK_EVERY = 500
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._ticks = 0
+        self.process_events = manager.process_events
+
+    def get_events(self, timeout: float) -> Sequence[Any]:
+        self._ticks += 1
+        if timeout == 0 and self._ticks % self.LOOK_EVERY:
+            return ()
+        events: Sequence[Any] = self._manager.get_events(timeout)
+        return events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
 @contextmanager
 def deterministic(seed: str) -> Iterator[None]:
-    """For the block, inside a run of trio."""
+    """For the block, inside a run of trio whose clock jumps."""
     runner = _run.GLOBAL_RUN_CONTEXT.runner
+    clock, manager = runner.clock, runner.io_manager
+    assert isinstance(clock, MockClock)
+    assert clock.autojump_threshold == 0, "time is virtual"
     before = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r
+    time = _Time(clock.current_time())
+    token = _TIME.set(time)
     _set(deterministic_scheduling=True, dice=random.Random(seed))
-    runner.runq = _RunQueue(runner.runq)
+    runner.runq, runner.io_manager = _RunQueue(runner.runq), cast("Any", _Idle(manager))
     try:
-        yield
+        with time.rule(clock):
+            yield
     finally:
-        runner.runq = deque(runner.runq)
+        runner.runq, runner.io_manager = deque(runner.runq), manager
         _set(deterministic_scheduling=before[0], dice=before[1])
+        _TIME.reset(token)
 
 
 def _set(*, deterministic_scheduling: bool, dice: random.Random) -> None:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from tests.simulation.clients import Client
 from tests.simulation.faults import KINDS, Chaos
+from tests.simulation.overrides import with_overrides
 from tests.simulation.plan import Plan, draw
 from tests.simulation.readers import Reader
 from tests.simulation.world import World, simulated
@@ -20,17 +21,30 @@ LIMIT_S = 100.0  # of a core, for one seed: a hundred times what the average tak
 
 
 class SeedFailedError(AssertionError):
-    """A promise was broken. The text is the seed and its story."""
+    """A promise was broken, by the error that is its cause. The text is the seed and its story."""
+
+    def __init__(self, text: str, faults: int = 0) -> None:
+        super().__init__(text)
+        self.faults = faults  # that there were
+
+
+def plan_of(seed: int, overrides: str = "") -> Plan:
+    """What the seed draws, with these. Raises ValueError."""
+    return with_overrides(draw(seed, tuple(KINDS)), overrides)
 
 
 def run_seed(seed: int, directory: Path) -> str:
     """The story of a seed. Raises SeedFailedError."""
-    plan = draw(seed, tuple(KINDS))
+    return run(plan_of(seed), directory)
+
+
+def run(plan: Plan, directory: Path) -> str:
+    """The story of a plan. Raises SeedFailedError."""
     try:
         with _limited():
             return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
     except trio.TrioInternalError as error:
-        raise SeedFailedError(f"seed {seed} comes to no end") from error
+        raise SeedFailedError(f"seed {plan.seed} comes to no end") from error
 
 
 @contextmanager
@@ -58,8 +72,8 @@ async def run_plan(plan: Plan, directory: Path) -> str:
             world.story.say(f"seed {plan.seed}: {plan}")
             await _run(world)
     except* Exception as errors:
-        story = worlds[0].story.text() if worlds else "nothing has happened"
-        raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above") from errors
+        story, faults = (worlds[0].story.text(), worlds[0].faults) if worlds else ("nothing has happened", 0)
+        raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above", faults) from errors
     return worlds[0].story.text()
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.effort import examples
 from tests.simulation.soak import attempt
 
-SEEDS = range(16)
+SEEDS = range(examples(16, 100))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,6 +7,7 @@ was lost, or went back to an older copy, does the node begin anew.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ class Shown:
     uidnext: int = 1
     modseq: int = 0
     rows: dict[int, Message] = field(default_factory=dict)
+    guids: Counter[bytes] = field(default_factory=Counter)  # of the rows; none is 0
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, mailbox_id: bytes) -> Shown:
@@ -46,7 +48,19 @@ class Shown:
         if chain is not None:
             shown.uidnext, shown.modseq = chain.uidnext, chain.highestmodseq
             shown.rows = {row.uid: message_of(row) for row in reading.mailbox_rows(connection, mailbox_id)}
+            shown.guids.update(message.guid for message in shown.rows.values())
         return shown
+
+    def apply(self, change: ViewChange) -> None:
+        """Show what the node shows now."""
+        for uid in (*change.expunged, *(message.uid for message in change.changed)):
+            if (before := self.rows.pop(uid, None)) is not None:
+                self.guids[before.guid] -= 1
+                if not self.guids[before.guid]:
+                    del self.guids[before.guid]
+        self.rows.update((message.uid, message) for message in change.changed)
+        self.guids.update(message.guid for message in change.changed)
+        self.uidnext, self.modseq = change.uidnext, change.modseq
 
 
 class Watch:
@@ -137,16 +151,14 @@ class Watch:
             placements = {uid: placement_of(message) for uid, message in shown.rows.items()}
             self._history.numbered(entry, placements)
         self._check_change(shown, change)
-        after = {uid: message for uid, message in shown.rows.items() if uid not in change.expunged}
-        after |= {message.uid: message for message in change.changed}
-        left = [placement_of(message) for message in shown.rows.values() if message.uid in set(change.expunged)]
+        left = [placement_of(shown.rows[uid]) for uid in change.expunged if uid in shown.rows]
         here = {placement_of(message) for message in change.changed}
         self._gone |= {(mailbox_id, placement) for placement in left if placement not in here}
         for message in change.changed:
             assert (mailbox_id, placement_of(message)) not in self._gone, "an expunged message came back"
             self._name(mailbox_id, shown.uidvalidity, message, change)
-        shown.rows, shown.uidnext, shown.modseq = after, change.uidnext, change.modseq
-        assert len({message.guid for message in after.values()}) == len(after), "P5: a GUID is in a mailbox twice"
+        shown.apply(change)
+        assert len(shown.guids) == len(shown.rows), "P5: a GUID is in a mailbox twice"
 
     def _check_change(self, shown: Shown, change: ViewChange) -> None:
         assert change.modseq > shown.modseq, "P4: a MODSEQ was shown twice"

@@ -32,6 +32,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import deterministic
+from tests.simulation.sharing import shared
 from tests.simulation.story import Story
 from tests.simulation.texts import holds_texts
 from tests.simulation.verify import check_wire, verify
@@ -75,6 +76,7 @@ class World:
             )
             for sid in self.sids
         }
+        self.faults = 0  # that have been drawn
         self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
         self.ids_by_uid: dict[tuple[str, bytes, int], dict[int, str]] = {}  # SID, mailbox, UIDVALIDITY -> EMAILIDs
         self.pairs = list(combinations(self.sids, 2))
@@ -255,7 +257,7 @@ async def simulated(directory: Path, plan: Plan) -> AsyncIterator[World]:
     gc.disable()  # when it runs is no business of the story
     try:
         async with trio.open_nursery() as nursery:
-            with deterministic(plan.seed), hurried():
+            with deterministic(plan.seed), hurried(), shared():
                 world = World(plan, directory, nursery)
                 with world.story.told_by_logs():
                     try:

@@ -15,6 +15,7 @@ from resync.merge import merge_all
 from resync.row import Row
 from spark import inventories, mailboxes, merging, messages, sums, versions
 from spark.audit import keep
+from tests.effort import examples
 from tests.spark.clusters import NODES, Cluster, cluster
 from tests.spark.writing import head_record, message_record, pointers, row_of, write
 
@@ -32,7 +33,7 @@ class Done(NamedTuple):
 
 
 def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(400)
+    clusters = random_clusters(examples(400, 600))
     found = done(spark, written(clusters, NODES[:2], tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)
@@ -40,7 +41,7 @@ def test_two_nodes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_many_nodes(spark: SparkSession, tmp_path: Path) -> None:
-    clusters = random_clusters(1000)
+    clusters = random_clusters(examples(1000, 1400))
     found = done(spark, written(clusters, NODES, tmp_path))
     check_relations(clusters, found)
     check_merges(clusters, found)

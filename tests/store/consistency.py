@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
+from protocol.commands import Parts
 from protocol.values import Dot, covers
 from replicator.store import reading, schema
 from replicator.store.content import read_text, size_of
@@ -20,6 +21,8 @@ from resync.entry import Entry, MailAdd
 from resync.tree import GIVEN_UP
 from tests.store.memory_node import MemoryNode, digests
 from tests.store.stamp_order import replayed
+
+REPLAYED_TOGETHER = 100  # entries, in one transaction
 
 
 class LogRow:
@@ -239,11 +242,16 @@ def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> Non
         assert chain.context == found.context
 
 
+def _texts(connection: sqlite3.Connection, item: LogRow) -> list[bytes | Parts]:
+    """Those that came with the entry and are here."""
+    texts = (read_text(connection, content_hash) for content_hash in item.brought())
+    return [text for text in texts if text is not None]
+
+
 def _check_replay(connection: sqlite3.Connection, log: list[LogRow]) -> None:
     node = MemoryNode("replay.0", now_ms=4_000_000_000_000)
-    for item in log:
-        texts = [read_text(connection, content_hash) for content_hash in item.brought()]
-        node.receive(item.entry, [text for text in texts if text is not None])
+    for start in range(0, len(log), REPLAYED_TOGETHER):
+        node.receive_together((item.entry, _texts(connection, item)) for item in log[start : start + REPLAYED_TOGETHER])
     assert node.digests() == digests(connection)
     held = {content_hash for (content_hash,) in connection.execute("SELECT hash FROM content")}
     is_whole = all(content_hash in held for item in log for content_hash in item.brought())

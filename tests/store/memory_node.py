@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -49,8 +50,17 @@ class MemoryNode:
         return [job.error for job in jobs]
 
     def receive(self, entry: Entry, texts: Iterable[bytes | Parts] = ()) -> None:
-        stored = [stored_of(text) for text in texts]
-        self.write(lambda tx: apply.receive(tx, entry, stored))
+        self.receive_together([(entry, texts)])
+
+    def receive_together(self, entries: Iterable[tuple[Entry, Iterable[bytes | Parts]]]) -> None:
+        """In one transaction. Raises the error of the first that cannot be received."""
+        jobs = [
+            _Job(partial(apply.receive, entry=entry, texts=[stored_of(text) for text in texts]))
+            for entry, texts in entries
+        ]
+        self.commits += self._writer._write([cast("_Job[object]", job) for job in jobs])
+        for job in jobs:
+            job.outcome()
 
     def take(self, logged: Logged) -> None:
         self.receive(logged.entry, logged.texts.values())

@@ -22,6 +22,7 @@ from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, Subscripti
 from resync.merge import ROW_BYTES
 from resync.row import Row
 from resync.state import ContradictionError, MailboxState, replay
+from tests.effort import examples
 from tests.store import consistency
 from tests.store.harness import ALICE, INBOX, creating, expunging, flagging, guid, saving
 from tests.store.memory_node import MemoryNode
@@ -185,7 +186,7 @@ class World:
 
 
 @given(st.integers(2, 5), st.integers(0, 120), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30, 60), deadline=None)
 def test_nodes_that_number_apart_and_join_what_they_find_converge(size: int, steps: int, rng: random.Random) -> None:
     world = World(rng, size)
     for _ in range(steps):

@@ -26,6 +26,7 @@ from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of
 from replicator.store.writer import _last_time
 from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
+from tests.effort import examples
 from tests.store import consistency
 from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
@@ -169,7 +170,7 @@ class ForgetfulWorld(World):
 
 
 @given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30, 60), deadline=None)
 def test_nodes_that_forget_what_all_have_settled_converge_as_if_they_had_not(
     size: int, steps: int, rng: random.Random
 ) -> None:

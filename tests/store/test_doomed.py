@@ -20,6 +20,7 @@ from replicator.store.reading import MailboxKey
 from replicator.store.rows import DamagedRowError
 from replicator.store.transaction import Logged, Transaction
 from resync.entry import MailAdd
+from tests.effort import examples
 from tests.store import consistency
 from tests.store.harness import INBOX, WORK, copying, expunging, guid, saving
 from tests.store.memory_node import MemoryNode
@@ -361,7 +362,7 @@ def as_sent(item: Logged) -> Logged:
 
 
 @given(st.integers(0, 150), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25, 50), deadline=None)
 def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: random.Random) -> None:
     world = World(rng)
     with pytest.MonkeyPatch.context() as patch:
