@@ -7,16 +7,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import HOST, Cluster
+from benchmarks.cluster import HOST, Cluster, Node
+from replicator.config import MastershipConfig
 from tests.end_to_end.test_three_nodes import deliver, imap, until
 
 END_WITHIN_S = 30
+LATELY_S = 2 * MastershipConfig().timeout_s  # who has been away for longer is replaced
 
 
 @pytest.fixture
@@ -58,6 +61,11 @@ def links_since(cluster: Cluster) -> dict[str, object]:
     return states
 
 
+def wait_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
 @pytest.mark.parametrize("sid", ["dc1", "dc3"])
 def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: Path, sid: str) -> None:
     before = links_since(cluster)
@@ -76,8 +84,7 @@ def test_a_copy_beside_the_node_ends_with_an_error(cluster: Cluster, tmp_path: P
 def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: Path) -> None:
     cluster.node("dc1").kill()
     with copied(cluster, "dc1", tmp_path / "copy") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        wait_ready(process)
         cluster.wait_until(
             lambda statuses: all(status["component"] == ["dc1", "dc2", "dc3"] for status in statuses), 30
         )
@@ -89,3 +96,30 @@ def test_a_copy_takes_over_when_the_node_has_ended(cluster: Cluster, tmp_path: P
     cluster.wait_until_equal()
     with imap(cluster.node("dc1")) as client:
         until(client, lambda: client.uid("SEARCH", "SUBJECT", "meanwhile")[1] != [b""])
+
+
+def test_a_node_that_stood_still_ends_when_a_copy_has_taken_over(cluster: Cluster, tmp_path: Path) -> None:
+    node, others = cluster.node("dc1"), [cluster.node("dc2"), cluster.node("dc3")]
+    began = time.time()
+    node.pause()
+    with copied(cluster, "dc1", tmp_path / "copy") as process:
+        wait_ready(process)
+        deadline = time.monotonic() + END_WITHIN_S
+        while not all(LATELY_S < since_s < time.time() - began and is_up for since_s, is_up in links_of(others)):
+            assert time.monotonic() < deadline
+        node.resume()
+        assert node.wait_ended() == 1
+        assert "the node cannot run" in node.log_tail()
+        assert all(is_up for _, is_up in links_of(others))
+        process.terminate()
+        assert process.wait(END_WITHIN_S) == 0
+
+
+def links_of(nodes: list[Node]) -> list[tuple[float, bool]]:
+    """Of each node's link to dc1: since how many seconds it has been up or down, and whether it is up."""
+    found = []
+    for node in nodes:
+        links = node.get("/api/v1/status")["links"]
+        assert isinstance(links, list)
+        found += [(time.time() - link["since_ms"] / 1000, link["up"]) for link in links if link["peer"] == "dc1"]
+    return found
