@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from protocol.commands import LinkAdvert
-from protocol.values import sid_of
 
 MAX_NODES = 1024
 """Adverts kept, and neighbours in an advert: far beyond a mail cluster."""
@@ -66,15 +65,16 @@ class LinkTable:
 
     def __init__(self, origin: str, first_sequence: int, priority: int) -> None:
         self.origin = origin
-        self.sid = sid = sid_of(origin)
+        own = LinkAdvert(origin, priority, first_sequence, ())
+        self.sid = own.sid
         self._priority = priority
         self._round_trips_us: dict[str, int] = {}
         # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
-        self._adverts: dict[str, LinkAdvert] = {sid: LinkAdvert(origin, priority, first_sequence, ())}
+        self._adverts: dict[str, LinkAdvert] = {own.sid: own}
         self._rivals: set[str] = set()  # other runs of this node whose adverts this one has gone above
         self._edges: Edges = {}
-        self._component: tuple[str, ...] = (sid,)
-        self._root: tuple[int, str] = (priority, sid)
+        self._component: tuple[str, ...] = (own.sid,)
+        self._root: tuple[int, str] = (priority, own.sid)
         self._distances: dict[str, dict[str, int]] = {}
 
     # ---- events

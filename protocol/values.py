@@ -44,7 +44,7 @@ def covers(context: Context, other: Context) -> bool:
 
 def sid_of(origin: str) -> str:
     """The SID of an origin `SID.boot`."""
-    return origin.partition(".")[0]
+    return origin.rpartition(".")[0]
 
 
 class Stamp(NamedTuple):

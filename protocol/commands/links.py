@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.values import sid_of
-
 
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -36,7 +34,7 @@ class LinkAdvert:
     @property
     def sid(self) -> str:
         """The node's."""
-        return sid_of(self.origin)
+        return self.origin.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

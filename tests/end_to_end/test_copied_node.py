@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import HOST, Cluster, Node
+from benchmarks.cluster import Cluster, Node
+from benchmarks.proxy import HOST
 from replicator.config import MastershipConfig
 from tests.end_to_end.test_three_nodes import deliver, imap, until
 
@@ -53,7 +54,7 @@ def copied(cluster: Cluster, sid: str, to: Path) -> Iterator[subprocess.Popen[st
 
 def links_since(cluster: Cluster) -> dict[str, object]:
     """What each node says of its links' states, but for what is measured."""
-    states = {}
+    states: dict[str, object] = {}
     for node in cluster.nodes:
         links = node.get("/api/v1/status")["links"]
         assert isinstance(links, list)
