@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 from protocol.codec import Encoder, Response
 from protocol.commands import Hello, LinkAdvert, Links, RefusalCode, Refused
-from replicator.replication.connections import HANDSHAKE_TIMEOUT_S
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, copy_of, until
 from tests.replication.stranger import HELLO, ORIGIN, Stranger, approach, visit
 
@@ -351,8 +350,7 @@ async def test_no_changed_byte_of_a_hello_keeps_a_node_out(
             nodes.network.mend((one, other))
             await trio.sleep(dice.uniform(0, 1))
             nodes.network.connect = connect  # type: ignore[method-assign]
-            # A line that has lost its form may be waited for until the handshake's own deadline.
-            with trio.fail_after(2 * TIMEOUT_S + HANDSHAKE_TIMEOUT_S):
+            with trio.fail_after(2 * TIMEOUT_S):
                 await until(lambda: all(knows(nodes, sid, origin) for sid, origin in origins.items()))
         assert not nodes.gave_way
         await nodes.linked()
