@@ -122,6 +122,14 @@ class Node:
         """SIGKILL: it has no chance to finish anything."""
         self._end(signal.SIGKILL)
 
+    def wait_ended(self) -> int:
+        """Its exit code, when it ends by itself. Raises TimeoutExpired."""
+        assert self._process is not None
+        code = self._process.wait(END_WITHIN_S)
+        process, self._process = self._process, None
+        with process:
+            return code
+
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections and does nothing, until `resume`."""
         self._node_process().suspend()

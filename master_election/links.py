@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.commands import LinkAdvert
 
@@ -24,6 +24,12 @@ MAX_LINKS = 1 << 14
 
 Numbers, not names: a node need not be configured at each other one, so any SID may be one of the cluster.
 """
+
+LEAP = 1 << 16
+"""By how much a node's advert goes above that of another run of itself: more than a run that is gone can have left."""
+
+MAX_RIVALS = 64
+"""Other runs of this node that are remembered."""
 
 Edges = Mapping[str, tuple[str, ...]]
 """SID -> its neighbours over edges that both ends advertise, sorted; without those that have none."""
@@ -39,29 +45,36 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class LinkUpdate:
-    """What an event calls for. `component_changed`: other nodes, or another root."""
+    """What an event calls for. `component_changed`: other nodes, or another root.
+
+    `rival`: the origin of another run of this node that is alive.
+    """
 
     floods: tuple[Flood, ...] = ()
     component_changed: bool = False
     routes_changed: bool = False
+    rival: str | None = None
 
 
 class LinkTable:
     """One node's picture of all nodes and their links. Each node speaks for itself: its advert has its `priority`.
 
-    `first_sequence` is a reading of the wall clock in milliseconds: a restarted node's adverts win over those of
-    its past, which took fewer than one number a millisecond.
+    `origin` names this run of the node. `first_sequence` is a reading of the wall clock in milliseconds: a restarted
+    node's adverts win over those of its past, which took fewer than one number a millisecond.
     """
 
-    def __init__(self, sid: str, first_sequence: int, priority: int) -> None:
-        self.sid = sid
+    def __init__(self, origin: str, first_sequence: int, priority: int) -> None:
+        self.origin = origin
+        own = LinkAdvert(origin, priority, first_sequence, ())
+        self.sid = own.sid
         self._priority = priority
         self._round_trips_us: dict[str, int] = {}
         # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
-        self._adverts: dict[str, LinkAdvert] = {sid: LinkAdvert(sid, priority, first_sequence, ())}
+        self._adverts: dict[str, LinkAdvert] = {own.sid: own}
+        self._rivals: set[str] = set()  # other runs of this node whose adverts this one has gone above
         self._edges: Edges = {}
-        self._component: tuple[str, ...] = (sid,)
-        self._root: tuple[int, str] = (priority, sid)
+        self._component: tuple[str, ...] = (own.sid,)
+        self._root: tuple[int, str] = (priority, own.sid)
         self._distances: dict[str, dict[str, int]] = {}
 
     # ---- events
@@ -87,17 +100,19 @@ class LinkTable:
         """Adverts came from the neighbour `sender`."""
         news: list[LinkAdvert] = []
         floods: list[Flood] = []
+        rival = None
         for advert in adverts:
             known = self._adverts.get(advert.sid)
             if advert == known or len(advert.neighbours) > MAX_NODES:
                 continue
             if advert.sid == self.sid:
+                rival = self._living_rival(advert) or rival
                 floods += self._overrule(advert)
             elif (known is None or advert.sequence > known.sequence) and self._keep(advert):
                 news.append(advert)
         if news:
             floods += [Flood(to, tuple(news)) for to in self.neighbours if to != sender]
-        return self._update(tuple(floods))
+        return replace(self._update(tuple(floods)), rival=rival)
 
     # ---- queries
 
@@ -115,6 +130,10 @@ class LinkTable:
     def component(self) -> tuple[str, ...]:
         """SIDs that can be reached, this node included; sorted."""
         return self._component
+
+    def origin_of(self, sid: str) -> str | None:
+        """The run of a node that can be reached; None: it cannot be."""
+        return self._adverts[sid].origin if sid in self._component else None
 
     @property
     def root(self) -> str:
@@ -153,15 +172,29 @@ class LinkTable:
     def _readvertise(self, above: int = 0) -> LinkAdvert:
         sequence = max(self._adverts[self.sid].sequence, above) + 1
         neighbours = tuple((sid, self._round_trips_us[sid]) for sid in self.neighbours)
-        advert = LinkAdvert(self.sid, self._priority, sequence, neighbours)
+        advert = LinkAdvert(self.origin, self._priority, sequence, neighbours)
         self._adverts[self.sid] = advert
         return advert
 
+    def _living_rival(self, advert: LinkAdvert) -> str | None:
+        """The origin of an advert of this node that is another run's, if that run is alive.
+
+        A run that is gone has left adverts behind, but none above one that has leapt over them.
+        """
+        if advert.origin == self.origin or advert.sequence < self._adverts[self.sid].sequence:
+            return None
+        if advert.origin in self._rivals:
+            return advert.origin
+        if len(self._rivals) >= MAX_RIVALS:
+            self._rivals.clear()
+        self._rivals.add(advert.origin)
+        return None
+
     def _overrule(self, past: LinkAdvert) -> list[Flood]:
-        """Our own advert from a past run, whose clock was ahead of ours: go above it."""
+        """Our own advert from another run: one of the past, whose clock was ahead of ours, or a copy. Go above it."""
         if past.sequence < self._adverts[self.sid].sequence:
             return []
-        advert = self._readvertise(above=past.sequence)
+        advert = self._readvertise(above=past.sequence if past.origin == self.origin else past.sequence + LEAP)
         return [Flood(to, (advert,)) for to in self.neighbours]
 
     def _keep(self, advert: LinkAdvert) -> bool:

@@ -75,6 +75,10 @@ class DataError(Exception):
     """A node's data that cannot be used now: another process has them, or the disk does not give them."""
 
 
+class RunsTwiceError(DataError):
+    """Another process runs as this node, and stays. The text says as what, and what to do."""
+
+
 def leaves(group: BaseExceptionGroup[E]) -> list[E]:
     """The errors of a group, and of the groups within, in order; never empty."""
     found: list[E] = []

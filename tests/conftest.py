@@ -5,6 +5,7 @@ Several workers share the tests out by files: what a file sets up, it sets up on
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -16,6 +17,11 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 os.environ.pop("COLUMNS", None)  # of a worker, who has no terminal
+
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    # A shell without job control ignores them in what it starts in the background, and children inherit that.
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 LONG = ("tests/spark/", "tests/end_to_end/", "tests/simulation/")
 """They begin first, so that no worker is left alone with them."""

@@ -24,12 +24,17 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class LinkAdvert:
-    """What one node says of itself and its links. The highest `sequence` of a SID is the valid one."""
+    """What one run of a node says of itself and its links. The highest `sequence` of a SID is the valid one."""
 
-    sid: str
+    origin: str
     priority: int
     sequence: int
     neighbours: tuple[tuple[str, int], ...]  # (SID, round trip in microseconds), those that are up
+
+    @property
+    def sid(self) -> str:
+        """The node's."""
+        return self.origin.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

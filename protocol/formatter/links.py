@@ -13,7 +13,7 @@ def _neighbour(neighbour: tuple[str, int]) -> str:
 
 def _advert(advert: c.LinkAdvert) -> str:
     numbers = f"{v.number(advert.priority)} {v.number(advert.sequence)}"
-    return f"({v.sid(advert.sid)} {numbers} {v.list_of(_neighbour, advert.neighbours)})"
+    return f"({v.match('ORIGIN', advert.origin)} {numbers} {v.list_of(_neighbour, advert.neighbours)})"
 
 
 @v.form.register

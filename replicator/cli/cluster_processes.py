@@ -26,6 +26,7 @@ LINE_BYTES_MAX = 64 * KIB  # of a child's output; longer lines are cut in pieces
 RECEIVE_BYTES = 64 * KIB
 SAME_SIGNAL_S = 1.0  # one Ctrl-C reaches us from the terminal, and again from `make`, which passes it on
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+OUTLIVING = (signal.SIGHUP, signal.SIG_IGN)
 
 Say = Callable[[str, str], None]
 """Called with a node's id and a line about it."""
@@ -98,8 +99,8 @@ async def run_processes(
 ) -> bool:
     """Run all nodes until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
 
-    `started` is called once every node is ready or has ended, `ending` at the first signal; a later signal kills.
-    Returns whether a signal ended the cluster.
+    A SIGHUP that was ignored before is still ignored. `started` is called once every node is ready or has ended,
+    `ending` at the first signal; a later signal kills. Returns whether a signal ended the cluster.
     """
     children = [NodeProcess(node, say) for node in nodes]
     stopped = False
@@ -107,7 +108,9 @@ async def run_processes(
     async def stop_on_signal(task_status: trio.TaskStatus[None]) -> None:
         nonlocal stopped
         first_s = 0.0
-        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        # Who starts it under nohup wants it to outlive the terminal.
+        heeded = [number for number in STOP_SIGNALS if (number, signal.getsignal(number)) != OUTLIVING]
+        with trio.open_signal_receiver(*heeded) as signals:
             task_status.started()
             async for _ in signals:
                 if not stopped:

@@ -1,28 +1,29 @@
 """Making links: listening, dialling, the HELLO of either side, and dialling again.
 
-Of two nodes the one with the lower SID dials, so there is one link between them. A peer that dials anew replaces
-its old link: it has restarted, or knows better than we that the old one is dead. HELLO is refused for another
-cluster, our own SID, a SID that is not configured, another version, or a clock that is too far off.
+Of two nodes the one with the lower SID dials, so there is one link between them. A run of a peer that dials anew
+replaces its old link: it knows better than we that that one is dead. HELLO is refused for another cluster, our own SID,
+a SID that is not configured, another version, a clock that is too far off, and while the peer runs under another origin
+(design section 5). A node to which a lower one has no link asks it by a HELLO whether it is refused, and for nothing
+else.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
-from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
+from protocol.commands import PROTOCOL_VERSION, Hello, Ping, RefusalCode, Refused
 from protocol.values import sid_of
 from replicator.config import Config, PeerConfig
-from replicator.environment import Environment
-from replicator.errors import HistoryError, MailError, leaves
+from replicator.environment import Environment, is_older
+from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
 from replicator.replication.remote import capability, warn_of_another
 
@@ -33,7 +34,9 @@ HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_REASONS = 64  # that are remembered, so as not to be said again
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
-PAST_ORIGINS = 64  # of one peer: one that calls again has been alive all the time
+GRACE_S = 0.5  # beyond the timeout, for a link that ends with it
+LOOK_AGAIN_S = 0.05  # whether a run of a peer that has no link to us is gone
+HOW_TO_PART = "end one of the two; a copy needs a `node.id` and a `node.data` of its own"
 ZSTD = "ZSTD"
 REBUILDING = "REBUILDING"
 """The capability of a node that is filling the place of a damaged database: others like it must not rely on it."""
@@ -45,6 +48,10 @@ Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
 
 class LinkRefusedError(Exception):
     """One side does not want the link. The text is for the operator."""
+
+
+class _OnlyAskedError(LinkRefusedError):
+    """A peer that is ours to dial wanted to know whether we would have it."""
 
 
 class LinkOwner(LinkHandler, Protocol):
@@ -60,6 +67,15 @@ class LinkOwner(LinkHandler, Protocol):
 
 
 @dataclass(slots=True)
+class TurnedAway:
+    """A run of a peer that was refused for another one: from when to when, without a pause."""
+
+    origin: str
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
 class PeerState:
     """What is known of the link to one configured peer."""
 
@@ -67,12 +83,15 @@ class PeerState:
     link: PeerLink | None = None
     since_ms: int | None = None
     error: str | None = None
-    origin: str | None = None  # of its last link
-    past: deque[str] = field(default_factory=partial(deque, maxlen=PAST_ORIGINS))  # each followed by another
+    lost: tuple[str, float] | None = None  # the origin that was linked before, and until when
+    turned_away: TurnedAway | None = None
 
 
 class Connections:
-    """All links of one node. `origin` names this run of it."""
+    """All links of one node. `origin` names this run of it.
+
+    `run_of` tells under which origin a node can be reached, over however many links; None: it cannot be.
+    """
 
     def __init__(
         self,
@@ -84,6 +103,7 @@ class Connections:
         dial: Dial,
         certify: Certify,
         capabilities: tuple[str, ...] = (),
+        run_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._config = config
         self._capabilities = capabilities
@@ -92,6 +112,9 @@ class Connections:
         self._owner = owner
         self._dial = dial
         self._certify = certify
+        self._run_of = run_of  # SID -> the origin under which the node can be reached, be it by others
+        self._gives_way = trio.Event()
+        self._why = ""
         self._greeting: dict[int, trio.CancelScope] = {}  # connections before their HELLO, the oldest first
         self._greeted = 0
         self._strangers: set[str] = set()  # why connections of peers unknown ended: each reason is said once
@@ -108,12 +131,22 @@ class Connections:
         return state.link if state else None
 
     async def run(self) -> None:
-        """Dial those peers that it is ours to dial, for ever."""
+        """Dial those peers that it is ours to dial, for ever.
+
+        Raises RunsTwiceError when another process runs as this node, and this one has to end.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._expect_calls)
             for state in self.peers.values():
-                if self._config.node.id < state.config.id:
-                    nursery.start_soon(self._keep_dialling, state)
+                dials = self._config.node.id < state.config.id
+                nursery.start_soon(self._keep_dialling if dials else self._keep_asking, state)
+            await self._gives_way.wait()
+            raise RunsTwiceError(self._why)
+
+    def give_way(self, why: str) -> None:
+        """End this node: another process that runs as it stays."""
+        self._why = self._why or why
+        self._gives_way.set()
 
     async def accept(self, stream: trio.abc.Stream) -> None:
         """Serve a connection that a peer has made. Returns when it ends."""
@@ -122,6 +155,8 @@ class Connections:
             link = await self._welcome_in_turn(stream)
             sid = link.sid
             await self._serve(link)
+        except* _OnlyAskedError:
+            pass
         except* _LINK_ERRORS as errors:
             self._note_end(sid, errors)
         finally:
@@ -163,30 +198,58 @@ class Connections:
             delay = min(2 * delay, longest)
 
     async def _dial_once(self, state: PeerState) -> None:
-        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-            stream = await self._dial(state.config)
-        try:
+        async with self._called(state.config) as stream:
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
                 link = await self._greet(stream, state.config)
             await self._serve(link)
+
+    @asynccontextmanager
+    async def _called(self, peer: PeerConfig) -> AsyncIterator[trio.abc.Stream]:
+        """A connection to the peer. Raises TooSlowError, and what the connection raises."""
+        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            stream = await self._dial(peer)
+        try:
+            yield stream
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
+    async def _keep_asking(self, state: PeerState) -> None:
+        """Ask a peer that does not dial whether it is linked to another run of this node."""
+        while True:
+            await trio.sleep(self._config.mastership.timeout_s)
+            if state.link is None:
+                try:
+                    async with self._called(state.config) as stream:
+                        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                            await self._exchange_hellos(stream, state.config, Encoder(), Decoder())
+                except* _LINK_ERRORS as errors:
+                    log.debug("%s does not call, nor answer: %s", state.config.id, leaves(errors)[0])
+
     async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
         """The dialling side's HELLO."""
         encoder, decoder = Encoder(), Decoder()
+        hello = await self._exchange_hellos(stream, peer, encoder, decoder)
+        self._check(hello, peer.id, self._certify(stream))
+        await self._refuse_rival(hello)
+        self._compress(hello, encoder, decoder)
+        return PeerLink(stream, hello, encoder, decoder)
+
+    async def _exchange_hellos(
+        self, stream: trio.abc.Stream, peer: PeerConfig, encoder: Encoder, decoder: Decoder
+    ) -> Hello:
+        """The peer's. Raises LinkRefusedError if it does not want ours; this node ends if it has to."""
         await stream.send_all(encoder.request("hello", self._hello()))
-        reply = await _first_item(stream, decoder)
-        match reply:
+        match await _first_item(stream, decoder):
             case Response("hello", Hello() as hello):
-                self._check(hello, peer.id, self._certify(stream))
-            case Response("hello", Refused(_, text)):
+                return hello
+            case Response("hello", Refused(code, text)):
+                # Who has links is in another part of the cluster than the newer one, which gives way when they meet.
+                if code == RefusalCode.RUNS_TWICE or (code == RefusalCode.REPLACED and not self.links):
+                    self.give_way(f"{peer.id} refuses its link: {text}")
                 raise LinkRefusedError(f"{peer.id} refuses the link: {text}")
             case _:
                 raise ProtocolError("a HELLO was expected")
-        self._compress(hello, encoder, decoder)
-        return PeerLink(stream, hello, encoder, decoder)
 
     async def _welcome(self, stream: trio.abc.Stream) -> PeerLink:
         """The accepting side's HELLO."""
@@ -199,6 +262,7 @@ class Connections:
                     raise ProtocolError("a HELLO was expected")
             try:
                 self._check(hello, None, self._certify(stream))
+                await self._refuse_rival(hello)
             except LinkRefusedError as error:
                 state = self.peers.get(hello.sid)
                 if state is not None and state.link is None:
@@ -206,6 +270,8 @@ class Connections:
                 await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
                 raise
             await stream.send_all(encoder.response(tag, self._hello()))
+            if hello.sid > self._config.node.id:
+                raise _OnlyAskedError
             self._compress(hello, encoder, decoder)
             # The peer may not like our HELLO: a link that it ends at once must not begin a term.
             first = await stream.receive_some()
@@ -254,13 +320,6 @@ class Connections:
                 RefusalCode.UNKNOWN_SID,
                 f"node {hello.sid!r} has a certificate of {names}; its node.id must be its common name or a DNS name",
             )
-        state = self.peers[hello.sid]
-        if hello.origin in state.past:
-            raise _refused(
-                RefusalCode.SAME_SID,
-                f"{hello.sid} runs twice, as {hello.origin} and as {state.origin}, perhaps on a copy of its machine;"
-                " stop one of them, or give it a `node.id` and a `node.data` of its own",
-            )
         self._check_policies(hello, ours)
         if abs(difference) > MAX_CLOCK_DIFFERENCE_MS:
             raise _refused(
@@ -279,17 +338,65 @@ class Connections:
                 " `mastership.scope` and `conflict.uid` must be the same at all nodes",
             )
 
+    # ---- one node, two processes
+
+    async def _refuse_rival(self, hello: Hello) -> None:
+        """Return when the node is not known to run under another origin than its HELLO's.
+
+        Raises LinkRefusedError if it does: RUNS-TWICE or REPLACED, which may end the refused one, if there is no doubt.
+        """
+        state, timeout_s = self.peers[hello.sid], self._config.mastership.timeout_s
+        with trio.move_on_after(min(timeout_s + GRACE_S, HANDSHAKE_TIMEOUT_S / 2)):
+            while (rival := self._rival(state, hello.origin)) is not None:
+                if state.link is not None and await _answers(state.link):
+                    raise self._runs_twice(hello, rival, "is linked to")
+                await trio.sleep(LOOK_AGAIN_S)
+        if (rival := self._rival(state, hello.origin)) is None:
+            return
+        # Silent links end, and all hear of it: one that is gone cannot be reached for so long.
+        is_certain = self._turn_away(state, hello.origin) > 2 * timeout_s and state.link is None
+        raise self._runs_twice(hello, rival, "can be reached from", is_certain=is_certain)
+
+    def _turn_away(self, state: PeerState, origin: str) -> float:
+        """For how many seconds this run of the peer has been refused for another one."""
+        now, before = trio.current_time(), state.turned_away
+        pause_s = HANDSHAKE_TIMEOUT_S + 2 * self._config.mastership.timeout_s  # between two calls, at most
+        if before is None or before.origin != origin or now - before.until > pause_s:
+            before = state.turned_away = TurnedAway(origin, now, now)
+        before.until = now
+        return now - before.since
+
+    def _rival(self, state: PeerState, origin: str) -> str | None:
+        """The other origin under which a peer is known: the run that is linked, or can be reached over others.
+
+        None: there is none, or it came as the link of this one, which is back in time, had just broken.
+        """
+        if state.lost is not None and state.lost[0] == origin and self._is_recent(state.lost[1]):
+            return None
+        known = state.link.hello.origin if state.link is not None else self._run_of(state.config.id)
+        return known if known != origin else None
+
+    def _is_recent(self, moment: float) -> bool:
+        return trio.current_time() - moment < self._config.mastership.timeout_s
+
+    def _runs_twice(self, hello: Hello, rival: str, how: str, *, is_certain: bool = True) -> LinkRefusedError:
+        code = RefusalCode.REPLACED if is_older(hello.origin, rival) else RefusalCode.RUNS_TWICE
+        us = self._config.node.id
+        text = f"{hello.sid} runs already, as {rival}, which {how} {us}; this one is {hello.origin}; {HOW_TO_PART}"
+        return _refused(code if is_certain else RefusalCode.UNAVAILABLE, text)
+
     # ---- serving
 
     async def _serve(self, link: PeerLink) -> None:
         state = self.peers[link.sid]
         if state.link is not None:
+            if self._rival(state, link.hello.origin) is not None:
+                raise LinkRefusedError(f"{link.sid} is linked since its HELLO as {state.link.hello.origin}")
             state.link.scope.cancel()
             self._forget(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
-        if state.origin is not None and state.origin != link.hello.origin:
-            state.past.append(state.origin)
-        state.origin = link.hello.origin
+        if state.lost is not None and state.lost[0] == link.hello.origin:
+            state.lost = None
         log.info("link to %s is up (%s)", link.sid, link.hello.origin)
         warn_of_another(self._config.checkpoint, link.hello)
         mastership = self._config.mastership
@@ -305,6 +412,9 @@ class Connections:
     def _forget(self, state: PeerState, link: PeerLink) -> None:
         if state.link is link:
             state.link, state.since_ms = None, self._environment.clock_ms()
+            origin, lost = link.hello.origin, state.lost
+            if lost is None or lost[0] == origin or not self._is_recent(lost[1]):
+                state.lost = origin, trio.current_time()
             self._owner.link_down(link)
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
@@ -365,6 +475,15 @@ def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
     """Those of the first whose value must be the same at all nodes, and is another one in the second."""
     known, named = _policies(ours), _policies(theirs)
     return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
+
+
+async def _answers(link: PeerLink) -> bool:
+    """Whether the peer is there; False: the link has ended."""
+    try:
+        await link.request(Ping())
+    except LinkDownError:
+        return False
+    return True
 
 
 async def _first_item(stream: trio.abc.Stream, decoder: Decoder) -> Request | Response:

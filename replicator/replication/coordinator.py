@@ -54,7 +54,7 @@ from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
-from replicator.replication.connections import Certify, Connections, Dial
+from replicator.replication.connections import HOW_TO_PART, Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.expiring import Expirer
 from replicator.replication.feeds import Feeds
@@ -105,7 +105,14 @@ class Coordinator:
         self.store = store
         self.sid = config.node.id
         self.connections = Connections(
-            config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
+            config,
+            store.origin,
+            environment,
+            owner=self,
+            dial=dial,
+            certify=certify,
+            capabilities=capabilities,
+            run_of=self._run_of,
         )
         self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
@@ -119,6 +126,7 @@ class Coordinator:
             catch_up=self._catch_up,
             timeout_s=config.mastership.timeout_s,
             routes_changed=self._routes_changed,
+            outlived=self._outlived,
         )
         self.settling = Settling(
             store,
@@ -352,6 +360,12 @@ class Coordinator:
         self.durability.changed()
         if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
             self.changes.may_begin.set()
+
+    def _run_of(self, sid: str) -> str | None:
+        return self.mastership.table.origin_of(sid)
+
+    def _outlived(self, rival: str) -> None:
+        self.connections.give_way(f"{self.sid} runs already, as {rival}, as other nodes tell; {HOW_TO_PART}")
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()

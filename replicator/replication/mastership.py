@@ -31,6 +31,7 @@ from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import context_dots
+from replicator.environment import is_older
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
@@ -53,7 +54,10 @@ class _Question:
 
 
 class Mastership:
-    """Belongs to the event loop. `catch_up` compares one mailbox with the other nodes."""
+    """Belongs to the event loop. `catch_up` compares one mailbox with the other nodes.
+
+    `outlived` is told the origin of another run of this node that is alive too, and older.
+    """
 
     def __init__(
         self,
@@ -67,9 +71,10 @@ class Mastership:
         catch_up: CatchUp,
         timeout_s: float,
         routes_changed: Callable[[], None],
+        outlived: Callable[[str], None],
     ) -> None:
         self.sid = sid
-        self.table = LinkTable(sid, clock_ms, priority)
+        self.table = LinkTable(store.origin, clock_ms, priority)
         self._first_sequence = clock_ms
         self.election = Election(self.table)
         self.masters = Masters(sid)
@@ -79,6 +84,7 @@ class Mastership:
         self._catch_up = catch_up
         self._timeout_s = timeout_s
         self._routes_changed = routes_changed
+        self._outlived = outlived
         self._ready: dict[bytes, int] = {}  # mailbox id -> how often its scope had been given away before
         self._given: Counter[str] = Counter()  # in this term, by scope
         self._readying: dict[bytes, trio.Event] = {}
@@ -99,8 +105,15 @@ class Mastership:
         self._links_changed(self.table.neighbour_down(sid))
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
-        """A neighbour speaks. Raises ProtocolError for numbers that nobody has counted up to."""
+        """A neighbour speaks.
+
+        Raises ProtocolError for numbers that nobody has counted up to, and for an origin that is not that of its HELLO.
+        """
         match command:
+            case Links(adverts) if any(
+                advert.sid == link.sid and advert.origin != link.hello.origin for advert in adverts
+            ):
+                raise ProtocolError(f"its LINKS name another origin than its HELLO, which was {link.hello.origin}")
             case Links(adverts) if all(advert.sequence < self._first_sequence + AHEAD_MAX for advert in adverts):
                 self._links_changed(self.table.receive(adverts, link.sid))
             case Root(term) if term < self.election.term + AHEAD_MAX:
@@ -229,6 +242,8 @@ class Mastership:
     def _links_changed(self, update: LinkUpdate) -> None:
         for flood in update.floods:
             self._post(flood.to, Links(flood.adverts))
+        if update.rival is not None and is_older(update.rival, self.table.origin):
+            self._outlived(update.rival)
         if update.component_changed:
             self._do(self.election.component_changed())
         if update.routes_changed:

@@ -58,7 +58,7 @@ def served_pair(directory: Path) -> Iterator[ServedPair]:
     directory.mkdir()
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    pair = running.get(timeout=10)
+    pair = running.get(timeout=60)
     try:
         yield pair
     finally:

@@ -103,6 +103,22 @@ def test_cluster_runs_ends_and_comes_back_with_its_mail(tmp_path: Path, running:
     assert again.finish() == 0
 
 
+def test_under_nohup_it_outlives_the_terminal(tmp_path: Path, running: list[Running]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits
+    try:
+        cluster = start(running, "cluster", "run", "--nodes", 1, "--dir", tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    cluster.read_until("^Ctrl-C ends")
+    ignored = re.search(
+        r"^SigIgn:\s*([0-9a-f]+)$", Path(f"/proc/{cluster.process.pid}/status").read_text(), re.MULTILINE
+    )
+    assert ignored is not None
+    assert int(ignored[1], 16) & 1 << (signal.SIGHUP - 1)
+    cluster.process.send_signal(signal.SIGTERM)
+    assert cluster.finish() == 0
+
+
 def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path, running: list[Running]) -> None:
     cluster = start(running, "cluster", "run", "--nodes", 2, "--dir", tmp_path)
     cluster.read_until("^Ctrl-C ends")

@@ -223,3 +223,37 @@ def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: p
     too_many = tuple((f"y{near}", 1) for near in range(11))
     assert table.receive((LinkAdvert("y", 100, 1, too_many),), "b").floods == ()
     assert table.component == ("a", "b", "c")
+
+
+# ---- several runs of one node ------------------------------------------------------------------------------------
+
+
+def test_adverts_that_a_past_run_has_left_make_it_no_rival() -> None:
+    """Its clock was ahead, and several of its last ones are still on their way."""
+    table = LinkTable("a.2", 1, 100)
+    table.neighbour_up("b", 1)
+    left = [LinkAdvert("a.1", 100, sequence, (("b", 1),)) for sequence in (500, 501, 502, 600)]
+    assert [table.receive([advert], "b").rival for advert in left] == [None] * 4
+    assert table.receive(left, "b").rival is None
+    assert table.origin_of("a") == "a.2"
+
+
+def test_a_run_that_answers_our_adverts_is_alive() -> None:
+    old, new = LinkTable("a.1", 1000, 100), LinkTable("a.2", 2000, 100)
+    old.neighbour_up("b", 1)
+    (flood,) = new.neighbour_up("b", 1).floods
+    heard = []
+    for receiver in (old, new, old, new):
+        update = receiver.receive(flood.adverts, "b")
+        heard.append(update.rival)
+        (flood,) = update.floods
+    assert heard == [None, None, "a.2", "a.1"]
+
+
+def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:
+    table = LinkTable("a.1", 1, 100)
+    table.neighbour_up("b", 1)
+    table.receive([LinkAdvert("b.7", 100, 5, (("a", 1),))], "b")
+    assert (table.origin_of("b"), table.origin_of("c")) == ("b.7", None)
+    table.neighbour_down("b")
+    assert table.origin_of("b") is None

@@ -51,7 +51,7 @@ def tuples_of(members: SearchStrategy[object]) -> SearchStrategy[tuple[object, .
 
 contexts = tuples_of(dots)
 neighbours = tuples_of(st.tuples(sids, numbers))
-adverts = tuples_of(st.builds(c.LinkAdvert, sids, numbers_32, numbers, neighbours))
+adverts = tuples_of(st.builds(c.LinkAdvert, origins, numbers_32, numbers, neighbours))
 entries = st.builds(c.EntryHeader, dots, contexts, numbers, numbers, ids, numbers_32, numbers_32)
 
 FIELDS: dict[str, SearchStrategy[object]] = {

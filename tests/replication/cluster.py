@@ -5,6 +5,7 @@ nothing is left to do. Every node's database is checked when it stops.
 """
 
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from replicator.config import (
     default_config,
 )
 from replicator.environment import Environment
+from replicator.errors import RunsTwiceError, leaves
 from replicator.mailstore import Folder, NewMessage, read_all
 from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
@@ -128,6 +130,11 @@ class Node:
         return list((await self.view(name)).messages.values())
 
 
+def copy_of(sid: str) -> str:
+    """The name of the node's copy in the network."""
+    return f"{sid}-copy"
+
+
 class Cluster:
     """Nodes dc1, dc2, …"""
 
@@ -151,6 +158,10 @@ class Cluster:
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
+        self.renamed: dict[tuple[str, str], str] = {}  # (who dials, whom) -> who has that address now
+        self.gave_way: dict[
+            str, str
+        ] = {}  # nodes that ended because another process runs as they do, and what they said
         self._clock = clock
         self._runs = 0
         self._nursery = nursery
@@ -186,7 +197,18 @@ class Cluster:
     async def start(self, *sids: str) -> None:
         """Start nodes; all if none is named."""
         for sid in sids or self.sids:
-            await self._nursery.start(self._run, sid)
+            await self._nursery.start(self._run, sid, sid)
+
+    async def start_copy(self, sid: str, *, cut_from: Sequence[str] = ()) -> Node:
+        """Start a copy of a node's directory beside it, with an address of its own, which nobody dials.
+
+        To the network it is `copy_of(sid)`; `cut_from`: those which it does not reach.
+        """
+        name = copy_of(sid)
+        self.network.cut(*((name, other) for other in cut_from))
+        shutil.copytree(self.data(sid), self.directory / name / self.data(sid).name, dirs_exist_ok=True)
+        node: Node = await self._nursery.start(self._run, sid, name)
+        return node
 
     async def stop(self, sid: str) -> None:
         """End the node as a signal would; its database is checked."""
@@ -233,8 +255,11 @@ class Cluster:
                     return found[0]
                 await trio.sleep(0.02)
 
-    async def _run(self, sid: str, task_status: trio.TaskStatus[None]) -> None:
-        config, environment = self.config(sid), self._environment(sid)
+    async def _run(self, sid: str, name: str, task_status: trio.TaskStatus[Node]) -> None:
+        config, environment = self.config(sid), self._environment(name)
+        if name != sid:
+            data = self.directory / name / config.node.data.name
+            config = replace(config, node=replace(config.node, data=data))
         config.node.data.mkdir(parents=True, exist_ok=True)
         scope, path = trio.CancelScope(), config.node.data / "node.db"
         stopped = trio.Event()
@@ -246,20 +271,31 @@ class Cluster:
                         config,
                         store,
                         environment,
-                        lambda peer: self._dial(sid, peer.id),
+                        lambda peer: self._dial(name, peer.id),
                         archive=archive,
                         metrics=AttachmentMetrics(registry),
                     )
                     mail = ClusterMail(store, coordinator, environment)
                     report = Report(coordinator, store, environment, registry)
-                    self.nodes[sid] = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
-                    self.network.accepting[sid] = coordinator.connections.accept
+                    node = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
+                    if name == sid:
+                        self.nodes[sid] = node
+                        self.network.accepting[sid] = coordinator.connections.accept
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(coordinator.run)
-                        task_status.started()
+                        task_status.started(node)
             check_file(path)
+        except* RunsTwiceError as errors:
+            self.gave_way[name] = str(leaves(errors)[0])
+            self._gone(name)
         finally:
             stopped.set()
+
+    def _gone(self, name: str) -> None:
+        if name in self.nodes:
+            del self.nodes[name]
+            del self.network.accepting[name]
+        self.network.end_connections(name)
 
     def _environment(self, sid: str) -> Environment:
         if self._clock is None:
@@ -268,7 +304,7 @@ class Cluster:
         return virtual_environment(self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0))
 
     async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
-        return await self.network.connect(sid, peer)
+        return await self.network.connect(sid, self.renamed.get((sid, peer), peer))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from replicator.store.content import StoredText, read_text
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
 from tests.replication.meeting import key_of
-from tests.replication.stranger import visit
+from tests.replication.stranger import ORIGIN, visit
 
 COMING_S, STAYING_S = 4.0, 10.0
 
@@ -235,7 +235,7 @@ async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
         assert node.store.context == {node.store.origin: 2}
         head, coordinator = Dot(node.store.origin, said), node.coordinator
         async with visit(nodes) as stranger, trio.open_nursery() as nursery:
-            await stranger.send(Links((LinkAdvert("dc1", 100, EPOCH_MS, (("dc2", 1),)),)))
+            await stranger.send(Links((LinkAdvert(ORIGIN, 100, EPOCH_MS, (("dc2", 1),)),)))
             await until(lambda: "dc1" in node.component)
             nursery.start_soon(comparison.ask_who_has, node.store, coordinator.mastership, coordinator.durability, key)
             tag: str | None = None

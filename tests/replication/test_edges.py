@@ -15,7 +15,7 @@ from replicator.replication.mastership import AHEAD_MAX, SCOPE_MAX_BYTES
 from replicator.replication.operations import DeleteOperation, ExpungeOperation
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
-from tests.replication.stranger import visit
+from tests.replication.stranger import ORIGIN, visit
 
 SEEN = frozenset({"\\Seen"})
 
@@ -164,8 +164,8 @@ async def test_a_scope_that_no_node_can_mean_ends_the_link_and_not_the_node(
 
 
 @pytest.mark.parametrize("command", [
-    Links((LinkAdvert("dc2", 100, 4 * AHEAD_MAX, ()),)),
-    Links((LinkAdvert("dc1", 100, 4 * AHEAD_MAX, (("dc2", 1),)),)),
+    Links((LinkAdvert("dc2.x", 100, 4 * AHEAD_MAX, ()),)),
+    Links((LinkAdvert(ORIGIN, 100, 4 * AHEAD_MAX, (("dc2", 1),)),)),
     Dropped(2 * AHEAD_MAX, "dc1", ()),
 ])  # fmt: skip
 async def test_a_number_beyond_counting_ends_the_link_and_not_the_node(

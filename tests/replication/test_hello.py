@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.codec import Response
-from protocol.commands import Hello, Links, RefusalCode, Refused
+from protocol.commands import Hello, RefusalCode, Refused
 from replicator.config import Address
 from replicator.replication.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
 from replicator.status import LinkStatus
@@ -26,10 +25,6 @@ FIVE_MINUTES_MS = 5 * 60 * 1000
 async def alone(tmp_path: Path, clock: MockClock, sid: str) -> AsyncIterator[Cluster]:
     async with cluster(tmp_path, clock, 2, start=[sid]) as nodes:
         yield nodes
-
-
-def is_linked_to(node: Node, origin: str) -> bool:
-    return any(link.hello.origin == origin for link in node.coordinator.connections.links)
 
 
 async def link_of(node: Node) -> LinkStatus:
@@ -65,21 +60,6 @@ async def test_a_hello_is_refused_with_the_reason(
             assert f"dc2 {EPOCH_MS}" in answer.reply.text
         assert await stranger.ended()
         assert not (await link_of(nodes["dc2"])).up
-
-
-async def test_a_node_that_runs_twice_is_told_so(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with alone(tmp_path, autojump_clock, "dc2") as nodes:
-        for origin in ("dc1.first", "dc1.second", "dc1.second"):
-            stranger = await approach(nodes)
-            assert isinstance(await stranger.greet(origin=origin), Response)
-            await stranger.send(Links(()))
-            await until(partial(is_linked_to, nodes["dc2"], origin))
-        answer = await (await approach(nodes)).greet(origin="dc1.first")
-        assert isinstance(answer, Response)
-        assert isinstance(answer.reply, Refused)
-        assert answer.reply.code == RefusalCode.SAME_SID
-        assert "dc1 runs twice, as dc1.first and as dc1.second" in answer.reply.text
-        assert (await link_of(nodes["dc2"])).up
 
 
 async def test_clocks_a_little_apart_do_no_harm(tmp_path: Path, autojump_clock: MockClock) -> None:

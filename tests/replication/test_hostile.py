@@ -324,7 +324,7 @@ async def test_what_is_said_of_origins_that_are_not_here_takes_no_memory(
         await node.save("text")
         origin = node.store.origin
         async with visit(nodes) as stranger:
-            await stranger.send(Links((LinkAdvert("dc1", 100, EPOCH_MS, (("dc2", 1),)),)))
+            await stranger.send(Links((LinkAdvert(ORIGIN, 100, EPOCH_MS, (("dc2", 1),)),)))
             for number in range(10):
                 await stranger.send(Ack(f"dc8.{number}", 1, "dc1"))
                 await stranger.send(Log((Dot(f"dc9.{number}", 1),)), f"log{number}")

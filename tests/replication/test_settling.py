@@ -219,7 +219,7 @@ async def test_whoever_is_heard_of_is_known(tmp_path: Path, autojump_clock: Mock
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         known = nodes["dc2"].coordinator.settling.known
         assert set(known()) == {"dc1", "dc2"}
-        await stranger.send(Links((LinkAdvert("dc8", 100, 1, ()),)))
+        await stranger.send(Links((LinkAdvert("dc8.x", 100, 1, ()),)))
         entry = replace(header(1), dot=Dot("dc9.x", 1))
         await stranger.send(Subscribe("alice", "News", subscribed=True, entry=entry))
         await until(lambda: set(known()) == {"dc1", "dc2", "dc8", "dc9"})

@@ -1,0 +1,367 @@
+"""Two processes that run as one node: who stays, who ends, and that nobody is kept out for longer than it must be."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.codec import Encoder, Response
+from protocol.commands import Hello, LinkAdvert, Links, RefusalCode, Refused
+from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, copy_of, until
+from tests.replication.stranger import HELLO, ORIGIN, Stranger, approach, visit
+
+MINUTE_S = 60
+
+
+def linked_as(node: Node, sid: str) -> str | None:
+    """The origin of the node's link to a peer."""
+    link = node.coordinator.connections.link(sid)
+    return link.hello.origin if link is not None else None
+
+
+def knows(nodes: Cluster, sid: str, origin: str) -> bool:
+    """Whether all other nodes are linked to this run of the node."""
+    return all(linked_as(node, sid) == origin for node in nodes.all() if node.sid != sid)
+
+
+async def lose_power(nodes: Cluster, sid: str) -> None:
+    """The node's machine is gone, and says nothing."""
+    nodes.network.end_connections(sid, silently=True)
+    await nodes.stop(sid)
+
+
+def set_frozen(nodes: Cluster, sid: str, *, frozen: bool) -> None:
+    """Nothing comes from the node, nor does it hear anything."""
+    for other in nodes.sids:
+        for road in (nodes.network.road(sid, other), nodes.network.road(other, sid)):
+            road.hold() if frozen else road.release()
+
+
+async def end(nodes: Cluster, copy: Node) -> None:
+    copy.scope.cancel()
+    await copy.stopped.wait()
+    nodes.network.end_connections(copy_of(copy.sid))
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_a_copy_of_a_running_node_ends_and_the_node_keeps_its_links(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc2"].save("before")
+        await nodes.converged()
+        links = {node.sid: node.coordinator.connections.links for node in nodes.all()}
+        term = nodes["dc1"].coordinator.mastership.masters.term
+        copy = await nodes.start_copy(sid)
+        with trio.fail_after(TIMEOUT_S + 1):
+            await copy.stopped.wait()
+        said, original = nodes.gave_way[copy_of(sid)], nodes[sid].store.origin
+        assert f"{sid} runs already, as {original}, which is linked to dc" in said
+        assert f"this one is {copy.store.origin}; end one of the two; a copy needs a `node.id`" in said
+        assert {node.sid: node.coordinator.connections.links for node in nodes.all()} == links
+        assert nodes["dc1"].coordinator.mastership.masters.term == term
+        assert not any(copy.store.origin in node.store.context for node in nodes.all())
+
+
+@pytest.mark.parametrize("silently", [False, True])
+async def test_a_copy_gets_in_when_the_node_has_ended(
+    tmp_path: Path, autojump_clock: MockClock, *, silently: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        first = await nodes.start_copy("dc1")
+        await first.stopped.wait()
+        await (lose_power(nodes, "dc1") if silently else nodes.stop("dc1"))
+        copy = await nodes.start_copy("dc1")
+        with trio.fail_after(TIMEOUT_S + 0.5):
+            await until(lambda: knows(nodes, "dc1", copy.store.origin))
+        await until(lambda: copy.component == {"dc1", "dc2", "dc3"})
+        await copy.save("after")
+        await until(lambda: all(copy.store.origin in node.store.context for node in nodes.all()))
+        await end(nodes, copy)
+        await nodes.start("dc1")
+        await nodes.linked()
+        assert set((await nodes["dc3"].texts()).values()) == {"before", "after"}
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc3"])
+async def test_a_node_whose_machine_was_lost_is_back_within_the_timeout(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await lose_power(nodes, sid)
+        await nodes.start(sid)
+        began = trio.current_time()
+        await until(lambda: knows(nodes, sid, nodes[sid].store.origin))
+        assert trio.current_time() - began <= TIMEOUT_S + 0.5
+        await nodes.linked()
+        assert not nodes.gave_way
+
+
+async def test_a_node_that_only_restarts_does_not_wait(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        with trio.fail_after(1):
+            await nodes.linked()
+
+
+async def test_a_node_that_was_cut_off_comes_back_as_it_was(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        origin = nodes["dc1"].store.origin
+        for seconds in (0.1, MINUTE_S):
+            nodes.isolate("dc1")
+            await trio.sleep(seconds)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            assert knows(nodes, "dc1", origin)
+
+
+async def test_a_node_that_stood_still_ends_when_another_process_has_taken_over(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        old = nodes["dc1"]
+        set_frozen(nodes, "dc1", frozen=True)
+        copy = await nodes.start_copy("dc1")
+        await trio.sleep(MINUTE_S)
+        assert knows(nodes, "dc1", copy.store.origin)
+        set_frozen(nodes, "dc1", frozen=False)
+        with trio.fail_after(2 * TIMEOUT_S):
+            await old.stopped.wait()
+        assert f"dc1 runs already, as {copy.store.origin}" in nodes.gave_way["dc1"]
+        assert knows(nodes, "dc1", copy.store.origin)
+        await end(nodes, copy)
+
+
+async def test_a_node_that_others_dial_ends_too_when_another_process_has_its_address(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        old = nodes["dc3"]
+        set_frozen(nodes, "dc3", frozen=True)
+        copy = await nodes.start_copy("dc3")
+        nodes.network.accepting[copy_of("dc3")] = copy.coordinator.connections.accept
+        for sid in ("dc1", "dc2"):
+            nodes.renamed[sid, "dc3"] = copy_of("dc3")
+        await trio.sleep(MINUTE_S)
+        assert knows(nodes, "dc3", copy.store.origin)
+        set_frozen(nodes, "dc3", frozen=False)
+        with trio.fail_after(3 * TIMEOUT_S):
+            await old.stopped.wait()
+        assert "dc3 runs already, as " + copy.store.origin in nodes.gave_way["dc3"]
+        await end(nodes, copy)
+
+
+async def test_a_copy_that_only_reaches_who_does_not_reach_the_node_ends_too(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.linked()
+        copy = await nodes.start_copy("dc1", cut_from=["dc2"])
+        with trio.fail_after(4 * TIMEOUT_S):
+            while not copy.stopped.is_set():
+                assert linked_as(nodes["dc3"], "dc1") is None
+                await trio.sleep(0.1)
+        original = nodes["dc1"].store.origin
+        assert f"dc1 runs already, as {original}, which can be reached from dc3" in nodes.gave_way[copy_of("dc1")]
+        assert linked_as(nodes["dc2"], "dc1") == original
+
+
+@pytest.mark.parametrize("old_stays_still", [False, True])
+async def test_where_two_parts_each_have_a_run_of_the_node_the_older_one_stays(
+    tmp_path: Path, autojump_clock: MockClock, *, old_stays_still: bool
+) -> None:
+    """What the newer one has numbered is there afterwards."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        original = nodes["dc1"].store.origin
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        copy = await nodes.start_copy("dc1", cut_from=["dc2"])
+        await until(lambda: copy.component == {"dc1", "dc3"})
+        await copy.save("at the copy")
+        await nodes["dc1"].save("at the original")
+        await until(lambda: copy.store.origin in nodes["dc3"].store.context)
+        if old_stays_still:
+            nodes.network.mend(("dc2", "dc3"))
+        else:
+            nodes.rejoin("dc3")
+        with trio.fail_after(4 * TIMEOUT_S):
+            await copy.stopped.wait()
+        assert original in nodes.gave_way[copy_of("dc1")]
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        assert nodes["dc1"].store.origin == original
+        await nodes.converged()
+        assert set((await nodes["dc2"].texts()).values()) == {"before", "at the copy", "at the original"}
+
+
+async def test_a_copy_that_came_as_a_link_broke_gives_way_when_the_node_is_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        original = nodes["dc1"].store.origin
+        nodes.isolate("dc1")
+        copy = await nodes.start_copy("dc1")
+        await until(lambda: knows(nodes, "dc1", copy.store.origin))
+        nodes.rejoin("dc1")
+        with trio.fail_after(2 * TIMEOUT_S):
+            await copy.stopped.wait()
+        await nodes.linked()
+        assert knows(nodes, "dc1", original)
+        assert original in nodes.gave_way[copy_of("dc1")]
+
+
+# ---- strangers, and bytes that are wrong -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def answering(stranger: Stranger) -> AsyncIterator[None]:
+    """A stranger that answers what he is asked."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stranger.ended)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"), [("dc1.stranger2", RefusalCode.RUNS_TWICE), ("dc1.older", RefusalCode.REPLACED)]
+)
+async def test_the_run_that_answers_stays_and_the_other_one_is_told_so(
+    tmp_path: Path, autojump_clock: MockClock, origin: str, code: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes:
+        async with visit(nodes) as first, answering(first):
+            await until(lambda: linked_as(nodes["dc2"], "dc1") == ORIGIN)
+            second = await approach(nodes)
+            answer = await second.greet(origin=origin)
+            assert isinstance(answer, Response)
+            assert isinstance(answer.reply, Refused)
+            assert answer.reply.code == code
+            assert f"dc1 runs already, as {ORIGIN}, which is linked to dc2" in answer.reply.text
+            assert await second.ended()
+            assert linked_as(nodes["dc2"], "dc1") == ORIGIN
+        await until(lambda: linked_as(nodes["dc2"], "dc1") is None)
+        answer = await (await approach(nodes)).greet(origin=origin)
+        assert isinstance(answer, Response)
+        assert isinstance(answer.reply, Hello)
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize("stays", [False, True])
+async def test_one_hello_with_a_false_origin_keeps_nobody_out(
+    tmp_path: Path, autojump_clock: MockClock, *, is_linked: bool, stays: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(5):
+            if not is_linked:
+                nodes.network.cut(("dc1", "dc2"))
+                await until(lambda: linked_as(nodes["dc2"], "dc1") is None)
+                nodes.network.mend(("dc1", "dc2"))
+            stranger = Stranger(await nodes.network.connect("stranger", "dc2"))
+            await stranger.greet(origin=f"dc1.false{number}", clock_ms=EPOCH_MS + int(trio.current_time() * 1000))
+            if not stays:
+                await trio.aclose_forcefully(stranger.stream)
+            elif not is_linked:
+                await stranger.send(Links(()))
+            await until(lambda: knows(nodes, "dc1", nodes["dc1"].store.origin))
+            began = trio.current_time()
+            await nodes.linked()
+            assert trio.current_time() - began <= 2 * TIMEOUT_S
+        assert not nodes.gave_way
+
+
+async def test_links_of_another_origin_than_the_hello_end_the_link(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
+        await stranger.send(Links((LinkAdvert("dc1.other", 100, EPOCH_MS, ()),)))
+        assert await stranger.ended()
+        said, state = f"its LINKS name another origin than its HELLO, which was {ORIGIN}", nodes["dc2"].coordinator
+        await until(lambda: state.connections.peers["dc1"].error == said)
+
+
+@dataclass
+class Flipping(trio.abc.Stream):
+    """A connection that changes one byte of its first piece in one direction."""
+
+    stream: trio.abc.Stream
+    change: Callable[[bytes], bytes]
+    sent: bool  # or received
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.stream.send_all(self._changed(bytes(data), now=self.sent))
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return self._changed(bytes(await self.stream.receive_some(max_bytes)), now=not self.sent)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+    def _changed(self, data: bytes, *, now: bool) -> bytes:
+        if not now or not data:
+            return data
+        change, self.change = self.change, lambda data: data
+        return change(data)
+
+
+def flip(dice: random.Random, data: bytes) -> bytes:
+    """One byte of the first line, but of its end, is another one."""
+    at = dice.randrange(data.index(b"\r\n"))
+    return (
+        data[:at]
+        + bytes([dice.choice(b'0123456789abcdefxyz-_. "(){}') if dice.random() < 0.7 else dice.randrange(256)])
+        + data[at + 1 :]
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_no_changed_byte_of_a_hello_keeps_a_node_out(
+    tmp_path: Path, autojump_clock: MockClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        connect = nodes.network.connect
+
+        async def connect_badly(sid: str, peer: str) -> trio.abc.Stream:
+            stream = await connect(sid, peer)
+            if dice.random() < 0.5:
+                return Flipping(stream, partial(flip, dice), dice.random() < 0.5)
+            return stream
+
+        origins = {node.sid: node.store.origin for node in nodes.all()}
+        for _ in range(25):
+            nodes.network.connect = connect_badly  # type: ignore[method-assign, assignment]
+            one, other = dice.sample(nodes.sids, 2)
+            nodes.network.cut((one, other))
+            if dice.random() < 0.5:
+                await trio.sleep(dice.uniform(0, 2 * TIMEOUT_S))
+            nodes.network.mend((one, other))
+            await trio.sleep(dice.uniform(0, 1))
+            nodes.network.connect = connect  # type: ignore[method-assign]
+            with trio.fail_after(2 * TIMEOUT_S):
+                await until(lambda: all(knows(nodes, sid, origin) for sid, origin in origins.items()))
+        assert not nodes.gave_way
+        await nodes.linked()
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+
+
+def test_the_fuzz_reaches_every_field() -> None:
+    dice = random.Random(0)
+    line = Encoder().request("hello", replace(HELLO, capabilities=("SCOPE=mailbox",)))
+    changed = {
+        at for _ in range(2000) for at, (old, new) in enumerate(zip(line, flip(dice, line), strict=True)) if old != new
+    }
+    assert changed == set(range(len(line) - 2))
