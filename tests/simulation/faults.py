@@ -6,11 +6,12 @@ Those that last end by themselves after a while, or at the heal. The table `KIND
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import trio
 
+from tests.mutating import Mutator
 from tests.simulation.clients import Client
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import Machine
@@ -41,7 +42,7 @@ class Chaos:
         while weights:
             await trio.sleep(self.dice.uniform(0.1, self.world.plan.fault_pause_s))
             name = self.dice.choices(list(weights), list(weights.values()))[0]
-            await KINDS[name](self)
+            await ALL_KINDS[name](self)
 
     async def _back_up(self) -> None:
         """Each machine once, early: a copy that is restored is to lack something."""
@@ -189,6 +190,16 @@ async def delay(chaos: Chaos) -> None:
     chaos.mend_later([(sender, receiver)])
 
 
+async def mutate(chaos: Chaos) -> None:
+    """Single fields of commands change on the way, in both directions of some links."""
+    pairs = chaos.dice.sample(chaos.world.pairs, chaos.dice.randint(1, min(3, len(chaos.world.pairs))))
+    rate = chaos.dice.choice((0.01, 0.05, 0.2))
+    chaos.say(f"one in {1 / rate:.0f} commands is changed on {pairs}")
+    for sender, receiver in (way for pair in pairs for way in permutations(pair)):
+        chaos.world.network.road(sender, receiver).mutator = Mutator(chaos.dice, rate)
+    chaos.mend_later(pairs)
+
+
 # ---- nodes
 
 
@@ -275,3 +286,6 @@ KINDS: Mapping[str, Fault] = {
         stop, crash, stand_still, turn_clock, break_disk, copy_disk, lose_disk,
     )
 }  # fmt: skip
+
+ALL_KINDS: Mapping[str, Fault] = {**KINDS, mutate.__name__: mutate}
+"""With those that only some seeds have: see `Plan.mutates`."""

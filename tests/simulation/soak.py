@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,25 +32,25 @@ class Attempt(NamedTuple):
     has_failed: bool
 
 
-def attempt(seed: int) -> Attempt:
+def attempt(seed: int, *, mutates: bool = False) -> Attempt:
     """Run one seed."""
     began = time.process_time()
     has_failed = False
     with TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None, prefix="soak-") as directory:
         try:
-            story = run_seed(seed, Path(directory))
+            story = run_seed(seed, Path(directory), mutates=mutates)
         except SeedFailedError as error:
             story, has_failed = "".join(format_exception(error)), True
     return Attempt(time.process_time() - began, story, has_failed)
 
 
-def soak(seeds: Sequence[int], jobs: int, stop_at: int) -> list[int]:
+def soak(seeds: Sequence[int], jobs: int, stop_at: int, *, mutates: bool = False) -> list[int]:
     """Run the seeds; those that failed."""
     failed: list[int] = []
     began = said = time.monotonic()
     done, total_s = 0, 0.0
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(attempt, seed): seed for seed in seeds}
+        running = {pool.submit(partial(attempt, mutates=mutates), seed): seed for seed in seeds}
         for done, future in enumerate(as_completed(running), 1):
             tried = future.result()
             total_s += tried.took_s
@@ -84,12 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-at", type=int, default=10, help="failures")
+    parser.add_argument("--mutating", action="store_true", help="links change what they carry, in all of the seeds")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
-        tried = attempt(chosen.seed)
+        tried = attempt(chosen.seed, mutates=chosen.mutating)
         _say(tried.story)
         return int(tried.has_failed)
-    return 1 if soak(range(chosen.first, chosen.first + chosen.seeds), chosen.jobs, chosen.stop_at) else 0
+    return (
+        1
+        if soak(range(chosen.first, chosen.first + chosen.seeds), chosen.jobs, chosen.stop_at, mutates=chosen.mutating)
+        else 0
+    )
 
 
 if __name__ == "__main__":

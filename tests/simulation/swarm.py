@@ -23,9 +23,9 @@ class SeedFailedError(AssertionError):
     """A promise was broken. The text is the seed and its story."""
 
 
-def run_seed(seed: int, directory: Path) -> str:
+def run_seed(seed: int, directory: Path, *, mutates: bool = False) -> str:
     """The story of a seed. Raises SeedFailedError."""
-    plan = draw(seed, tuple(KINDS))
+    plan = draw(seed, tuple(KINDS), mutates=mutates)
     try:
         with _limited():
             return trio.run(run_plan, plan, directory, clock=MockClock(autojump_threshold=0))
