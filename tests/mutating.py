@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from protocol.codec import WIRE_LIMITS, ProtocolError, Request
 from protocol.commands import Done, Hello, Mbox, Offer, Parts, Ping, Remote, Saved, Stored
@@ -141,17 +141,16 @@ class Mutator:
 
 
 class MutatedStream:
-    """One direction of a connection that carries commands in any pieces."""
+    """One direction of a connection that carries commands in any pieces. `change`: what becomes of each."""
 
-    def __init__(self, mutator: Mutator) -> None:
-        self.mutator: Mutator = mutator
-        self.is_on = False
+    def __init__(self, change: Callable[[Frame], bytes]) -> None:
+        self._change = change
         self._framer = Framer(WIRE_LIMITS)
 
-    def carry(self, data: bytes) -> bytes:
+    def __call__(self, data: bytes) -> bytes:
         """What of it goes on now: commands that are whole."""
         self._framer.receive(data)
-        return b"".join(self.mutator.frame(frame) if self.is_on else whole(frame) for frame in _frames(self._framer))
+        return b"".join(map(self._change, _frames(self._framer)))
 
 
 def _frames(framer: Framer) -> Iterator[Frame]:

@@ -118,7 +118,9 @@ class Overdue:
             await self._note(chain_id, overdue[chain_id])
         if due:
             self._feeds.doubt()
-        await in_turns(self._compare, [self._cases[chain_id].key for chain_id in due if chain_id in self._cases], AT_ONCE)
+        await in_turns(
+            self._compare, [self._cases[chain_id].key for chain_id in due if chain_id in self._cases], AT_ONCE
+        )
 
     def _overdue(self) -> dict[bytes, list[Dot]]:
         """Chain -> its entries that wait for too long, in the order of their coming."""
