@@ -53,8 +53,8 @@ CHUNKS_AT_ONCE = 64  # asked of the peer: however many parts come, there is room
 OFFERS_AT_ONCE = 2  # to the peer: the line is full with one, and the next begins while that one ends
 CONTENT_AT_ONCE = 8  # answers that are large: each is in memory until it is sent
 REPLY_S = 45.0  # without a reply, longer than a request may take to be answered; each reply has its way, too
-REPLY_LARGE_S = 120.0  # what reads much, or takes its turn among such
-REPLY_LONG_S = 900.0  # what hashes all rows anew, or brings large parts along
+REPLY_LARGE_S = 75.0  # what may have to take its turn among others that are large
+REPLY_LONG_S = 600.0  # what hashes all rows anew, or brings large parts along
 SLOW_S = 2.0  # a PING whose answer takes longer stands behind something, as others may
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
 
