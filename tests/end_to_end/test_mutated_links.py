@@ -60,7 +60,10 @@ def test_what_lines_have_changed_needs_no_restart(cluster: Cluster) -> None:
         load.do(6)
         for worker in load.at(None):
             worker.is_patient = True  # a reply that was changed never comes
+        cluster.partition(*([sid] for sid in SIDS))
+        load.do(6)
         lines.are_bad = True
+        cluster.heal()
         load.ask(CHANGES)
         threading.Event().wait(MUTATED_S)
         lines.are_bad = False
