@@ -122,8 +122,8 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
             how = "They are compared every minute; its log names them, and what to do."
             yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
         if node.overdue:
-            count = sum(node.overdue.values())
-            what = "1 entry waits" if count == 1 else f"{count} entries wait"
+            overdue = sum(node.overdue.values())
+            what = "1 entry waits" if overdue == 1 else f"{overdue} entries wait"
             why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
             yield f"[red]At {escape(node.sid)} {what} for too long, with all nodes linked[/]: {why}. It asks them anew."
         if node.texts_lacking:
