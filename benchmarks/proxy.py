@@ -30,6 +30,10 @@ BY_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and drops wha
 BY_FIN = struct.pack("ii", 0, 0)
 
 
+Through = Callable[[bytes], bytes]
+"""What comes out of one connection, in one direction, of what goes in. It may hold something back."""
+
+
 class Direction(Enum):
     """Which way bytes go, seen from the node that dialled."""
 
@@ -49,6 +53,7 @@ class _Lane:
     is_held: bool = False
     carried_bytes: int = 0
     record: bytearray | None = None
+    through: Callable[[], Through] | None = None
     _free_at: float = 0.0  # when the line has taken what it was given so far
     _released: trio.Event = field(default_factory=trio.Event)
 
@@ -122,6 +127,15 @@ class Proxy:
     def mend(self) -> None:
         """The end of `hold` and `cut`. Delay and throttle stay."""
         trio.from_thread.run_sync(self._mend, trio_token=self._token)
+
+    def carry_through(self, through: Callable[[], Through]) -> None:
+        """What new connections carry goes through what this makes for each direction of each."""
+
+        def change() -> None:
+            for lane in self._lanes.values():
+                lane.through = through
+
+        trio.from_thread.run_sync(change, trio_token=self._token)
 
     def carried_bytes(self, direction: Direction) -> int:
         """What the line has taken since the start."""
@@ -209,11 +223,13 @@ async def _carry(lane: _Lane, source: trio.SocketStream, sink: trio.SocketStream
     send, receive = trio.open_memory_channel[tuple[float, bytes]](QUEUE_CHUNKS)
     async with trio.open_nursery() as nursery, send:
         nursery.start_soon(_deliver, lane, receive, sink)
-        data = b"more"
+        data, through = b"more", lane.through() if lane.through is not None else None
         while data:
             await lane.passable()
             data = bytes(await source.receive_some(lane.chunk_bytes()))
-            await send.send((await lane.take(data), data))
+            out = through(data) if through is not None else data
+            if out or not data:
+                await send.send((await lane.take(out), out))
 
 
 async def _deliver(lane: _Lane, queue: trio.MemoryReceiveChannel[tuple[float, bytes]], sink: trio.SocketStream) -> None:

@@ -5,7 +5,9 @@ while the newest adverts of both its ends name it, so that a link which works in
 has restarted and not heard of it yet, carries nothing. After a link comes up both ends send the whole table before
 anything else; thus a node that gets a message over a link already knows what the sender knew.
 
-No clock and no repetition: links deliver in order or go down, and coming up again repeats everything.
+No clock: links deliver in order or go down, and coming up again repeats everything. But what one node was told may be
+wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has a much
+higher one than it is told answers with that, until the node hears of it that it is of, and goes above it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ LEAP = 1 << 16
 
 MAX_RIVALS = 64
 """Other runs of this node that are remembered."""
+OLD = 2
+"""An advert that is older by more than this is not on its way still, or what is known in its place is wrong."""
 
 Edges = Mapping[str, tuple[str, ...]]
 """SID -> its neighbours over edges that both ends advertise, sorted; without those that have none."""
@@ -96,6 +100,11 @@ class LinkTable:
         advert = self._readvertise()
         return self._update(tuple(Flood(to, (advert,)) for to in self.neighbours))
 
+    def refresh(self) -> LinkUpdate:
+        """Say again how this node is linked. To be called now and then."""
+        advert = self._readvertise()
+        return self._update(tuple(Flood(to, (advert,)) for to in self.neighbours))
+
     def receive(self, adverts: Sequence[LinkAdvert], sender: str) -> LinkUpdate:
         """Adverts came from the neighbour `sender`."""
         news: list[LinkAdvert] = []
@@ -108,6 +117,8 @@ class LinkTable:
             if advert.sid == self.sid:
                 rival = self._living_rival(advert) or rival
                 floods += self._overrule(advert)
+            elif known is not None and advert.sequence < known.sequence - OLD:
+                floods.append(Flood(sender, (known,)))
             elif (known is None or advert.sequence > known.sequence) and self._keep(advert):
                 news.append(advert)
         if news:

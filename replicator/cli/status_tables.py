@@ -18,6 +18,7 @@ from replicator.cli.output import ago, echo, size, table
 from replicator.cli.target import NodeUrl
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
+REASONS_SHOWN = 3
 DIGEST_SHOWN = 8  # hexadecimal digits: enough to tell states apart by eye
 UNKNOWN = "-"
 
@@ -120,6 +121,11 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
             count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
             how = "They are compared every minute; its log names them, and what to do."
             yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
+        if node.overdue:
+            overdue = sum(node.overdue.values())
+            what = "1 entry waits" if overdue == 1 else f"{overdue} entries wait"
+            why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
+            yield f"[red]At {escape(node.sid)} {what} for too long, with all nodes linked[/]: {why}. It asks them anew."
         if node.texts_lacking:
             count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
             how = "They are fetched from other nodes, the newest first, and at once when someone reads them."

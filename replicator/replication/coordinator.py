@@ -67,6 +67,7 @@ from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
 from replicator.replication.other_texts import OtherTexts
+from replicator.replication.overdue import Overdue
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
@@ -173,6 +174,15 @@ class Coordinator:
             clock_ms=environment.clock_ms,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )
+        self.overdue = Overdue(
+            store,
+            self.feeds,
+            self.mastership,
+            joiner=self.joiner,
+            reconciler=self.reconciler,
+            healer=self.healer,
+            is_whole=self._is_whole,
+        )
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
 
@@ -189,6 +199,7 @@ class Coordinator:
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self.settling.run)
             nursery.start_soon(self.healer.run, mastership.heartbeat_s)
+            nursery.start_soon(self.overdue.run)
             nursery.start_soon(self.transfer.run)
             nursery.start_soon(self.filler.run)
             nursery.start_soon(self.texts.run)
@@ -252,6 +263,12 @@ class Coordinator:
             case _:
                 raise ProtocolError(f"a {type(command).__name__.upper()} needs a tag")
 
+    def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
+        """See `LinkHandler`."""
+        reply = self.feeds.on(link).shipper.asked(log)
+        self._holds(link.sid, log.context)
+        return reply
+
     async def answer(self, link: PeerLink, command: Command) -> Reply:
         """See `LinkHandler`."""
         try:
@@ -271,10 +288,6 @@ class Coordinator:
 
     async def _answer(self, link: PeerLink, command: Command) -> Reply:
         match command:
-            case Log(context):
-                reply = self.feeds.on(link).shipper.asked(command)
-                self._holds(link.sid, context)
-                return reply
             case Who():
                 return await self.mastership.answer_who(command)
             case MasterMove():
@@ -358,8 +371,12 @@ class Coordinator:
 
     def _note_component(self) -> None:
         self.durability.changed()
-        if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
+        if self._is_whole():
             self.changes.may_begin.set()
+
+    def _is_whole(self) -> bool:
+        """Whether all nodes of the configuration can be reached."""
+        return {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
 
     def _run_of(self, sid: str) -> str | None:
         return self.mastership.table.origin_of(sid)

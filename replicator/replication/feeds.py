@@ -20,6 +20,18 @@ from replicator.replication.taking import Taker
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
 
+TELL_AGAIN_S = 30.0
+LACK_S, LACK_MAX_S = 10.0, 600.0  # before the log is asked for again; at last
+
+
+@dataclass(slots=True)
+class _Lack:
+    """This node has so much of an origin, and a peer more."""
+
+    has: int
+    ask_at: float
+    pause_s: float
+
 
 @dataclass(slots=True)
 class Feed:
@@ -62,6 +74,7 @@ class Feeds(Mapping[str, Feed]):
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
+        self._lacks: dict[str, _Lack] = {}  # origin -> what peers have more of it
         store.listeners.append(self._note_commit)
 
     def __getitem__(self, sid: str) -> Feed:
@@ -111,6 +124,14 @@ class Feeds(Mapping[str, Feed]):
         for feed in self._feeds.values():
             feed.receiver.ask_again()
 
+    def doubt(self) -> None:
+        """Ask all peers anew for what this node lacks, tell them anew what it has, and look anew what they lack."""
+        self._lacks = {}
+        for feed in self._feeds.values():
+            feed.receiver.tell(again=True)
+            feed.receiver.ask_again()
+            feed.shipper.doubt()
+
     def routes_changed(self) -> None:
         """What goes to whom is another question now."""
         for feed in self._feeds.values():
@@ -118,11 +139,42 @@ class Feeds(Mapping[str, Feed]):
             feed.receiver.routes_changed()
 
     async def tell(self, heartbeat_s: float) -> None:
-        """Acknowledge what came by other ways, at every heartbeat, until cancelled."""
+        """Acknowledge what came by other ways, at every heartbeat, until cancelled.
+
+        All of it every `TELL_AGAIN_S`: an ACK may have come as another one. In the same way this node looks whether it
+        lacks what peers say they have, for a LOG may have come as another one, and then nothing tells of a gap.
+        """
+        told_at = trio.current_time()
         while True:
             await trio.sleep(heartbeat_s)
+            is_time = trio.current_time() >= told_at + TELL_AGAIN_S
+            told_at = trio.current_time() if is_time else told_at
             for feed in self._feeds.values():
-                feed.receiver.tell()
+                feed.receiver.tell(again=is_time)
+            if self._lacks_for_long():
+                self.ask_again()
+
+    def _lacks_for_long(self) -> bool:
+        """Whether a peer has had for a while what this node lacks, and nothing more of that origin has come."""
+        now, context = trio.current_time(), self._store.context
+        if not all(feed.link.is_quick and not feed.receiver.is_taking for feed in self._feeds.values()):
+            return False  # it may be on its way
+        lacking = {
+            origin
+            for feed in self._feeds.values()
+            for origin, seq in feed.shipper.acknowledged.items()
+            if seq > context.get(origin, 0)
+        }
+        for origin in lacking:
+            lack = self._lacks.get(origin)
+            if lack is None or lack.has != context.get(origin, 0):
+                self._lacks[origin] = _Lack(context.get(origin, 0), now + LACK_S, LACK_S)
+        self._lacks = {origin: lack for origin, lack in self._lacks.items() if origin in lacking}
+        due = [lack for lack in self._lacks.values() if now >= lack.ask_at]
+        for lack in due:
+            lack.pause_s = min(2 * lack.pause_s, LACK_MAX_S)
+            lack.ask_at = now + lack.pause_s
+        return bool(due)
 
     def _note_commit(self, commit: Commit) -> None:
         if commit.collected:

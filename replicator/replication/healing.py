@@ -187,6 +187,10 @@ class Healer:
             self._shown_elsewhere.add(key)
             self._tell.send_nowait(key)
 
+    def suspect(self, key: MailboxKey) -> None:
+        """Look after the mailbox soon: entries of it wait."""
+        self._suspect(key)
+
     async def _catch_up(self) -> None:
         """With those who have said so, one mailbox after the other, until cancelled."""
         async for key in self._told:

@@ -11,6 +11,7 @@ import math
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -46,7 +47,19 @@ T = TypeVar("T")
 PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
 SHORT_MODSEQ = 2000  # a history of so many entries is replayed in the time of a few round trips
 DAMAGED_EVERY_S = 60.0  # a mailbox whose rows are not what its head counts: until that is mended nothing is joined
+APART_S, APART_MAX_S = 30.0, 3600.0  # before a branch is looked at again that could not be joined; at last
+APART_MAX = 10_000  # such branches that are remembered
 LEARN_AT_ONCE = 4  # mailboxes whose rows are in memory; a node that answers slowly must not hold up all others
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A branch that cannot be joined, as it seems: until when that is believed."""
+
+    chain_id: bytes
+    why: str
+    until: float
+    pause_s: float
 
 
 class Joiner:
@@ -57,7 +70,7 @@ class Joiner:
         self._mastership = mastership
         self._bases = bases
         self._uid = uid
-        self._hopeless: set[Dot] = set()  # heads of branches that no honest node has; no more than there are entries
+        self._apart: dict[Dot, _Apart] = {}  # by the heads of branches that no honest node has
         self._damaged: dict[bytes, float] = {}  # mailboxes that are not what they count: when to look at them again
         self._joining: dict[bytes, trio.Event] = {}
         self._learning = trio.Semaphore(LEARN_AT_ONCE)
@@ -73,12 +86,24 @@ class Joiner:
         with suppress(MiscountedError):
             async with self.alone(key):
                 for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
-                    if head not in self._hopeless:
+                    if not self.is_hopeless(head):
                         await self._join_branch(key, head)
 
     def is_hopeless(self, head: Dot | None) -> bool:
-        """Whether the branch of that head cannot be joined."""
-        return head in self._hopeless
+        """Whether the branch of that head could not be joined a while ago. Then it is tried again."""
+        apart = self._apart.get(head) if head is not None else None
+        return apart is not None and trio.current_time() < apart.until
+
+    def doubt(self, key: MailboxKey) -> None:
+        """Try its branches and rows again at once, whatever came of it before."""
+        self._apart = {
+            head: replace(apart, until=-math.inf) if apart.chain_id == key.mailbox_id else apart
+            for head, apart in self._apart.items()
+        }
+
+    def why_apart(self, chain_id: bytes) -> str | None:
+        """Why a branch of the mailbox or tree could not be joined when that was last tried."""
+        return next((apart.why for apart in self._apart.values() if apart.chain_id == chain_id), None)
 
     async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
         entry = await self._store.read(partial(reading.entry_at, dot=head))
@@ -172,14 +197,20 @@ class Joiner:
                 log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
             raise
         self._damaged.pop(key.mailbox_id, None)
+        self._apart.pop(head, None)
         if not joined:
             return None
         log.info("joined two branches of %s", await name_of(self._store, key))
         return True
 
     async def _keep_apart(self, key: MailboxKey, head: Dot, why: Exception | str) -> bool:
-        log.warning("a branch of %s is not joined and stays apart: %s", await name_of(self._store, key), why)
-        self._hopeless.add(head)
+        known = self._apart.get(head)
+        if known is None or known.why != str(why):
+            log.warning("a branch of %s is not joined and stays apart: %s", await name_of(self._store, key), why)
+        pause_s = APART_S if known is None else min(2 * known.pause_s, APART_MAX_S)
+        self._apart[head] = _Apart(key.mailbox_id, str(why), trio.current_time() + pause_s, pause_s)
+        while len(self._apart) > APART_MAX:
+            del self._apart[next(iter(self._apart))]
         return False
 
     async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int) -> bool:

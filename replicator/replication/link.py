@@ -7,8 +7,9 @@ task of the link's own writes what was posted. Replies come in any order. Whoeve
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -23,13 +24,18 @@ from protocol.commands import (
     FetchPart,
     FetchUid,
     Hello,
+    Log,
     Mbox,
+    Offer,
     Ping,
     Ranges,
     RefusalCode,
     Refused,
     Reply,
     Rows,
+    Save,
+    SyncMailbox,
+    SyncNode,
 )
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
@@ -46,18 +52,39 @@ MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least
 CHUNKS_AT_ONCE = 64  # asked of the peer: however many parts come, there is room for other requests
 OFFERS_AT_ONCE = 2  # to the peer: the line is full with one, and the next begins while that one ends
 CONTENT_AT_ONCE = 8  # answers that are large: each is in memory until it is sent
+REPLY_S = 45.0  # without a reply, longer than a request may take to be answered; each reply has its way, too
+REPLY_LARGE_S = 75.0  # what may have to take its turn among others that are large
+REPLY_LONG_S = 600.0  # what hashes all rows anew, or brings large parts along
+SLOW_S = 2.0  # a PING whose answer takes longer stands behind something, as others may
 MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
 
 
+_PATIENCE_S: Mapping[type, float] = {
+    **dict.fromkeys((FetchHash, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows), REPLY_LARGE_S),
+    **dict.fromkeys((Save, Offer), REPLY_LONG_S),
+}
 _CONTENT = FetchHash | FetchGuid | FetchUid | FetchPart | Ranges | Rows
+
+
+def _patience_s(command: Command) -> float:
+    is_anew = isinstance(command, SyncMailbox) and command.anew
+    return REPLY_LONG_S if is_anew else _PATIENCE_S.get(type(command), REPLY_S)
 
 
 class LinkDownError(Exception):
     """The link ended before the reply came: the request may or may not have been done."""
 
 
+class NoReplyError(LinkDownError):
+    """The link stands, and the reply has not come that is due."""
+
+
 class LinkHandler(Protocol):
     """What the node does with what comes in."""
+
+    def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
+        """A LOG; in its turn among what has no tag. Raises ProtocolError, LinkDownError."""
+        ...
 
     async def answer(self, link: PeerLink, command: Command) -> Reply:
         """A request; many run at once."""
@@ -91,6 +118,8 @@ class PeerLink:
         self.offer_turn = trio.Semaphore(OFFERS_AT_ONCE)
         self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
         self._received_bytes = 0
+        self._heartbeat_s = 0.0
+        self._pinged_at = self._slow_at = -math.inf  # when the last answered PING was sent; the last answer came late
         self.closed = False
         self.scope = trio.CancelScope()
 
@@ -128,7 +157,8 @@ class PeerLink:
     async def request(self, command: Command | Callable[[PeerLink], Command]) -> Reply:
         """Send a request and return its reply. Raises LinkDownError. Cancelled, the request may still be done.
 
-        A function is called when there is room, to make the command with this link's numbers.
+        A function is called when there is room, to make the command with this link's numbers. A reply that does not
+        come on a link that is quick will never come: NoReplyError.
         """
         await self.room()
         if self.closed:
@@ -138,8 +168,14 @@ class PeerLink:
         send, receive = trio.open_memory_channel[Reply](1)
         self._pending[tag] = send
         try:
-            self.post(command(self) if callable(command) else command, tag)
-            return await receive.receive()
+            command = command(self) if callable(command) else command
+            self.post(command, tag)
+            with trio.move_on_after(_patience_s(command)):
+                return await receive.receive()
+            while not self.is_quick:
+                with trio.move_on_after(SLOW_S):
+                    return await receive.receive()
+            raise NoReplyError(self.sid)
         except trio.EndOfChannel:
             raise LinkDownError(self.sid) from None
         finally:
@@ -157,6 +193,7 @@ class PeerLink:
         Raises ProtocolError if the peer sends what it must not, OSError and trio's stream errors if the connection
         breaks, TooSlowError if nothing came for `timeout_s`.
         """
+        self._heartbeat_s = heartbeat_s
         try:
             with self.scope:
                 async with trio.open_nursery() as nursery:
@@ -193,6 +230,8 @@ class PeerLink:
                 await handler.notice(self, command)
             case Request(str(tag), Ping()):
                 self._reply(tag, Done())
+            case Request(str(tag), Log() as log):
+                self._reply(tag, handler.asked_for_log(self, log))
             case Request(str(tag), command):
                 self._serve(handler, nursery, tag, command)
             case ContinuationNeeded():
@@ -266,8 +305,21 @@ class PeerLink:
 
     async def _ping(self) -> None:
         sent = trio.current_time()
-        await self.request(Ping())
-        self.round_trip_us = int((trio.current_time() - sent) * 1e6)
+        try:
+            await self.request(Ping())
+        except NoReplyError:
+            return
+        now = trio.current_time()
+        self.round_trip_us = int((now - sent) * 1e6)
+        self._pinged_at = max(sent, self._pinged_at)
+        if now > sent + SLOW_S:
+            self._slow_at = now
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether what is sent is answered soon: nothing stands behind what takes long."""
+        is_beating = trio.current_time() - self._pinged_at <= SLOW_S + 2 * self._heartbeat_s
+        return is_beating and self._slow_at < self._pinged_at
 
     def _close(self) -> None:
         self.closed = True

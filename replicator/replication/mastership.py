@@ -39,6 +39,7 @@ from replicator.store.store import Store
 
 AHEAD_MAX = 1 << 40  # of terms and adverts (in ms: 35 years): one lie must not use up all that there is to count
 SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
+REFRESH_S = 30.0  # between two adverts of links that are as they were
 RETRY_S = 0.05  # before a question is asked again that nobody could answer
 
 LinkTo = Callable[[str | None], PeerLink | None]
@@ -276,8 +277,12 @@ class Mastership:
         self._do(self.election.masters_dropped(term, context))
 
     async def _beat(self, heartbeat_s: float) -> None:
+        refreshed_at = trio.current_time()
         while True:
             await trio.sleep(heartbeat_s)
+            if trio.current_time() >= refreshed_at + REFRESH_S:
+                refreshed_at = trio.current_time()
+                self._links_changed(self.table.refresh())
             self._do(self.election.tick())
 
     async def ask(self, who: Who) -> Master | None:

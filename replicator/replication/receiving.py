@@ -17,7 +17,7 @@ from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remo
 from protocol.values import Dot, context_dots
 from replicator.errors import DiskFullError
 from replicator.replication.completing import Completer, of_some_size
-from replicator.replication.link import PeerLink
+from replicator.replication.link import NoReplyError, PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
@@ -110,6 +110,11 @@ class Receiver:
                     self._has_dropped = False
                     self.ask_again()
 
+    @property
+    def is_taking(self) -> bool:
+        """Whether entries that have come are still on their way to disk."""
+        return self._is_completing or bool(self._waiting)
+
     def ask_again(self) -> None:
         """Let the peer send all that this node lacks."""
         self._to_ask.set()
@@ -118,8 +123,10 @@ class Receiver:
         """What was told may have been for others, whom it did not reach: it is told again."""
         self._told = {}
 
-    def tell(self) -> None:
-        """Acknowledge to the peer all that came by other ways since it was last told."""
+    def tell(self, *, again: bool = False) -> None:
+        """Acknowledge to the peer all that came by other ways since it was last told; `again`: all that is here."""
+        if again:
+            self._told = {}
         for origin, seq in self._store.context.items():
             self._tell(self._link, origin, seq)
 
@@ -195,7 +202,10 @@ class Receiver:
             self._to_ask = trio.Event()
             self._told = {}  # what the LOG says reaches the peer alone; others to which it passes ACKs on hear of it so
             inline = trio.current_time() < self._inline_until
-            reply = await self._link.request(Log(context_dots(self._store.context), inline))
+            try:
+                reply = await self._link.request(Log(context_dots(self._store.context), inline))
+            except NoReplyError:
+                continue
             if isinstance(reply, Refused) and reply.code == RefusalCode.TOO_OLD:
                 self._too_old(self._link.sid)
             elif isinstance(reply, Refused):

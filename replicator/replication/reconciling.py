@@ -85,8 +85,8 @@ class Reconciler:
         while not (await chain_of(self._store, key)).has_seen(reply.head):
             await self._joiner.join_branches(key)
             outcome = await self.reconcile(key, sid)
-            if outcome in {Outcome.APART, Outcome.DAMAGED, Outcome.NOT_OURS}:
-                return
+            if outcome not in {Outcome.ADOPTED, Outcome.MERGED}:
+                return  # it can not be had now, or the node does not show the head that it has named
 
     async def reconcile(self, key: MailboxKey, sid: str) -> Outcome:
         """Compare one mailbox with one node, and take over or join what differs.

@@ -103,6 +103,7 @@ class Report:
             attachments_bytes=held.size_bytes if held else None,
             attachments_to_heal=coordinator.texts.parts.to_heal,
             waiting_entries=counts.waiting,
+            overdue=coordinator.overdue.reasons,
             unsettled=coordinator.settling.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
             copies=coordinator.config.durability.copies,
@@ -157,6 +158,12 @@ class Report:
                 texts_lacking = await self._store.read(lacking_count)
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
                 self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
+                overdue = self._coordinator.overdue
+                self._metrics.refresh_overdue(
+                    predecessor=overdue.entries(of_branches=False),
+                    join=overdue.entries(of_branches=True),
+                    doubts=overdue.doubts,
+                )
                 mastered = self._coordinator.mastership.masters.own_count
                 copies = self._coordinator.durability.reachable
                 self._metrics.refresh(
@@ -262,6 +269,15 @@ class _Metrics:
             "waiting_entries",
             "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
         )
+        self._overdue = gauge(
+            "overdue_entries",
+            "Log entries that wait for more than 30 seconds although all nodes are linked: for a predecessor that is"
+            " not here, or for their branch to be joined.",
+            "for",
+        )
+        self._doubts = gauge(
+            "doubts", "How often, because of such entries, all peers were asked anew for what this node lacks."
+        )
         self._needs_sync = gauge(
             "peer_needs_sync",
             "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
@@ -337,6 +353,12 @@ class _Metrics:
             self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
             self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+    def refresh_overdue(self, *, predecessor: int, join: int, doubts: int) -> None:
+        """As it is now."""
+        self._overdue.labels("predecessor").set(predecessor)
+        self._overdue.labels("join").set(join)
+        self._doubts.set(doubts)
 
     def refresh_expunged(self, messages: int, size_bytes: int) -> None:
         """As it is now."""

@@ -149,9 +149,10 @@ class Settling:
             self._news[sid] = sid
 
     def _pass_on(self) -> None:
+        """To all but who passed it on here. Who spoke of itself hears it back: it may have come as another thing."""
         for link in self._links():
             for sid, sender in self._news.items():
-                if sender != link.sid:
+                if sender != link.sid or sid == link.sid:
                     link.post(self._said[sid])
 
     async def _write(self) -> None:

@@ -46,7 +46,6 @@ class Shipper:
 
     def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: Holes) -> None:
         self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
-        self._acked: dict[str, int] = {}  # by ACKs on this link
         self._store = store
         self._link = link
         self._ships = ships
@@ -62,7 +61,7 @@ class Shipper:
     def asked(self, log: Log) -> Done | Refused:
         """The peer says what it has, and wants the rest, also what it may have lost on the way. Refused: that is gone.
 
-        ACKs that it sent after that may have been read before. Raises ProtocolError for what cannot be there.
+        What was said and sent on this connection before counts no more. Raises ProtocolError for what cannot be there.
         """
         check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}
@@ -71,19 +70,25 @@ class Shipper:
         if gone:
             text = f"the log begins after {gone[0].origin}:{gone[0].seq}; use SYNC"
             return Refused(RefusalCode.TOO_OLD, text)
-        self.acknowledged = {**has, **{origin: max(seq, has.get(origin, 0)) for origin, seq in self._acked.items()}}
-        self._sent = {}
+        self.acknowledged, self._sent = has, {}
         if log.inline:
             self._inline_until = trio.current_time() + INLINE_S
         self.start_again()
         return Done()
 
     def acked(self, ack: Ack) -> None:
-        """More is on the peer's disk. Raises ProtocolError."""
+        """So much is on the peer's disk. Less than it has said before: that was not so. Raises ProtocolError."""
         if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
             raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
-        self._acked[ack.origin] = max(ack.seq, self._acked.get(ack.origin, 0))
-        self.acknowledged[ack.origin] = max(ack.seq, self.acknowledged.get(ack.origin, 0))
+        was = self.acknowledged.get(ack.origin, 0)
+        self.acknowledged[ack.origin] = ack.seq
+        if ack.seq < was:
+            self.start_again()
+
+    def doubt(self) -> None:
+        """What was sent may not have come: what the peer has not acknowledged is sent once more."""
+        self._sent = {}
+        self.start_again()
 
     def start_again(self) -> None:
         """Look again from the first entry that is owed to the peer. One that is on its way is sent to its end."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from replicator.store.transaction import Commit, Logged, Transaction
 from replicator.store.views import Views
 from replicator.store.writer import Writer
 from replicator.view import MailboxView
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -270,6 +273,32 @@ class Store:
             if not waiters:
                 self._awaited.pop(dot, None)
 
+    async def reread_waiting(self) -> None:
+        """Let the disk say which entries wait, whatever was believed. Raises MailError, sqlite3.Error."""
+        await self.write(lambda tx: tx.reread_waiting(reading.log_waiting))
+
+    def waiting(self) -> Mapping[Dot, bytes]:
+        """The entries in the log of which this node does not show what they did, and their mailboxes or trees."""
+        return self._waiting
+
+    def _note_waiting(self, dot: Dot, chain_id: bytes) -> None:
+        if dot not in self._waiting:
+            self._waiting[dot] = chain_id
+            self._waiting_in[chain_id] += 1
+
+    def _note_shown(self, dot: Dot) -> None:
+        chain_id = self._waiting.pop(dot, None)
+        if chain_id is not None:
+            self._waiting_in[chain_id] -= 1
+        for event in self._awaited.pop(dot, ()):
+            event.set()
+
+    def _believe_disk(self, waiting: dict[Dot, bytes]) -> None:
+        for dot in self._waiting.keys() - waiting.keys():
+            log.warning("%s:%d was believed to wait, and does not", *dot)
+            self._note_shown(dot)
+        self._waiting, self._waiting_in = waiting, Counter(waiting.values())
+
     def _publish(self, commit: Commit) -> None:
         self.context.update(commit.context)
         self.collected.update(commit.collected)
@@ -280,13 +309,12 @@ class Store:
         for mailbox_id in commit.retired:
             self.views.retire(mailbox_id)
         for item in commit.logged:
-            self._waiting[item.entry.dot] = item.entry.mailbox_id
-            self._waiting_in[item.entry.mailbox_id] += 1
+            self._note_waiting(item.entry.dot, item.entry.mailbox_id)
         from_log = (entry.dot for entry in commit.applied if entry.dot not in commit.adopted)
         for dot in (*from_log, *commit.absorbed):
-            self._waiting_in[self._waiting.pop(dot)] -= 1
-            for event in self._awaited.pop(dot, ()):
-                event.set()
+            self._note_shown(dot)
+        if commit.waiting is not None:
+            self._believe_disk(commit.waiting)
         self.tail.extend(commit.logged)
         if commit.context and not commit.logged:
             self.tail.wake()  # the log was said to begin later

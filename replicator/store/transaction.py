@@ -10,7 +10,7 @@ the whole transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.commands import Parts
@@ -66,6 +66,7 @@ class Commit:
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
     collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
     unsettled_after: dict[str, int] | None = None  # see `postponed`, if that has changed
+    waiting: dict[Dot, bytes] | None = None  # all entries that wait and their chains, if a job has asked for it
 
 
 @dataclass(slots=True)
@@ -103,6 +104,7 @@ class Transaction:
         self.origin = origin
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
+        self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None
 
     def chain(self, chain_id: bytes) -> Chain | None:
         """A chain as of now, or None. The caller must not change it."""
@@ -213,6 +215,10 @@ class Transaction:
         known.collected, known.lost = upto, lost
         self.commit.collected[origin] = upto
 
+    def reread_waiting(self, query: Callable[[sqlite3.Connection], dict[Dot, bytes]]) -> None:
+        """Let `Commit.waiting` be what the disk says when this transaction ends."""
+        self._read_waiting = query
+
     def write_chains(self) -> None:
         """Write changed chains now, for queries that join their rows."""
         for chain in self._changed_chains.values():
@@ -228,6 +234,8 @@ class Transaction:
                 "INSERT OR REPLACE INTO origin (name, seq, offset_bytes, collected, lost) VALUES (?,?,?,?,?)",
                 (name, origin.seq, origin.offset_bytes, origin.collected, origin.lost),
             )
+        if self._read_waiting is not None:
+            self.commit.waiting = self._read_waiting(self.connection)
         return self.commit
 
     def _note_unproven(self) -> None:

@@ -31,6 +31,7 @@ class FixedReport:
     needs_sync: bool = False
     postponed: int = 0
     texts_lacking: int = 0
+    overdue: tuple[str, ...] = ()
     written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
     checkpoint: CheckpointStatus = field(
         default_factory=partial(CheckpointStatus, 80_000, 4, waits_for=("dc2",), log_bytes=4096)
@@ -74,7 +75,8 @@ class FixedReport:
             attachments=3,
             attachments_bytes=300_000,
             attachments_to_heal=0,
-            waiting_entries=0,
+            waiting_entries=len(self.overdue),
+            overdue=dict.fromkeys(self.overdue, 1),
             unsettled={"dc1": 0, "dc2": 0, "dc3": 7},
             digest=self.digest,
             copies=2,

@@ -16,6 +16,7 @@ import trio
 from protocol.codec import Decoder, Item, Request
 from protocol.commands import EntryCommand
 from protocol.values import Dot
+from tests.mutating import Mutator
 
 CAPACITY_BYTES = 1 << 16  # on the way in one direction, as in the buffers of two sockets
 
@@ -33,6 +34,7 @@ class Road:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     sent: list[bytearray] = field(default_factory=list)  # of each connection, from the first byte
     changed: trio.Event = field(default_factory=trio.Event)
+    mutator: Mutator | None = None  # changes what is sent; not on compressed connections
     spoils: list[re.Pattern[bytes]] = field(default_factory=list)  # each once, where it first matches
 
     def spoil(self, pattern: bytes) -> None:
@@ -90,6 +92,8 @@ class Pipe:
         road.sent.append(self._sent)
 
     async def send(self, data: bytes) -> None:
+        if self._road.mutator is not None:
+            data = self._road.mutator.commands(data)  # a link sends whole commands
         rest = memoryview(self._road.carried(data))
         await trio.lowlevel.checkpoint()
         while rest:

@@ -76,7 +76,7 @@ BREAKAGES = (
     ),
     Breakage(
         "branches", "one in three branches is never joined", "replicator/replication/joining.py",
-        "if head not in self._hopeless:", "if head not in self._hopeless and head.seq % 3:",
+        "if not self.is_hopeless(head):", "if not self.is_hopeless(head) and head.seq % 3:",
     ),
     Breakage(
         "strays", "a mail that is to move to the folder of the same name is left out", "replicator/store/branches.py",

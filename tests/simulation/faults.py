@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import trio
 
+from tests.mutating import Mutator
 from tests.simulation.clients import Client
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import Machine
@@ -49,7 +50,7 @@ class Chaos:
             self.world.faults += 1
             self.dice = dice
             if plan.faults is None or number in plan.faults:
-                await KINDS[name](self)
+                await ALL_KINDS[name](self)
 
     def _dice_of(self, fault: object) -> random.Random:
         """Each fault has its own: without it, the others are as they were."""
@@ -202,6 +203,16 @@ async def delay(chaos: Chaos) -> None:
     chaos.mend_later([(sender, receiver)])
 
 
+async def mutate(chaos: Chaos) -> None:
+    """Single fields of commands change on the way, in both directions of some links."""
+    pairs = chaos.dice.sample(chaos.world.pairs, chaos.dice.randint(1, min(3, len(chaos.world.pairs))))
+    rate = chaos.dice.choice((0.01, 0.05, 0.2))
+    chaos.say(f"one in {1 / rate:.0f} commands is changed on {pairs}")
+    for sender, receiver in (way for pair in pairs for way in permutations(pair)):
+        chaos.world.network.road(sender, receiver).mutator = Mutator(chaos.dice, rate)
+    chaos.mend_later(pairs)
+
+
 # ---- nodes
 
 
@@ -288,3 +299,6 @@ KINDS: Mapping[str, Fault] = {
         stop, crash, stand_still, turn_clock, break_disk, copy_disk, lose_disk,
     )
 }  # fmt: skip
+
+ALL_KINDS: Mapping[str, Fault] = {**KINDS, mutate.__name__: mutate}
+"""With those that only some seeds have: see `Plan.mutates`."""

@@ -18,6 +18,8 @@ from replicator.config import (
 
 CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
 
+MUTATING = 0.1  # of the seeds
+
 NO_LIMIT_S = 1e6  # longer than any simulation
 
 
@@ -46,6 +48,7 @@ class Plan:
     weights: dict[str, float] = field(default_factory=dict)  # of the kinds of faults
     faults: frozenset[int] | None = None  # the numbers of those that happen; None: all
     fault_pause_s: float = 4.0  # between two faults, at most
+    mutates: bool = False  # whether links change what they carry: then an ACK may be false, and a ROOT
     reads_wire: bool = False  # whether all that crossed is understood afterwards
 
     @property
@@ -76,8 +79,8 @@ class Plan:
         )
 
 
-def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
-    """The plan of a seed. `kinds`: of faults."""
+def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
+    """The plan of a seed. `kinds`: of faults. `mutates`: whether links change what they carry, if the seed has none."""
     dice = random.Random(f"plan {seed}")
     size = dice.choices(range(2, 10), (15, 52, 17, 10, 3, 1, 1, 1))[0]
     copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
@@ -110,7 +113,17 @@ def draw(seed: int, kinds: tuple[str, ...]) -> Plan:
     )
     keep_s = _keep_expunged_s(seed)
     content = _content(seed) if keep_s is None else replace(_content(seed), keep_expunged_s=keep_s)
-    return replace(plan, log=_log(seed, plan.weights), content=content, undeletes=keep_s is not None)
+    plan = replace(plan, log=_log(seed, plan.weights), content=content, undeletes=keep_s is not None)
+    mutates = mutates or random.Random(f"mutating {seed}").random() < MUTATING
+    return _mutating(plan) if mutates else plan
+
+
+def _mutating(plan: Plan) -> Plan:
+    """No disk is lost: whoever was told of more copies than there are can not know. Mostly nothing ends links."""
+    is_alone = random.Random(f"mutating alone {plan.seed}").random() < 0.7
+    weights = {kind: 0.0 if is_alone or kind == "lose_disk" else weight for kind, weight in plan.weights.items()}
+    weights["mutate"] = 6.0
+    return replace(plan, mutates=True, weights=weights, chaos_s=min(12.0, plan.chaos_s), reads_wire=False)
 
 
 def _content(seed: int) -> ContentConfig:

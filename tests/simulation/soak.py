@@ -42,10 +42,10 @@ class Attempt(NamedTuple):
     has_failed: bool
 
 
-def attempt(seed: int, changes: str = "", tries: int = 0) -> Attempt:
-    """Run one seed. `changes`: overrides; `tries`: of smaller plans, if it fails."""
+def attempt(seed: int, changes: str = "", tries: int = 0, *, mutates: bool = False) -> Attempt:
+    """Run one seed. `changes`: overrides; `tries`: of smaller plans, if it fails; `mutates`: see `draw`."""
     began = time.process_time()
-    plan = plan_of(seed, changes)
+    plan = plan_of(seed, changes, mutates=mutates)
     found = _failure(plan)
     took_s = time.process_time() - began
     if isinstance(found, str):
@@ -53,8 +53,9 @@ def attempt(seed: int, changes: str = "", tries: int = 0) -> Attempt:
     if not tries:
         return Attempt(took_s, _told(found), has_failed=True)
     smaller, shortest = _shortest(plan, found, tries)
-    what = overrides(plan_of(seed), smaller)
-    again = f"python -m tests.simulation.soak --seed {seed}{f' --with {what}' if what else ''}"
+    what = overrides(plan_of(seed, mutates=mutates), smaller)
+    options = f"{' --mutating' if mutates else ''}{f' --with {what}' if what else ''}"
+    again = f"python -m tests.simulation.soak --seed {seed}{options}"
     return Attempt(took_s, f"{_told(shortest)}\nseed {seed} failed; this story again: {again}", has_failed=True)
 
 
@@ -92,7 +93,9 @@ def _told(failure: SeedFailedError) -> str:
     return "".join(format_exception(failure))
 
 
-def soak(seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: FailingSeeds) -> list[int]:
+def soak(
+    seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: FailingSeeds, *, mutates: bool = False
+) -> list[int]:
     """Run the seeds that are kept, and these; those that failed."""
     ordered = list(dict.fromkeys((*kept.seeds, *seeds)))
     failed: list[int] = []
@@ -101,7 +104,7 @@ def soak(seeds: Sequence[int], jobs: int, stop_at: int, tries: int, kept: Failin
     if kept.seeds:
         _say(f"first the {len(kept.seeds)} seeds that failed before: {kept.seeds}")
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(partial(attempt, tries=tries), seed): seed for seed in ordered}
+        running = {pool.submit(partial(attempt, tries=tries, mutates=mutates), seed): seed for seed in ordered}
         for done, future in enumerate(as_completed(running), 1):
             tried = future.result()
             total_s += tried.took_s
@@ -143,12 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-at", type=int, default=10, help="failures")
+    parser.add_argument("--mutating", action="store_true", help="links change what they carry, in all of the seeds")
     parser.add_argument("--tries", type=int, default=TRIES, help="of plans that are smaller than one that fails")
     parser.add_argument("--kept", type=Path, default=KEPT, help="the file of the seeds that failed")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
         try:
-            tried = attempt(chosen.seed, chosen.changes)
+            tried = attempt(chosen.seed, chosen.changes, mutates=chosen.mutating)
         except ValueError as error:
             parser.error(f"--with: {error}")
         _say(tried.story)
@@ -157,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.of_commit:
         _say(f"seeds from {first} on")
     seeds = range(first, first + chosen.seeds)
-    return 1 if soak(seeds, chosen.jobs, chosen.stop_at, chosen.tries, FailingSeeds(chosen.kept)) else 0
+    kept = FailingSeeds(chosen.kept)
+    failed = soak(seeds, chosen.jobs, chosen.stop_at, chosen.tries, kept, mutates=chosen.mutating)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ class SeedFailedError(AssertionError):
         self.faults = faults  # that there were
 
 
-def plan_of(seed: int, overrides: str = "") -> Plan:
-    """What the seed draws, with these. Raises ValueError."""
-    return with_overrides(draw(seed, tuple(KINDS)), overrides)
+def plan_of(seed: int, overrides: str = "", *, mutates: bool = False) -> Plan:
+    """What the seed draws, with these; `mutates`: see `draw`. Raises ValueError."""
+    return with_overrides(draw(seed, tuple(KINDS), mutates=mutates), overrides)
 
 
 def run_seed(seed: int, directory: Path) -> str:

@@ -123,7 +123,7 @@ class World:
         self.network.mend(*chosen)
         for sender, receiver in (way for pair in chosen for way in permutations(pair)):
             road = self.network.road(sender, receiver)
-            road.bytes_per_s, road.jitter_s = None, self.plan.jitter_s
+            road.bytes_per_s, road.jitter_s, road.mutator = None, self.plan.jitter_s, None
             road.delay_s = road.dice.uniform(*self.plan.delay_s)
             road.release()
 
@@ -181,6 +181,8 @@ class World:
         """
         life = machine.life
         assert life is not None
+        if self.plan.mutates:  # then a root can be told what is not so; design section 3, promise 5
+            return []
         rivals = [self.machines[sid] for sid in life.node.coordinator.mastership.table.component if sid != machine.sid]
         return [
             rival.sid
@@ -205,10 +207,10 @@ class World:
         """How many disks must have what this node calls safe. `before`: all nodes', when the change was asked for."""
         durability = self.plan.durability
         if durability.when_short is WhenShort.REFUSE:
-            return durability.copies
+            return durability.copies if not self.plan.mutates else 1
         at, by = before.get(sid), before.get(author)
         stands = at == self._standing(sid) and by == self._standing(author)
-        if at is None or by is None or not stands or at[:2] != by[:2]:
+        if at is None or by is None or not stands or at[:2] != by[:2] or self.plan.mutates:
             return 1  # whoever was master may rightly have reached fewer nodes than there are now
         return min(durability.copies, by.reachable)
 

@@ -1,0 +1,185 @@
+"""Entries that wait for longer than they can while all nodes are linked (design section 7).
+
+What an entry waits for is in the log of a linked node, or a merge has to take it in. If neither comes, something that
+this node believes is not so: of what it has sent and been sent, of what peers have, or of a branch. So it doubts all of
+that: it reads from its disk what waits, asks all peers for their logs anew, sends them anew what they lack, and
+compares the mailbox with each of them, ever more rarely, until nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.values import Dot
+from replicator.errors import MailError
+from replicator.replication.feeds import Feeds
+from replicator.replication.healing import Healer
+from replicator.replication.joining import Joiner, name_of
+from replicator.replication.link import LinkDownError
+from replicator.replication.mastership import Mastership
+from replicator.replication.reconciling import Reconciler
+from replicator.replication.turns import in_turns
+from replicator.store import chain as chains
+from replicator.store import reading
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+OVERDUE_S = 30.0  # on a whole cluster; joining takes less, and what takes more is not kept from going on
+LOOK_EVERY_S = 5.0
+PAUSE_MAX_S = 600.0  # between two tries of one mailbox, at last
+COMPARE_S = 60.0  # with one node: what takes longer goes on the next time
+NEW_AT_ONCE = 100  # mailboxes of one look
+AT_ONCE = 4  # of those that are being compared
+
+
+@dataclass(slots=True)
+class Case:
+    """A mailbox or tree with entries that are overdue. `why`: of the first of them. `is_branch`: nothing is missing."""
+
+    key: MailboxKey
+    entries: int
+    since: float
+    why: str
+    is_branch: bool
+    try_at: float
+    pause_s: float
+
+
+class Overdue:
+    """Belongs to the event loop. `is_whole`: whether all configured nodes can be reached."""
+
+    def __init__(
+        self,
+        store: Store,
+        feeds: Feeds,
+        mastership: Mastership,
+        *,
+        joiner: Joiner,
+        reconciler: Reconciler,
+        healer: Healer,
+        is_whole: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._feeds = feeds
+        self._mastership = mastership
+        self._joiner = joiner
+        self._reconciler = reconciler
+        self._healer = healer
+        self._is_whole = is_whole
+        self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
+        self._cases: dict[bytes, Case] = {}
+        self.doubts = 0  # how often what is believed was rebuilt
+
+    def entries(self, *, of_branches: bool) -> int:
+        """How many entries are overdue, of branches that are not joined or for want of others."""
+        return sum(case.entries for case in self._cases.values() if case.is_branch is of_branches)
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """Why entries are overdue -> how many of them."""
+        found: dict[str, int] = {}
+        for case in self._cases.values():
+            found[case.why] = found.get(case.why, 0) + case.entries
+        return found
+
+    async def run(self) -> None:
+        """Look for such entries, and do what can be done, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look()
+            except (MailError, sqlite3.Error) as error:
+                log.warning("entries that wait are not looked after: %s", error)
+
+    async def _look(self) -> None:
+        """Raises MailError, sqlite3.Error."""
+        overdue = self._overdue()
+        for chain_id in self._cases.keys() - overdue.keys():
+            log.info("nothing of %s waits too long any more", await name_of(self._store, self._cases.pop(chain_id).key))
+        now = trio.current_time()
+        new = [chain_id for chain_id in overdue if chain_id not in self._cases][:NEW_AT_ONCE]
+        due = new + [chain_id for chain_id, case in self._cases.items() if now >= case.try_at]
+        if not due:
+            return
+        self.doubts += 1
+        await self._store.reread_waiting()
+        overdue = self._overdue()
+        due = [chain_id for chain_id in due if chain_id in overdue]
+        for chain_id in due:
+            await self._note(chain_id, overdue[chain_id])
+        if due:
+            self._feeds.doubt()
+        await in_turns(
+            self._compare, [self._cases[chain_id].key for chain_id in due if chain_id in self._cases], AT_ONCE
+        )
+
+    def _overdue(self) -> dict[bytes, list[Dot]]:
+        """Chain -> its entries that wait for too long, in the order of their coming."""
+        waiting, now = self._store.waiting(), trio.current_time()
+        if not self._is_whole():
+            self._since.clear()
+            return {}
+        self._since = {dot: self._since.get(dot, now) for dot in waiting}
+        found: dict[bytes, list[Dot]] = {}
+        for dot, since in self._since.items():
+            if now - since >= OVERDUE_S:
+                found.setdefault(waiting[dot], []).append(dot)
+        return found
+
+    async def _note(self, chain_id: bytes, dots: list[Dot]) -> None:
+        """Raises sqlite3.Error."""
+        now, case = trio.current_time(), self._cases.get(chain_id)
+        told = await self._store.read(partial(_first_of, chain_id=chain_id, dots=dots))
+        if told is None:  # the log has lost them, and nothing here tells whose they were: a merge ends that
+            self._cases.pop(chain_id, None)
+            self._since.update(dict.fromkeys(dots, now + PAUSE_MAX_S))
+            return
+        key, missing = told
+        why = self._joiner.why_apart(chain_id)
+        if missing is not None:
+            why = f"predecessor {missing.seq} of {missing.origin} is not here"
+        else:
+            why = f"a branch that is not joined: {why}" if why else "a branch that is not joined by its master"
+        if case is None or case.why != why:
+            log.warning(
+                "%d entries of %s have waited for more than %.0f s: %s; what is believed of it is looked at anew",
+                len(dots), await name_of(self._store, key), OVERDUE_S, why,
+            )  # fmt: skip
+        pause_s = OVERDUE_S / 2 if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
+        since = min(self._since.get(dot, now) for dot in dots)
+        self._cases[chain_id] = Case(key, len(dots), since, why, missing is None, now + pause_s, pause_s)
+
+    async def _compare(self, key: MailboxKey) -> None:
+        """With all other nodes, one after the other. The master joins what has forked."""
+        self._joiner.doubt(key)
+        for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
+            with suppress(MailError, LinkDownError), trio.move_on_after(COMPARE_S):
+                await self._reconciler.reconcile(key, sid)
+            if not self._store.has_waiting(key.mailbox_id):
+                return
+        self._healer.suspect(key)
+
+
+def _first_of(
+    connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]
+) -> tuple[MailboxKey, Dot | None] | None:
+    """The mailbox, and what is missing before the first of its entries that can be read; None: none can."""
+    chain = chains.load(connection, chain_id)
+    entries = [entry for dot in dots if (entry := reading.entry_at(connection, dot)) is not None]
+    for entry in sorted(entries, key=lambda entry: (entry.modseq, entry.dot)):
+        key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        for before in entry.predecessors:
+            is_shown = chain is not None and chain.has_seen(before)
+            if not is_shown and reading.entry_at(connection, before) is None:
+                return key, before
+        return key, None
+    return None

@@ -1,0 +1,194 @@
+"""A line that changes single fields of the commands that it carries, so that they are valid commands all the same.
+
+For a simulated line, whose pieces are whole commands, and for a proxy, which gets them in any pieces. What is changed
+follows from the dice alone. Compressed lines cannot be changed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+
+from protocol.codec import WIRE_LIMITS, ProtocolError, Request
+from protocol.commands import Done, Hello, Mbox, Offer, Parts, Ping, Remote, Saved, Stored
+from protocol.commands import EntryCommand as Change
+from protocol.framing import Frame, Framer
+from protocol.parser import Response, parse
+
+IN_ENTRIES = False
+"""Whether what a change says is changed, too, and which mailbox it is of: as long as nobody can tell that by the
+entry, it becomes another valid entry."""
+
+IN_HELLO = False
+"""Whether a HELLO is changed, which may name a run of its node that is none."""
+
+TRIES = 12  # of one command: many changes make no valid command
+REMEMBERED = 256  # words that have crossed, to be put in the places of others
+FAR = 1000  # above any number that a test counts up to
+
+_WORD = re.compile(rb'[^\s(){}"]+')
+_HEADER = re.compile(rb"\A\* [A-Z]+ .*ENTRY \([^\s:]+:[0-9]+", re.DOTALL)
+_MAILBOX = re.compile(rb"\A\S+ MBOX .* [0-9a-f]{32} [0-9]+ ", re.DOTALL)
+_DOT = re.compile(rb"([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+):([0-9]+)\Z")
+_HEX = re.compile(rb"[0-9a-f]{16,}\Z")
+_LITERAL_MARKER = re.compile(rb"\{[0-9]+\+?\}\Z")
+
+
+def whole(frame: Frame) -> bytes:
+    """The frame as it travels."""
+    first, *others = frame.text.split(b"\r\n")
+    return (
+        first
+        + b"".join(b"\r\n" + literal + text for literal, text in zip(frame.literals, others, strict=True))
+        + b"\r\n"
+    )
+
+
+class Mutator:
+    """Changes one field of one command in so many. `counts`: how often, by command."""
+
+    def __init__(self, dice: random.Random, rate: float) -> None:
+        self.counts: Counter[str] = Counter()
+        self._dice = dice
+        self._rate = rate
+        self._words: deque[bytes] = deque(maxlen=REMEMBERED)
+
+    def commands(self, data: bytes) -> bytes:
+        """Whole commands on their way."""
+        framer = Framer(WIRE_LIMITS)
+        framer.receive(data)
+        return b"".join(map(self.frame, _frames(framer)))
+
+    def frame(self, frame: Frame) -> bytes:
+        """One command on its way."""
+        self._words += _WORD.findall(frame.text[: 1 << 10])
+        if self._dice.random() >= self._rate:
+            return whole(frame)
+        item = parse(frame)
+        if _is_hello(item) or (_is_beat(item) and self._dice.random() < 0.9):
+            return whole(frame)
+        for _ in range(TRIES):
+            changed = self._change(frame, item)
+            if changed is not None and _is_another(changed, item):
+                value = item.command if isinstance(item, Request) else item.reply
+                self.counts[type(value).__name__] += 1
+                return whole(changed)
+        return whole(frame)
+
+    def _change(self, frame: Frame, item: Request | Response) -> Frame | None:
+        """Perhaps no valid command any more. None: nothing of it may be changed."""
+        if not IN_ENTRIES and (header := _HEADER.search(frame.text)) is not None:  # seq alone: it is out of turn
+            return Frame(frame.text[: header.end()] + b"%d" % FAR + frame.text[header.end() :], frame.literals)
+        if frame.literals and frame.literals[0] and not _is_guarded(item) and self._dice.random() < 0.3:
+            first, *others = frame.literals
+            return Frame(frame.text, (self._other_bytes(first), *others))
+        words = [word for word in _WORD.finditer(frame.text) if not _LITERAL_MARKER.match(word[0])]
+        if _is_guarded(item):
+            named = _MAILBOX.search(frame.text)
+            words = [word for word in words if word.start() == 0 or (named and word.start() >= named.end())]
+        word = self._dice.choice(words)
+        if word.start() == 0:  # a tag: not that of another request, whose client would hear what is not so
+            return None if word[0] == b"*" else self._with(frame, word, b"x" + word[0])
+        if len(words) > 3 and self._dice.random() < 0.15:
+            again = b"" if self._dice.random() < 0.5 else word[0] + b" " + word[0]
+            return self._with(frame, word, again)
+        return self._with(frame, word, self._other(word[0]))
+
+    @staticmethod
+    def _with(frame: Frame, word: re.Match[bytes], other: bytes) -> Frame:
+        start, end = word.span()
+        text = frame.text[:start] + other + frame.text[end:]
+        return Frame(text if other else text[:start].rstrip(b" ") + text[start:], frame.literals)
+
+    def _other(self, word: bytes) -> bytes:
+        if word.isdigit():
+            return self._other_number(word)
+        if (dot := _DOT.match(word)) is not None:
+            if self._dice.random() < 0.6:
+                return dot[1] + b":" + self._other_number(dot[2])
+            return self._other_word(dot[1]) + b":" + dot[2]
+        if _HEX.match(word):
+            return self._other_digit(word) if self._dice.random() < 0.6 else self._one_like(word)
+        return self._other_word(word)
+
+    def _other_number(self, word: bytes) -> bytes:
+        number = int(word)
+        return b"%d" % self._dice.choice(
+            (number + 1, max(0, number - 1), number + 10, number * 10, number // 2, 0, number + FAR)
+        )
+
+    def _other_word(self, word: bytes) -> bytes:
+        return self._one_like(word) if self._dice.random() < 0.6 else self._other_letter(word)
+
+    def _one_like(self, word: bytes) -> bytes:
+        """Another word of its kind that has crossed, if there is one."""
+        likes = sorted({_prefix(other) for other in self._words if _kind(_prefix(other)) == _kind(word)} - {word})
+        return self._dice.choice(likes) if likes else self._other_letter(word)
+
+    def _other_letter(self, word: bytes) -> bytes:
+        at = self._dice.randrange(len(word))
+        return word[:at] + bytes([self._dice.choice(b"abcxyz019")]) + word[at + 1 :]
+
+    def _other_digit(self, word: bytes) -> bytes:
+        at = self._dice.randrange(len(word))
+        return word[:at] + bytes([self._dice.choice(b"0123456789abcdef")]) + word[at + 1 :]
+
+    def _other_bytes(self, data: bytes) -> bytes:
+        at = self._dice.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ (1 << self._dice.randrange(8))]) + data[at + 1 :]
+
+
+class MutatedStream:
+    """One direction of a connection that carries commands in any pieces. `change`: what becomes of each."""
+
+    def __init__(self, change: Callable[[Frame], bytes]) -> None:
+        self._change = change
+        self._framer = Framer(WIRE_LIMITS)
+
+    def __call__(self, data: bytes) -> bytes:
+        """What of it goes on now: commands that are whole."""
+        self._framer.receive(data)
+        return b"".join(map(self._change, _frames(self._framer)))
+
+
+def _frames(framer: Framer) -> Iterator[Frame]:
+    while (event := framer.next_event()) is not None:
+        assert isinstance(event, Frame), "nodes do not ask for leave to send"
+        yield event
+
+
+def _is_another(frame: Frame, item: Request | Response) -> bool:
+    try:
+        return parse(frame) != item
+    except ProtocolError:
+        return False
+
+
+def _is_guarded(item: Request | Response) -> bool:
+    """Whether only its tag, and of an MBOX what it says of the mailbox, is changed."""
+    if IN_ENTRIES:
+        return False
+    if isinstance(item, Request):
+        return isinstance(item.command, Change | Remote | Offer | Mbox)
+    return isinstance(item.reply, Saved | Stored | Parts) or (
+        isinstance(item.reply, Done) and item.reply.dot is not None
+    )
+
+
+def _is_hello(item: Request | Response) -> bool:
+    return not IN_HELLO and isinstance(item.command if isinstance(item, Request) else item.reply, Hello)
+
+
+def _is_beat(item: Request | Response) -> bool:
+    """Most of what an idle line carries is of no consequence."""
+    return item.command == Ping() if isinstance(item, Request) else item.reply == Done()
+
+
+def _prefix(word: bytes) -> bytes:
+    return word.partition(b":")[0]
+
+
+def _kind(word: bytes) -> tuple[int, bool, bool]:
+    return (len(word) if _HEX.match(word) else 0, b"." in word, word.isupper())

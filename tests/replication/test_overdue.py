@@ -1,0 +1,246 @@
+"""What a node was told wrongly, be it by a line that changes words on their way, ends without a restart."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import LinkAdvert, Settled
+from protocol.values import Dot
+from replicator.replication import joining
+from replicator.replication.joining import _Apart
+from replicator.replication.overdue import OVERDUE_S
+from replicator.store import reading
+from replicator.store.chain import Chain
+from tests.replication.cluster import Cluster, Node, cluster
+
+HEALED_S = 180.0
+FAR = 1 << 36
+
+
+@dataclass
+class OnePiece:
+    """A line that changes what is sent on it, once, or for a while."""
+
+    pattern: bytes
+    by: Callable[[re.Match[bytes]], bytes] | bytes
+    until: float = 0.0
+    done: list[bytes] = field(default_factory=list)
+
+    def commands(self, data: bytes) -> bytes:
+        if (not self.done or trio.current_time() < self.until) and (found := re.search(self.pattern, data)) is not None:
+            self.done.append(found[0])
+            return re.sub(self.pattern, self.by, data)
+        return data
+
+
+def change(
+    nodes: Cluster, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes
+) -> OnePiece:
+    line = OnePiece(pattern, by)
+    nodes.network.road(*way).mutator = line  # type: ignore[assignment]
+    return line
+
+
+def links_of(nodes: Cluster) -> list[object]:
+    return [link for node in nodes.all() for link in node.coordinator.connections.links]
+
+
+async def equal_again(nodes: Cluster, links: list[object], within_s: float = HEALED_S) -> None:
+    """All nodes show the same within the time, over the links that there were."""
+    with trio.fail_after(within_s):
+        await nodes.converged()
+    assert [id(link) for link in links_of(nodes)] == [id(link) for link in links]
+
+
+async def test_a_log_that_was_asked_for_from_too_late_on_is_asked_for_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Nothing tells of a gap, for nothing comes after what is not sent."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.linked()
+        origin = nodes["dc1"].store.origin
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for number in range(3):
+            await nodes["dc1"].save(f"{number}")
+        end = nodes["dc1"].store.context[origin]
+        claim = rb"(LOG \([^\r]*?" + re.escape(origin.encode()) + rb":)[0-9]+"
+        ways = [("dc3", "dc1"), ("dc3", "dc2")]
+        lines = [change(nodes, way, claim, lambda found: found[1] + b"%d" % end) for way in ways]
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        links = links_of(nodes)
+        await equal_again(nodes, links)
+        assert all(line.done for line in lines)
+
+
+async def test_an_ack_of_more_than_is_there_does_not_keep_that_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        origin, links = nodes["dc1"].store.origin, links_of(nodes)
+        shipper = nodes["dc1"].coordinator.feeds["dc2"].shipper
+        shipper.acknowledged[origin] = nodes["dc1"].store.context[origin] + 1  # an ACK that has come as another one
+        await nodes["dc1"].save("second")
+        await nodes["dc1"].save("third")
+        await equal_again(nodes, links, within_s=5)  # the LOG that follows a gap counts
+        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+
+
+async def test_what_was_sent_and_did_not_come_is_sent_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The entry had another number when it came, and nothing comes after it."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        links = links_of(nodes)
+        line = change(nodes, ("dc1", "dc2"), rb"ENTRY \(([^ :]+):[0-9]+", lambda found: b"ENTRY (%s:1" % found[1])
+        await nodes["dc1"].save("second")
+        await equal_again(nodes, links)
+        assert line.done
+
+
+@pytest.mark.parametrize("command", [b"LOG", b"MBOX", b"SYNC MAILBOX", b"RANGES"])
+async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, command: bytes
+) -> None:
+    """The request came under another tag. What waits for it holds up all that waits for that."""
+    monkeypatch.setattr(joining, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        for node in nodes.all():
+            await node.save(node.sid)
+        tagged = rb"(?:\A|(?<=\n))r[0-9]+ " + command
+        lines = [change(nodes, way, tagged, lambda found: b"x" + found[0]) for way in (("dc1", "dc2"), ("dc2", "dc1"))]
+        for line in lines:
+            line.until = trio.current_time() + 20
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await equal_again(nodes, links_of(nodes))
+        assert any(line.done for line in lines)
+        await nodes["dc1"].save("last")
+        await nodes.converged()
+
+
+async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """And so a priority that was never configured, which parts the nodes over who is their root."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        table = nodes["dc2"].coordinator.mastership.table
+        known = table._adverts["dc1"]
+        mastership = nodes["dc2"].coordinator.mastership
+        mastership._links_changed(
+            table.receive([LinkAdvert("dc1", 500, known.sequence + FAR, known.neighbours)], "dc1")
+        )
+        assert mastership.election.root == "dc2"
+        with trio.fail_after(HEALED_S):
+            while mastership.election.root != "dc1" or not mastership.election.settled:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(1)
+        await nodes["dc2"].save("text")
+        await nodes.converged()
+
+
+async def test_a_settled_that_came_as_another_one_is_overruled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await trio.sleep(30)
+        settling = nodes["dc2"].coordinator.settling
+        origin = nodes["dc1"].store.origin
+        said = settling._said["dc1"]
+        settling._take(Settled("dc1", said.sequence + FAR, (Dot(origin, 1),)), "dc1")
+        await trio.sleep(60)
+        assert settling.known()["dc1"] == nodes["dc1"].store.settled()
+
+
+async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        for node in nodes.all():
+            await node.save(node.sid)
+        heads = [chain.head for node in nodes.all() for chain in await chains_of(node)]
+        for node in nodes.all():
+            for head in heads:
+                assert head is not None
+                node.coordinator.joiner._apart[head] = _Apart(b"", "a lie", trio.current_time() + 40, 40)
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await equal_again(nodes, links_of(nodes))
+
+
+async def chains_of(node: Node) -> list[Chain]:
+    return await node.store.read(lambda reader: list(reading.chains_of(reader, None)))
+
+
+async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        node = nodes["dc2"]
+        chain = next(chain for chain in await chains_of(node) if chain.uidvalidity)
+        assert chain.head is not None
+        node.store._note_waiting(chain.head, chain.id)
+        assert node.store.has_waiting(chain.id)
+        await trio.sleep(2 * OVERDUE_S)
+        assert not node.store.has_waiting(chain.id)
+        assert node.store.settled() == nodes["dc1"].store.settled()
+        assert "was believed to wait" in caplog.text
+
+
+async def test_what_waits_for_too_long_is_told_and_taken_over(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its predecessor came as another entry and is lost here: only what other nodes show ends the waiting."""
+    caplog.set_level(logging.INFO)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        links = links_of(nodes)
+        line = change(nodes, ("dc1", "dc2"), rb"(ENTRY \([^ ]+ \([^ :]+:)[0-9]+", lambda found: found[1] + b"%d" % FAR)
+        await nodes["dc1"].save("second")
+        await nodes["dc1"].save("third")
+        await trio.sleep(OVERDUE_S - 10)
+        assert line.done
+        status = await nodes["dc2"].report.node_status()
+        assert status.waiting_entries == 2
+        assert not status.overdue
+        await equal_again(nodes, links)
+        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]
+        said = f"2 entries of folder 'INBOX' of alice have waited for more than 30 s: predecessor {FAR} of "
+        assert said in caplog.text
+        await trio.sleep(10)
+        assert "nothing of folder 'INBOX' of alice waits too long any more" in caplog.text
+        assert not (await nodes["dc2"].report.node_status()).overdue
+
+
+async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        node = nodes["dc2"]
+        chain = next(chain for chain in await chains_of(node) if chain.uidvalidity)
+        assert chain.head is not None
+        node.store._note_waiting(chain.head, chain.id)
+        await trio.sleep(3 * OVERDUE_S)
+        assert node.store.has_waiting(chain.id)
+        assert node.coordinator.overdue.doubts == 0
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * OVERDUE_S)
+        assert not node.store.has_waiting(chain.id)
