@@ -109,4 +109,5 @@ class NodeStatus:
     copies: int  # `durability.copies`
     when_short: str  # `durability.when_short`: "proceed" or "refuse"
     copies_reachable: int  # nodes that can have a change on disk now, this one included
+    not_serving: tuple[str, ...]  # why clients are sent away, and what to do
     links: tuple[LinkStatus, ...]

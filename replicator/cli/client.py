@@ -186,7 +186,8 @@ def _node_status(document: object) -> NodeStatus:
     fields = cast("_Object", document)
     links = tuple(LinkStatus(**link) for link in fields["links"])
     checkpoint = _checkpoint_status(fields["checkpoint"])
-    return NodeStatus(**{**fields, "component": tuple(fields["component"]), "links": links, "checkpoint": checkpoint})
+    lists = {name: tuple(fields[name]) for name in ("component", "not_serving")}
+    return NodeStatus(**{**fields, **lists, "links": links, "checkpoint": checkpoint})
 
 
 def _checkpoint_status(document: object) -> CheckpointStatus:

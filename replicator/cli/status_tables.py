@@ -107,6 +107,8 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
     elif len(known) > 1:
         yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
     for node in known:
+        for reason in node.not_serving:
+            yield f"[red]{escape(node.sid)} sends clients away[/]: {escape(reason)}"
         if node.transfer_total:
             how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
             yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."

@@ -83,7 +83,7 @@ class Connections:
         owner: LinkOwner,
         dial: Dial,
         certify: Certify,
-        capabilities: tuple[str, ...] = (),
+        capabilities: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._config = config
         self._capabilities = capabilities
@@ -176,7 +176,7 @@ class Connections:
     async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
         """The dialling side's HELLO."""
         encoder, decoder = Encoder(), Decoder()
-        await stream.send_all(encoder.request("hello", self._hello()))
+        await stream.send_all(encoder.request("hello", self.hello()))
         reply = await _first_item(stream, decoder)
         match reply:
             case Response("hello", Hello() as hello):
@@ -205,7 +205,7 @@ class Connections:
                     state.error = str(error)
                 await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
                 raise
-            await stream.send_all(encoder.response(tag, self._hello()))
+            await stream.send_all(encoder.response(tag, self.hello()))
             self._compress(hello, encoder, decoder)
             # The peer may not like our HELLO: a link that it ends at once must not begin a term.
             first = await stream.receive_some()
@@ -214,20 +214,21 @@ class Connections:
         decoder.feed(bytes(first))
         return PeerLink(stream, hello, encoder, decoder)
 
-    def _hello(self) -> Hello:
+    def hello(self) -> Hello:
+        """What this node says of itself now."""
         node = self._config.node
         policies = (
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities)
+        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities())
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 
     def _compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
         """Both directions, if both sides offer it."""
-        if ZSTD in hello.capabilities and ZSTD in self._hello().capabilities:
+        if ZSTD in hello.capabilities and ZSTD in self.hello().capabilities:
             encoder.start_compression()
             decoder.start_decompression()
 
@@ -237,7 +238,7 @@ class Connections:
 
     def _check(self, hello: Hello, expected: str | None, certified: frozenset[str] | None) -> None:
         """Raises LinkRefusedError."""
-        ours, difference = self._hello(), hello.clock_ms - self._environment.clock_ms()
+        ours, difference = self.hello(), hello.clock_ms - self._environment.clock_ms()
         if hello.version != ours.version:
             raise _refused(RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}")
         if hello.cluster != ours.cluster:

@@ -23,6 +23,7 @@ from protocol.commands import (
     FetchHash,
     FetchPart,
     FetchUid,
+    Hello,
     Links,
     Log,
     MasterMove,
@@ -49,6 +50,7 @@ from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
 from replicator.metrics import AttachmentMetrics
 from replicator.replication import comparison, content, snapshots
+from replicator.replication.admission import Admission
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
@@ -98,12 +100,27 @@ class Coordinator:
         archive: Archive | None = None,
         capabilities: tuple[str, ...] = (),
         metrics: AttachmentMetrics | None = None,
+        is_new: bool = False,
     ) -> None:
+        """`is_new`: the database has not begun, see `Admission`."""
         self.config = config
         self.store = store
         self.sid = config.node.id
         self.connections = Connections(
-            config, store.origin, environment, owner=self, dial=dial, certify=certify, capabilities=capabilities
+            config,
+            store.origin,
+            environment,
+            owner=self,
+            dial=dial,
+            certify=certify,
+            capabilities=lambda: (*capabilities, *self.admission.capabilities),
+        )
+        self.admission = Admission(
+            store,
+            lambda: self.connections.peers,
+            self.connections.hello,
+            is_new=is_new,
+            patience_s=config.mastership.timeout_s,
         )
         self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
@@ -185,6 +202,7 @@ class Coordinator:
             nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
+            await self.admission.run()
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self.changes.may_begin.wait()
@@ -201,6 +219,7 @@ class Coordinator:
 
     async def submit(self, operation: Operation) -> Reply:
         """Do what a client of this node asks: as `carry_out`, and the mailbox is in use here."""
+        await self.admission.wait()
         self.mover.changed(operation.key)
         return await self.carry_out(operation)
 
@@ -216,6 +235,7 @@ class Coordinator:
         self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
         self.settling.link_up(link)
+        self.admission.linked(link)
         self._note_component()
         task_status.started()
         await feed.run()
@@ -234,6 +254,8 @@ class Coordinator:
                 self._note_component()
             case Ack():
                 self._acknowledged(link, command)
+            case Hello():
+                self.admission.renewed(link, command)
             case Settled():
                 self.settling.received(link, command)
             case _ if isinstance(command, EntryCommand | Remote):
@@ -342,7 +364,8 @@ class Coordinator:
 
     def _note_component(self) -> None:
         self.durability.changed()
-        if {peer.id for peer in self.config.peers} <= set(self.mastership.table.component):
+        is_whole = {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
+        if is_whole and self.admission.begun.is_set():
             self.changes.may_begin.set()
 
     def _routes_changed(self) -> None:

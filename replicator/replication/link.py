@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -146,6 +147,12 @@ class PeerLink:
             self._pending.pop(tag, None)
 
     # ---- receiving
+
+    def renew(self, hello: Hello) -> None:
+        """The same peer has other capabilities now. Raises ProtocolError."""
+        if (hello.sid, hello.origin) != (self.sid, self.hello.origin):
+            raise ProtocolError(f"another node, {hello.origin}, says HELLO on the link of {self.hello.origin}")
+        self.hello = replace(self.hello, capabilities=hello.capabilities)
 
     def key_of(self, number: int) -> MailboxKey | None:
         """The mailbox that the peer gave this number."""

@@ -108,8 +108,14 @@ class Report:
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
+            not_serving=self._not_serving(),
             links=await self._links(),
         )
+
+    def _not_serving(self) -> tuple[str, ...]:
+        """Why clients are sent away, in words."""
+        problem = self._coordinator.admission.problem()
+        return () if problem is None else (problem,)
 
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         """See `NodeReport`. Deleted folders are not shown."""
@@ -122,7 +128,7 @@ class Report:
 
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
-        problems = list(self._problems())
+        problems = [*self._problems(), *self._not_serving()]
         try:
             await self._store.read(reading.log_end)
             async with self._trying:  # many may ask at once
@@ -155,6 +161,7 @@ class Report:
                 entries, waiting = await self._store.read(reading.log_counts)
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
+                self._metrics.refresh_serving(serving=not self._not_serving())
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
                 self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
                 mastered = self._coordinator.mastership.masters.own_count
@@ -282,6 +289,7 @@ class _Metrics:
             "attachments_to_heal",
             "Attachments that are known to be damaged or missing, and are fetched from other nodes.",
         )
+        self._serving = gauge("serving", "1 if clients are served here, 0 while they are sent away: `status` says why.")
         self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
         self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
         self._mastered = gauge(
@@ -337,6 +345,10 @@ class _Metrics:
             self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
             self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+    def refresh_serving(self, *, serving: bool) -> None:
+        """As it is now."""
+        self._serving.set(serving)
 
     def refresh_expunged(self, messages: int, size_bytes: int) -> None:
         """As it is now."""

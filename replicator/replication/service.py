@@ -74,6 +74,10 @@ class ClusterMail:
         self._trees_changed = 0  # how often: what was read before a change is not remembered after it
         store.listeners.append(self._note_commit)
 
+    async def wait_ready(self) -> None:
+        """See `MailStore`."""
+        await self._coordinator.admission.wait()
+
     # ---- folders
 
     async def folders(self, user: str) -> Sequence[Folder]:
@@ -85,6 +89,7 @@ class ClusterMail:
 
     async def folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
+        await self.wait_ready()
         known = self._folders.get((user, name))
         if known is not None:
             self._folders.move_to_end((user, name))
@@ -102,6 +107,7 @@ class ClusterMail:
 
     async def subscriptions(self, user: str) -> frozenset[str]:
         """See `MailStore`."""
+        await self.wait_ready()
         return await self._store.read(lambda reader: reading.subscriptions(reader, user))
 
     async def create_folder(self, user: str, name: str) -> Folder:

@@ -29,6 +29,7 @@ class FixedReport:
     when_short: str = "proceed"
     is_lag_known: bool = True
     needs_sync: bool = False
+    not_serving: tuple[str, ...] = ()
     postponed: int = 0
     texts_lacking: int = 0
     written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
@@ -80,6 +81,7 @@ class FixedReport:
             copies=2,
             when_short=self.when_short,
             copies_reachable=self.copies_reachable,
+            not_serving=self.not_serving,
             links=(up, down),
         )
 

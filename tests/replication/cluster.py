@@ -37,7 +37,7 @@ from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
-from replicator.store import reading
+from replicator.store import reading, schema
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from tests.replication.network import Network
@@ -151,6 +151,7 @@ class Cluster:
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
+        self.waits_when_new = False  # a node whose database is new, as it does without --new-cluster
         self._clock = clock
         self._runs = 0
         self._nursery = nursery
@@ -241,6 +242,7 @@ class Cluster:
         try:
             with scope:
                 async with Store.open(path, environment.new_origin(sid), environment) as store:
+                    is_new = await self._is_new(sid, store)
                     archive, registry = archive_of(config, environment), CollectorRegistry()
                     coordinator = Coordinator(
                         config,
@@ -249,6 +251,7 @@ class Cluster:
                         lambda peer: self._dial(sid, peer.id),
                         archive=archive,
                         metrics=AttachmentMetrics(registry),
+                        is_new=is_new,
                     )
                     mail = ClusterMail(store, coordinator, environment)
                     report = Report(coordinator, store, environment, registry)
@@ -260,6 +263,13 @@ class Cluster:
             check_file(path)
         finally:
             stopped.set()
+
+    async def _is_new(self, sid: str, store: Store) -> bool:
+        has_begun = await store.write(lambda tx: schema.claim(tx.connection, sid, "mail"))
+        if not has_begun and not self.waits_when_new:
+            await store.write(lambda tx: schema.begin(tx.connection))
+            return False
+        return not has_begun
 
     def _environment(self, sid: str) -> Environment:
         if self._clock is None:
