@@ -72,6 +72,7 @@ from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
+from replicator.replication.shortage import Shortage
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.sweeping import Sweeper
 from replicator.replication.texts import Texts
@@ -169,6 +170,7 @@ class Coordinator:
             if archive
             else NoCollector()
         )
+        self.shortage = Shortage(config.node.data, config.content.attachments or config.node.data, environment)
         self.feeds = Feeds(
             store,
             self.mastership.ships,
@@ -176,6 +178,7 @@ class Coordinator:
             too_old=self.transfer.begin,
             remotes=self.remotes,
             taker=self.texts.taker,
+            shortage=self.shortage,
             clock_ms=environment.clock_ms,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )

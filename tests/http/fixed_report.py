@@ -8,7 +8,7 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
-from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
 
 UIDVALIDITY = 77
 
@@ -30,6 +30,7 @@ class FixedReport:
     is_lag_known: bool = True
     needs_sync: bool = False
     not_serving: tuple[str, ...] = ()
+    no_room: tuple[NoRoom, ...] = ()
     postponed: int = 0
     texts_lacking: int = 0
     written_ms: int | None = None  # when the next checkpoints are; None: nothing has changed
@@ -82,6 +83,7 @@ class FixedReport:
             when_short=self.when_short,
             copies_reachable=self.copies_reachable,
             not_serving=self.not_serving,
+            no_room=self.no_room,
             links=(up, down),
         )
 
