@@ -67,6 +67,7 @@ from replicator.replication.mastership import Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
+from replicator.replication.readiness import Readiness
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
@@ -120,6 +121,7 @@ class Coordinator:
             store,
             lambda: self.connections.peers,
             self.connections.hello,
+            self._ask_again,
             is_new=is_new,
             patience_s=config.mastership.timeout_s,
         )
@@ -153,10 +155,25 @@ class Coordinator:
         )
         self.sweeper = Sweeper(store)
         self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
-        self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
+        self.changes = Changes(
+            store,
+            self.mastership,
+            self.mover,
+            self.durability,
+            self.offering,
+            wait_to_number=lambda key: self.readiness.wait_to_number(key),  # noqa: PLW0108 - it is made below
+        )
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
+        self.readiness = Readiness(
+            store,
+            self.admission,
+            self.reconciler,
+            lambda: self.connections.links,
+            met_others=self.changes.may_begin,
+            timeout_s=config.mastership.timeout_s,
+        )
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
@@ -205,6 +222,7 @@ class Coordinator:
             nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
+            nursery.start_soon(self.readiness.run)
             await self.admission.run()
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
@@ -222,7 +240,6 @@ class Coordinator:
 
     async def submit(self, operation: Operation) -> Reply:
         """Do what a client of this node asks: as `carry_out`, and the mailbox is in use here."""
-        await self.admission.wait()
         self.mover.changed(operation.key)
         return await self.carry_out(operation)
 
@@ -288,6 +305,7 @@ class Coordinator:
             case Log(context):
                 reply = self.feeds.on(link).shipper.asked(command)
                 self._holds(link.sid, context)
+                self.readiness.heard(link, context)
                 return reply
             case Who():
                 return await self.mastership.answer_who(command)
@@ -368,7 +386,7 @@ class Coordinator:
     def _note_component(self) -> None:
         self.durability.changed()
         is_whole = {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
-        if is_whole and self.admission.begun.is_set():
+        if is_whole and self.admission.met.is_set():
             self.changes.may_begin.set()
 
     def _routes_changed(self) -> None:

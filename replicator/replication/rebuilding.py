@@ -133,8 +133,7 @@ class Rebuild:
     # ---- what peers show
 
     def _sources(self) -> list[PeerLink]:
-        links = self._coordinator.connections.links
-        return [link for link in links if not {NEW, REBUILDING} & {*link.hello.capabilities}]
+        return [link for link in self._coordinator.connections.links if self._coordinator.admission.is_source(link)]
 
     async def _reached(self) -> list[PeerLink]:
         """The sources, at least one. Raises RebuildError."""

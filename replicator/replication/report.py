@@ -115,7 +115,7 @@ class Report:
 
     def _not_serving(self) -> tuple[str, ...]:
         """Why clients are sent away, in words."""
-        problem = self._coordinator.admission.problem()
+        problem = self._coordinator.admission.problem() or self._coordinator.readiness.problem()
         return () if problem is None else (problem,)
 
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:

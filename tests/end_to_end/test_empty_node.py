@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import imaplib
 import json
+import os
 import shutil
 import smtplib
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from benchmarks.cluster import PASSWORD, Cluster, Node
 from tests.end_to_end.test_three_nodes import deliver, imap, uids
 
 MAILS = 5
+LARGE_MAILS = 200
+BYTES_PER_S = 100_000
 
 
 @pytest.fixture
@@ -88,3 +91,32 @@ def test_a_cluster_is_begun_without_nodes_that_are_not_there(tmp_path: Path) -> 
         cluster.wait_together()
         cluster.wait_until_equal()
         assert uidvalidity(cluster.nodes[2]) == before
+
+
+def test_an_empty_node_shows_a_mailbox_whole_before_it_has_caught_up(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "nodes", ["alice", "bob"], proxied=True) as cluster:
+        dc1, dc3 = cluster.node("dc1"), cluster.node("dc3")
+        deliver(dc1, [f"Subject: {number}\r\n\r\nx\r\n".encode() for number in range(MAILS)], ["alice"])
+        large = [f"Subject: {number}\r\n\r\n{os.urandom(10_000).hex()}\r\n".encode() for number in range(LARGE_MAILS)]
+        deliver(dc1, large, ["bob"])
+        cluster.wait_until_equal()
+        before = uidvalidity(dc1)
+        dc3.stop()
+        shutil.rmtree(dc3.data)
+        for other in ("dc1", "dc2"):
+            cluster.link(other, "dc3").throttle(BYTES_PER_S)
+        dc3.start()
+        client = imap(dc3, mailbox=None)
+        while (answer := client.select("INBOX"))[0] != "OK":
+            assert b"[UNAVAILABLE]" in answer[1][0]  # type: ignore[operator]
+        assert client.response("UIDVALIDITY")[1] == [before]
+        assert len(uids(client)) == MAILS
+        client.logout()
+        status, (reason,) = health(dc3)
+        assert status == http.client.SERVICE_UNAVAILABLE
+        assert "yet to catch up with what dc1, dc2 had when it started" in reason
+        for other in ("dc1", "dc2"):
+            cluster.link(other, "dc3").throttle(float("inf"))
+        cluster.wait_until_equal()
+        cluster.wait_together()
+        assert health(dc3) == (http.client.OK, [])

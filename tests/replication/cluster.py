@@ -314,6 +314,8 @@ async def cluster(
         made.mastership = mastership or MastershipConfig()
         await made.start(*start)
         await made.linked()
+        if not start:
+            await until(lambda: all(node.coordinator.readiness.problem() is None for node in made.all()))
         yield made
         for sid in list(made.nodes):
             await made.stop(sid)

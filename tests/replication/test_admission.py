@@ -75,7 +75,7 @@ async def test_an_empty_node_serves_nobody_until_it_has_met_its_cluster(
     async with with_an_empty_node(tmp_path, autojump_clock) as nodes:
         await refuses(nodes["dc3"])
         before = await nodes["dc1"].inbox()
-        with pytest.raises(NotReadyError):
+        with pytest.raises(UnavailableError):
             await nodes["dc3"].mail.save(before, NewMessage(b"too early"))
         nodes.rejoin("dc3")
         await nodes.linked()
