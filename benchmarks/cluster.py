@@ -101,11 +101,10 @@ class Node:
         self.launch()
         self.wait_ready()
 
-    def launch(self) -> None:
+    def launch(self, *options: str) -> None:
         with (self._directory / f"{self.sid}.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--log-level", "warning"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
+            command = [*self._command, "--log-level", "warning", *options]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def wait_ready(self) -> None:
         assert self._process is not None
@@ -194,7 +193,8 @@ class Cluster:
     """Nodes dc1, dc2, ... with the given users. Leaving the `with` block ends them.
 
     `prefix` stands before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
-    own. `extra` is appended to every configuration. `late`: SIDs of nodes that somebody else starts.
+    own. `extra` is appended to every configuration. `late`: SIDs of nodes that somebody else starts; the others begin
+    the cluster without them.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Cluster:
                 (self.directory / f"{node.sid}.toml").write_text(self._config(node), encoding="utf-8")
                 stack.callback(node.stop)
                 if node.sid not in self._late:
-                    node.launch()
+                    node.launch(*(["--new-cluster"] if self._late else []))
             for node in self.running:
                 node.wait_ready()
             self.wait_together()
@@ -329,7 +329,9 @@ class Cluster:
 
 
 def _reached(status: Mapping[str, object]) -> set[str]:
-    """The nodes to which this one has a link, and itself; nobody if it does not reach them all."""
+    """The nodes to which this one has a link, and itself; nobody if it does not reach them all, or does not serve."""
+    if status["not_serving"]:
+        return set()
     links = cast("list[dict[str, object]]", status["links"])
     linked = {cast("str", status["sid"]), *(cast("str", link["peer"]) for link in links if link["up"])}
     return linked if linked == set(cast("list[str]", status["component"])) else set()

@@ -95,6 +95,7 @@ async def _make(wanted: Prepared) -> None:
     environment, texts = Environment(), _Texts(wanted.texts, wanted.size_bytes)
     async with Store.open(paths[0], environment.new_origin(wanted.sids[0]), environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, wanted.sids[0], CLUSTER))
+        await store.write(lambda tx: schema.begin(tx.connection))
         for user, folder, messages in wanted.boxes:
             key = await _create(store, environment, user, folder)
             for first in range(0, messages, AT_ONCE):

@@ -51,6 +51,10 @@ class UnavailableError(MailError):
     """The change could not be finished in time. It may or may not have happened; trying again is safe."""
 
 
+class NotReadyError(UnavailableError):
+    """This node does not have yet what the cluster has. Nothing was done; another node may serve, or this one later."""
+
+
 class UsersUnavailableError(MailError):
     """Who has mail here cannot be known: the passwd-file has not been readable yet, or has just changed."""
 

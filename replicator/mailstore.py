@@ -140,7 +140,14 @@ class StoreResult:
 
 
 class MailStore(Protocol):
-    """The node's mail, as doors see it."""
+    """The node's mail, as doors see it.
+
+    Anything here raises NotReadyError where this node does not have yet what the cluster has.
+    """
+
+    async def wait_ready(self) -> None:
+        """Return if this node serves anybody, be it soon; else raises NotReadyError: log-ins are refused."""
+        ...
 
     async def folders(self, user: str) -> Sequence[Folder]:
         """All folders of the user, INBOX first, the rest by name."""

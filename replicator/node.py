@@ -45,8 +45,12 @@ log = logging.getLogger(__name__)
 DATABASE = "node.db"
 
 
-async def run_node(config: Config, *, ready: Callable[[], None], environment: Environment | None = None) -> None:
+async def run_node(
+    config: Config, *, ready: Callable[[], None], environment: Environment | None = None, new_cluster: bool = False
+) -> None:
     """Run a node until cancelled. `ready` is called once all listeners accept.
+
+    `new_cluster`: where the database is new, it is the beginning of a cluster, and waits for no other node.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, OSError if an address cannot.
@@ -56,12 +60,22 @@ async def run_node(config: Config, *, ready: Callable[[], None], environment: En
     origin = environment.new_origin(config.node.id)
     check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
-        await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
+        has_begun = await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
+        if not has_begun and new_cluster:
+            await store.write(lambda tx: schema.begin(tx.connection))
+            has_begun = True
         tls, archive = Tls(config.tls), archive_of(config, environment)
         registry = CollectorRegistry()
         metrics = AttachmentMetrics(registry)
         coordinator = Coordinator(
-            config, store, environment, tls.dial, certified_names, archive=archive, metrics=metrics
+            config,
+            store,
+            environment,
+            tls.dial,
+            certified_names,
+            archive=archive,
+            metrics=metrics,
+            is_new=not has_begun,
         )
         mail = ClusterMail(store, coordinator, environment)
         ProcessCollector(registry=registry)

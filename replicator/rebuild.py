@@ -67,6 +67,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
         damaged = ended.enter_context(wreck.opened(await environment.run_in_thread(partial(wreck.legible, path))))
         async with Store.open(new, origin, environment, attachments_of(config)) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
+            await store.write(lambda tx: schema.begin(tx.connection))  # in the damaged one's place, which had
             tls = Tls(config.tls)
             coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))
             async with trio.open_nursery() as nursery:

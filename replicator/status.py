@@ -76,6 +76,26 @@ class CheckpointResult(CheckpointStatus):
 
 
 @dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A log entry of another node for which this node's disk has no room; what came after it waits, too."""
+
+    directory: str  # on that disk
+    free_bytes: int | None  # None: not known
+    entry: str  # `origin seq`
+    user: str  # whose mail it changes
+    size_bytes: int  # of the messages that it brings
+    since_ms: int
+
+    def __str__(self) -> str:
+        """In words, with what to do."""
+        free = "" if self.free_bytes is None else f", {self.free_bytes} bytes free"
+        return (
+            f"no room on the disk of {self.directory}{free} for what other nodes have: entry {self.entry} with"
+            f" {self.size_bytes} bytes of mail for {self.user}; what comes after it waits, too: make room"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node."""
 
@@ -110,4 +130,6 @@ class NodeStatus:
     copies: int  # `durability.copies`
     when_short: str  # `durability.when_short`: "proceed" or "refuse"
     copies_reachable: int  # nodes that can have a change on disk now, this one included
+    not_serving: tuple[str, ...]  # why clients are sent away, and what to do
+    no_room: tuple[NoRoom, ...]  # the first is what all else waits for
     links: tuple[LinkStatus, ...]

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 from protocol.units import MIB
 from replicator.cli.target import CommandError, NodeUrl
-from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointResult, CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
 from replicator.tasks import (
     ApplyStatus,
     CheckStatus,
@@ -186,7 +186,9 @@ def _node_status(document: object) -> NodeStatus:
     fields = cast("_Object", document)
     links = tuple(LinkStatus(**link) for link in fields["links"])
     checkpoint = _checkpoint_status(fields["checkpoint"])
-    return NodeStatus(**{**fields, "component": tuple(fields["component"]), "links": links, "checkpoint": checkpoint})
+    no_room = tuple(NoRoom(**entry) for entry in fields["no_room"])
+    lists = {name: tuple(fields[name]) for name in ("component", "not_serving")}
+    return NodeStatus(**{**fields, **lists, "no_room": no_room, "links": links, "checkpoint": checkpoint})
 
 
 def _checkpoint_status(document: object) -> CheckpointStatus:

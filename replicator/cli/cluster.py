@@ -53,7 +53,8 @@ def cluster() -> None:
     show_default=True,
     help="Where configurations, users and mail are.",
 )
-def cluster_run(nodes: int | None, directory: Path) -> None:
+@click.option("--new-cluster", is_flag=True, help="Nodes whose database is new wait for no other node.")
+def cluster_run(nodes: int | None, directory: Path, *, new_cluster: bool) -> None:
     """Run a cluster until Ctrl-C, in a directory where it comes back with its mail.
 
     Prints ports, users and passwords, and how to deliver and read a mail.
@@ -66,6 +67,7 @@ def cluster_run(nodes: int | None, directory: Path) -> None:
             partial(
                 run_processes,
                 cluster_nodes,
+                ["--new-cluster"] if new_cluster else [],
                 say=partial(_say_line, [node.sid for node in cluster_nodes]),
                 started=partial(_welcome, directory, cluster_nodes),
                 ending=_say_ending,

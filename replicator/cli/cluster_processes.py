@@ -35,13 +35,14 @@ Say = Callable[[str, str], None]
 class NodeProcess:
     """One child. `started` is set once it is ready or has ended."""
 
-    def __init__(self, node: ClusterNode, say: Say) -> None:
+    def __init__(self, node: ClusterNode, options: Sequence[str], say: Say) -> None:
         self.sid = node.sid
         self.is_ready = False
         self._is_asked_to_end = False
         self._restart = f"{own_name()} node --config {shlex.quote(str(node.file))}"
         self.started = trio.Event()
-        self._command = [sys.executable, "-m", "replicator", "node", "--until-stdin-closes", "--config", str(node.file)]
+        command = [sys.executable, "-m", "replicator", "node", "--until-stdin-closes", "--config", str(node.file)]
+        self._command = [*command, *options]
         self._say = say
         self._process: trio.Process | None = None
 
@@ -92,17 +93,18 @@ class NodeProcess:
 
 async def run_processes(
     nodes: Sequence[ClusterNode],
+    options: Sequence[str] = (),
     *,
     say: Say,
     started: Callable[[Sequence[NodeProcess]], None],
     ending: Callable[[], None],
 ) -> bool:
-    """Run all nodes until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
+    """Run all nodes, with these options, until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
 
     A SIGHUP that was ignored before is still ignored. `started` is called once every node is ready or has ended,
     `ending` at the first signal; a later signal kills. Returns whether a signal ended the cluster.
     """
-    children = [NodeProcess(node, say) for node in nodes]
+    children = [NodeProcess(node, options, say) for node in nodes]
     stopped = False
 
     async def stop_on_signal(task_status: trio.TaskStatus[None]) -> None:

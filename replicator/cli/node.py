@@ -22,17 +22,31 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What to log.")
+@click.option(
+    "--new-cluster",
+    is_flag=True,
+    help="Begin a cluster, if the node's database is new, without waiting for its peers. Not for service files: a node"
+    " that has lost its disk must wait for them.",
+)
 @click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End, too, when the starting process is gone.")
-def node(config_file: Path, log_level: str, *, until_stdin_closes: bool) -> None:
+def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    Prints the line "ready" on standard output when all listeners accept. Logs to standard error.
+    Prints the line "ready" on standard output when all listeners accept. Logs to standard error. A node whose database
+    is new serves nobody until it has met one that has the cluster's mail, or all of its peers, if all are new.
     """
     with _noted_signals() as asked:
         config = config_argument(config_file, serving=True)
         from replicator.cli.node_process import run_process  # noqa: PLC0415  takes long, and signals come meanwhile
 
-        run_process(config, config_file, log_level, asked=asked, until_stdin_closes=until_stdin_closes)
+        run_process(
+            config,
+            config_file,
+            log_level,
+            asked=asked,
+            new_cluster=new_cluster,
+            until_stdin_closes=until_stdin_closes,
+        )
 
 
 @contextmanager

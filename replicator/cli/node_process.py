@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -43,15 +44,24 @@ class OneLineFormatter(logging.Formatter):
         return super().format(record).translate(CONTROL_CHARACTERS)
 
 
-def run_process(config: Config, file: Path, log_level: str, *, asked: Sequence[int], until_stdin_closes: bool) -> None:
-    """Run the node until a signal, or until the standard input closes.
+def run_process(
+    config: Config,
+    file: Path,
+    log_level: str,
+    *,
+    asked: Sequence[int],
+    new_cluster: bool,
+    until_stdin_closes: bool,
+) -> None:
+    """Run the node until a signal, or until the standard input closes. `new_cluster`: see `run_node`.
 
     `asked` are signals that have come until now, and go on to come until the node has taken over. Raises
     ConfigurationError, CommandError.
     """
     log_to_stderr(log_level)
     with ending_in_one_line(file, "the node cannot run"):
-        trio.run(_run, config, asked, until_stdin_closes)
+        run = partial(_run, config, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)
+        trio.run(run)
 
 
 @contextmanager
@@ -70,14 +80,14 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
         raise kind(f"{file}: {what}: {'; '.join(map(str, errors))}{advice}")
 
 
-async def _run(config: Config, asked: Sequence[int], until_stdin_closes: bool) -> None:  # noqa: FBT001  trio.run passes by position
+async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until_stdin_closes: bool) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(_cancel_on_signal, nursery.cancel_scope)
         if asked:
             _end(nursery.cancel_scope, asked[0])
         if until_stdin_closes:
             nursery.start_soon(_cancel_on_end_of_stdin, nursery.cancel_scope)
-        await run_node(config, ready=_say_ready)
+        await run_node(config, ready=_say_ready, new_cluster=new_cluster)
         nursery.cancel_scope.cancel()
 
 

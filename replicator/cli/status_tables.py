@@ -108,35 +108,45 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
     elif len(known) > 1:
         yield "[yellow]The nodes' states differ[/]; while mail is on its way between them they do."
     for node in known:
-        if node.transfer_total:
-            how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
-            yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
-        for link in node.links:
-            if link.needs_sync:
-                what = f"{escape(link.peer)} lacks entries that have left the log of {escape(node.sid)}"
-                who = "it" if link.up else "once linked, it"
-                how = "gets them from the log of another node, or compares its mailboxes and takes over what differs"
-                yield f"[yellow]{what}[/]: {who} {how}."
-        if node.postponed:
-            count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
-            how = "They are compared every minute; its log names them, and what to do."
-            yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
-        if node.overdue:
-            overdue = sum(node.overdue.values())
-            what = "1 entry waits" if overdue == 1 else f"{overdue} entries wait"
-            why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
-            yield f"[red]At {escape(node.sid)} {what} for too long, with all nodes linked[/]: {why}. It asks them anew."
-        if node.texts_lacking:
-            count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
-            how = "They are fetched from other nodes, the newest first, and at once when someone reads them."
-            yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
-        if node.checkpoint.error is not None:
-            why = escape(node.checkpoint.error)
-            yield f"[yellow]{escape(node.sid)} cannot write checkpoints, and keeps its log whole[/]: {why}"
-        if node.copies_reachable < node.copies:
-            short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
-            what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"
-            yield f"[yellow]{short}[/]: it {what}, by its `durability.when_short`."
+        yield from _troubles(node)
+
+
+def _troubles(node: NodeStatus) -> Iterator[str]:
+    """What keeps a node from being as the others."""
+    for reason in node.not_serving:
+        yield f"[red]{escape(node.sid)} sends clients away[/]: {escape(reason)}"
+    for lack in node.no_room[:1]:
+        more = "" if len(node.no_room) == 1 else f" (and {len(node.no_room) - 1} more)"
+        yield f"[red]{escape(node.sid)} is behind and cannot go on[/]: {escape(str(lack))}{more}."
+    if node.transfer_total:
+        how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
+        yield f"[yellow]{escape(node.sid)} is behind the logs of its peers[/]: it takes over {how_far} from them."
+    for link in node.links:
+        if link.needs_sync:
+            what = f"{escape(link.peer)} lacks entries that have left the log of {escape(node.sid)}"
+            who = "it" if link.up else "once linked, it"
+            how = "gets them from the log of another node, or compares its mailboxes and takes over what differs"
+            yield f"[yellow]{what}[/]: {who} {how}."
+    if node.postponed:
+        count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
+        how = "They are compared every minute; its log names them, and what to do."
+        yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
+    if node.overdue:
+        overdue = sum(node.overdue.values())
+        what = "1 entry waits" if overdue == 1 else f"{overdue} entries wait"
+        why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
+        yield f"[red]At {escape(node.sid)} {what} for too long, with all nodes linked[/]: {why}. It asks them anew."
+    if node.texts_lacking:
+        count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
+        how = "They are fetched from other nodes, the newest first, and at once when someone reads them."
+        yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
+    if node.checkpoint.error is not None:
+        why = escape(node.checkpoint.error)
+        yield f"[yellow]{escape(node.sid)} cannot write checkpoints, and keeps its log whole[/]: {why}"
+    if node.copies_reachable < node.copies:
+        short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
+        what = "refuses changes until it can" if node.when_short == "refuse" else "goes on with those"
+        yield f"[yellow]{short}[/]: it {what}, by its `durability.when_short`."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:

@@ -23,6 +23,7 @@ from replicator.errors import (
     MailboxFullError,
     MailError,
     MessageTooLargeError,
+    NotReadyError,
     UnavailableError,
     UsersUnavailableError,
 )
@@ -91,6 +92,7 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
     ContentUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DurabilityError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotReadyError: HTTPStatus.SERVICE_UNAVAILABLE,
     UsersUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     DiskFullError: HTTPStatus.INSUFFICIENT_STORAGE,
 }

@@ -81,6 +81,7 @@ def _plain(response: bytes) -> tuple[bytes, bytes, bytes]:
 async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     if not session.connection.private:
         raise _privacy_required()
+    await session.mail.wait_ready()
     try:
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from replicator.errors import (
     MailboxFullError,
     MailError,
     MessageTooLargeError,
+    NotReadyError,
     UnavailableError,
     UsersUnavailableError,
 )
@@ -85,7 +86,7 @@ def reply_for(error: MailError) -> Reply:
     match error:
         case DiskFullError():
             return Reply(452, "4.3.1", str(error))
-        case DurabilityError() | UsersUnavailableError():
+        case DurabilityError() | UsersUnavailableError() | NotReadyError():
             return Reply(451, "4.3.0", str(error))
         case UnavailableError() | ContentUnavailableError():  # the latter: the master did not get all parts of it
             return Reply(451, "4.4.1", str(error))

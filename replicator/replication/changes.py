@@ -7,6 +7,7 @@ way to the master, and the reply comes back the same way. The caller is never to
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -49,13 +50,22 @@ class Changes:
     """Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, mastership: Mastership, mover: Mover, durability: Durability, offering: Offering
+        self,
+        store: Store,
+        mastership: Mastership,
+        mover: Mover,
+        durability: Durability,
+        offering: Offering,
+        *,
+        wait_to_number: Callable[[MailboxKey], Awaitable[None]],
     ) -> None:
+        """`wait_to_number`: see `Readiness`."""
         self._store = store
         self._mastership = mastership
         self._mover = mover
         self._durability = durability
         self._offering = offering
+        self._wait_to_number = wait_to_number
         self._forwarded = Forwarded()
         self.may_begin = trio.Event()  # a node that has just started has had time to meet the others
         self._committed = trio.Event()
@@ -87,6 +97,7 @@ class Changes:
         while True:
             master = await self._mastership.find(key)
             if master == self._mastership.sid:
+                await self._wait_to_number(key)
                 is_ready = self._mastership.may_number(key)
                 if is_ready and is_to_be_offered:
                     self._durability.check()

@@ -17,6 +17,7 @@ from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.link import PeerLink
 from replicator.replication.operations import transfer_s
+from replicator.replication.shortage import Shortage
 from replicator.replication.taking import Taker
 from replicator.replication.wire import Announced, Arrived
 from replicator.store.content import StoredText
@@ -40,10 +41,11 @@ def lost_after_s(parts: Parts) -> float:
 class Completer:
     """Completes what comes on one link, which must be read on meanwhile: parts come on it, too."""
 
-    def __init__(self, taker: Taker, link: PeerLink, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, taker: Taker, link: PeerLink, clock_ms: Callable[[], int], shortage: Shortage) -> None:
         self._taker = taker
         self._link = link
         self._clock_ms = clock_ms
+        self._shortage = shortage
 
     @asynccontextmanager
     async def completed(self, batch: Sequence[Arrived | Announced]) -> AsyncIterator[Sequence[Arrived | Announced]]:
@@ -59,23 +61,35 @@ class Completer:
             yield batch
             return
         began, full_s = trio.current_time(), RETRY_S
-        while True:
-            async with AsyncExitStack() as stack:
-                taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
-                if isinstance(taken, DiskFullError):  # what comes in vain comes again
-                    pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
-                elif taken is None:
-                    pause_s = RETRY_S
-                else:
-                    whole = {text.content_hash: text for text in taken}
-                    lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
-                    if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
-                        yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                        self._taker.note_lost([parts for parts, _ in lost], self._link.sid)
-                        return
-                    pause_s = LOST_RETRY_S
-                    log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
-            await trio.sleep(pause_s)
+        try:
+            while True:
+                async with AsyncExitStack() as stack:
+                    taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
+                    self._note_shortage(batch if isinstance(taken, DiskFullError) else ())
+                    if isinstance(taken, DiskFullError):  # what comes in vain comes again
+                        pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
+                    elif taken is None:
+                        pause_s = RETRY_S
+                    else:
+                        whole = {text.content_hash: text for text in taken}
+                        lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
+                        if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
+                            yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
+                            self._taker.note_lost([parts for parts, _ in lost], self._link.sid)
+                            return
+                        pause_s = LOST_RETRY_S
+                        log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
+                await trio.sleep(pause_s)
+        finally:
+            self._note_shortage(())
+
+    def _note_shortage(self, batch: Sequence[Arrived | Announced]) -> None:
+        sizes = {
+            item.dot: (item.entry.user, sum(parts.size for parts in item.parted))
+            for item in batch
+            if isinstance(item, Arrived) and item.parted
+        }
+        self._shortage.note(self, sizes, self._shortage.attachments)
 
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float

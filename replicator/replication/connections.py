@@ -102,7 +102,7 @@ class Connections:
         owner: LinkOwner,
         dial: Dial,
         certify: Certify,
-        capabilities: tuple[str, ...] = (),
+        capabilities: Callable[[], tuple[str, ...]] = tuple,
         run_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._config = config
@@ -239,7 +239,7 @@ class Connections:
         self, stream: trio.abc.Stream, peer: PeerConfig, encoder: Encoder, decoder: Decoder
     ) -> Hello:
         """The peer's. Raises LinkRefusedError if it does not want ours; this node ends if it has to."""
-        await stream.send_all(encoder.request("hello", self._hello()))
+        await stream.send_all(encoder.request("hello", self.hello()))
         match await _first_item(stream, decoder):
             case Response("hello", Hello() as hello):
                 return hello
@@ -269,7 +269,7 @@ class Connections:
                     state.error = str(error)
                 await stream.send_all(encoder.response(tag, Refused(_code_of(error), str(error))))
                 raise
-            await stream.send_all(encoder.response(tag, self._hello()))
+            await stream.send_all(encoder.response(tag, self.hello()))
             if hello.sid > self._config.node.id:
                 raise _OnlyAskedError
             self._compress(hello, encoder, decoder)
@@ -280,20 +280,21 @@ class Connections:
         decoder.feed(bytes(first))
         return PeerLink(stream, hello, encoder, decoder)
 
-    def _hello(self) -> Hello:
+    def hello(self) -> Hello:
+        """What this node says of itself now."""
         node = self._config.node
         policies = (
             f"SCOPE={self._config.mastership.scope}",
             f"CONFLICT={self._config.conflict.uid}",
         )
-        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities)
+        abilities = (*policies, *capability(self._config.checkpoint), *self._capabilities())
         capabilities = abilities if self._is_local() else (*abilities, ZSTD)
         clock_ms = self._environment.clock_ms()
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 
     def _compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
         """Both directions, if both sides offer it."""
-        if ZSTD in hello.capabilities and ZSTD in self._hello().capabilities:
+        if ZSTD in hello.capabilities and ZSTD in self.hello().capabilities:
             encoder.start_compression()
             decoder.start_decompression()
 
@@ -303,7 +304,7 @@ class Connections:
 
     def _check(self, hello: Hello, expected: str | None, certified: frozenset[str] | None) -> None:
         """Raises LinkRefusedError."""
-        ours, difference = self._hello(), hello.clock_ms - self._environment.clock_ms()
+        ours, difference = self.hello(), hello.clock_ms - self._environment.clock_ms()
         if hello.version != ours.version:
             raise _refused(RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}")
         if hello.cluster != ours.cluster:

@@ -23,6 +23,7 @@ from protocol.commands import (
     FetchHash,
     FetchPart,
     FetchUid,
+    Hello,
     Links,
     Log,
     MasterMove,
@@ -50,6 +51,7 @@ from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
 from replicator.metrics import AttachmentMetrics
 from replicator.replication import comparison, content, snapshots
+from replicator.replication.admission import Admission
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
@@ -68,11 +70,13 @@ from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
 from replicator.replication.other_texts import OtherTexts
 from replicator.replication.overdue import Overdue
+from replicator.replication.readiness import Readiness
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
+from replicator.replication.shortage import Shortage
 from replicator.replication.state_transfer import StateTransfer
 from replicator.replication.sweeping import Sweeper
 from replicator.replication.texts import Texts
@@ -101,7 +105,9 @@ class Coordinator:
         archive: Archive | None = None,
         capabilities: tuple[str, ...] = (),
         metrics: AttachmentMetrics | None = None,
+        is_new: bool = False,
     ) -> None:
+        """`is_new`: the database has not begun, see `Admission`."""
         self.config = config
         self.store = store
         self.sid = config.node.id
@@ -112,8 +118,16 @@ class Coordinator:
             owner=self,
             dial=dial,
             certify=certify,
-            capabilities=capabilities,
+            capabilities=lambda: (*capabilities, *self.admission.capabilities),
             run_of=self._run_of,
+        )
+        self.admission = Admission(
+            store,
+            lambda: self.connections.peers,
+            self.connections.hello,
+            self._ask_again,
+            is_new=is_new,
+            patience_s=config.mastership.timeout_s,
         )
         self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
@@ -146,11 +160,26 @@ class Coordinator:
         )
         self.sweeper = Sweeper(store)
         self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
-        self.changes = Changes(store, self.mastership, self.mover, self.durability, self.offering)
+        self.changes = Changes(
+            store,
+            self.mastership,
+            self.mover,
+            self.durability,
+            self.offering,
+            wait_to_number=lambda key: self.readiness.wait_to_number(key),  # noqa: PLW0108 - it is made below
+        )
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.other_texts = OtherTexts(store, self.mastership, self.texts, self.joiner)
         self.reconciler = Reconciler(store, self.mastership, self.joiner)
+        self.readiness = Readiness(
+            store,
+            self.admission,
+            self.reconciler,
+            lambda: self.connections.links,
+            met_others=self.changes.may_begin,
+            timeout_s=config.mastership.timeout_s,
+        )
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
         self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
@@ -164,6 +193,7 @@ class Coordinator:
             if archive
             else NoCollector()
         )
+        self.shortage = Shortage(config.node.data, config.content.attachments or config.node.data, environment)
         self.feeds = Feeds(
             store,
             self.mastership.ships,
@@ -171,6 +201,7 @@ class Coordinator:
             too_old=self.transfer.begin,
             remotes=self.remotes,
             taker=self.texts.taker,
+            shortage=self.shortage,
             clock_ms=environment.clock_ms,
             holes_patience_s=REQUEST_TIMEOUT_S,
         )
@@ -207,6 +238,8 @@ class Coordinator:
             nursery.start_soon(self.expirer.run)
             nursery.start_soon(self._begin_log)
             nursery.start_soon(self.collector.run)
+            nursery.start_soon(self.readiness.run)
+            await self.admission.run()
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
                 await self.changes.may_begin.wait()
@@ -238,6 +271,7 @@ class Coordinator:
         self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
         self.settling.link_up(link)
+        self.admission.linked(link)
         self._note_component()
         task_status.started()
         await feed.run()
@@ -256,6 +290,8 @@ class Coordinator:
                 self._note_component()
             case Ack():
                 self._acknowledged(link, command)
+            case Hello():
+                self.admission.renewed(link, command)
             case Settled():
                 self.settling.received(link, command)
             case _ if isinstance(command, EntryCommand | Remote):
@@ -267,6 +303,7 @@ class Coordinator:
         """See `LinkHandler`."""
         reply = self.feeds.on(link).shipper.asked(log)
         self._holds(link.sid, log.context)
+        self.readiness.heard(link, log.context)
         return reply
 
     async def answer(self, link: PeerLink, command: Command) -> Reply:
@@ -371,7 +408,7 @@ class Coordinator:
 
     def _note_component(self) -> None:
         self.durability.changed()
-        if self._is_whole():
+        if self._is_whole() and self.admission.met.is_set():
             self.changes.may_begin.set()
 
     def _is_whole(self) -> bool:

@@ -16,6 +16,7 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.receiving import LinkTo, Receiver, TooOld
 from replicator.replication.remote import RemoteEntries
 from replicator.replication.shipping import Shipper, Ships
+from replicator.replication.shortage import Shortage
 from replicator.replication.taking import Taker
 from replicator.store.store import Store
 from replicator.store.transaction import Commit
@@ -60,6 +61,7 @@ class Feeds(Mapping[str, Feed]):
         too_old: TooOld,
         remotes: RemoteEntries,
         taker: Taker,
+        shortage: Shortage,
         clock_ms: Callable[[], int],
         holes_patience_s: float,
     ) -> None:
@@ -69,6 +71,7 @@ class Feeds(Mapping[str, Feed]):
         self._too_old = too_old
         self._remotes = remotes
         self._taker = taker
+        self._shortage = shortage
         self._clock_ms = clock_ms
         self.holes = Holes(store, self._start_again, holes_patience_s)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
@@ -96,7 +99,8 @@ class Feeds(Mapping[str, Feed]):
             too_old=self._too_old,
             may_ask=self.may_ask,
             remotes=self._remotes,
-            completer=Completer(self._taker, link, self._clock_ms),
+            completer=Completer(self._taker, link, self._clock_ms, self._shortage),
+            shortage=self._shortage,
         )
         feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
         return feed

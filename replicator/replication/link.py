@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -182,6 +183,12 @@ class PeerLink:
             self._pending.pop(tag, None)
 
     # ---- receiving
+
+    def renew(self, hello: Hello) -> None:
+        """The same peer has other capabilities now. Raises ProtocolError."""
+        if (hello.sid, hello.origin) != (self.sid, self.hello.origin):
+            raise ProtocolError(f"another node, {hello.origin}, says HELLO on the link of {self.hello.origin}")
+        self.hello = replace(self.hello, capabilities=hello.capabilities)
 
     def key_of(self, number: int) -> MailboxKey | None:
         """The mailbox that the peer gave this number."""

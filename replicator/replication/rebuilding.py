@@ -21,6 +21,7 @@ from protocol.values import Dot, covers
 from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError
 from replicator.replication import syncing
+from replicator.replication.admission import NEW
 from replicator.replication.comparison import ask
 from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
@@ -132,7 +133,7 @@ class Rebuild:
     # ---- what peers show
 
     def _sources(self) -> list[PeerLink]:
-        return [link for link in self._coordinator.connections.links if REBUILDING not in link.hello.capabilities]
+        return [link for link in self._coordinator.connections.links if self._coordinator.admission.is_source(link)]
 
     async def _reached(self) -> list[PeerLink]:
         """The sources, at least one. Raises RebuildError."""
@@ -162,6 +163,8 @@ class Rebuild:
                 reasons.append(f"{sid}: {state.error or 'no answer yet'}")
             elif REBUILDING in state.link.hello.capabilities:
                 reasons.append(f"{sid}: it is being rebuilt itself")
+            elif NEW in state.link.hello.capabilities:
+                reasons.append(f"{sid}: its database is new")
         return "; ".join(reasons) or "there is no [[peer]] in the configuration"
 
     async def _follow(self) -> None:

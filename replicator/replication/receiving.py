@@ -19,6 +19,7 @@ from replicator.errors import DiskFullError
 from replicator.replication.completing import Completer, of_some_size
 from replicator.replication.link import NoReplyError, PeerLink
 from replicator.replication.remote import INLINE_S, RemoteEntries
+from replicator.replication.shortage import Shortage
 from replicator.replication.wire import Announced, Arrived, EntryAssembler, error_of
 from replicator.store.apply import receive
 from replicator.store.damage import DatabaseDamagedError
@@ -52,6 +53,7 @@ class Receiver:
         may_ask: trio.Event,
         remotes: RemoteEntries,
         completer: Completer,
+        shortage: Shortage,
     ) -> None:
         self._store = store
         self._link = link
@@ -62,6 +64,7 @@ class Receiver:
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
         self._completer = completer
+        self._shortage = shortage
         self._is_completing = False  # parts are asked for on this link: it must be read on
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
@@ -170,30 +173,36 @@ class Receiver:
         if not batch:
             return
         try:
-            await self._write_until_it_works(partial(_receive_all, batch))
-        except DatabaseDamagedError:  # one mailbox must not keep all others away
+            await self._store.write(partial(_receive_all, batch))
+        except (DatabaseDamagedError, DiskFullError):  # one mailbox or message must not keep all others away
             for item in batch:
                 await self._write_one(item)
 
     async def _write_one(self, item: Arrived) -> None:
         entry = item.entry
         try:
-            await self._write_until_it_works(partial(_receive_all, [item]))
+            await self._write_until_there_is_room(item, partial(_receive_all, [item]))
         except DatabaseDamagedError as error:
             log.warning("an entry of %s waits for `replicator check --repair`: %s", entry.user, error)
             while True:
                 try:
-                    return await self._write_until_it_works(partial(receive, entry=entry, texts=item.texts, hold=True))
+                    held = partial(receive, entry=entry, texts=item.texts, hold=True)
+                    return await self._write_until_there_is_room(item, held)
                 except DatabaseDamagedError:  # of the log itself
                     await trio.sleep(DISK_FULL_RETRY_S)
 
-    async def _write_until_it_works(self, work: Callable[[Transaction], None]) -> None:
+    async def _write_until_there_is_room(self, item: Arrived, work: Callable[[Transaction], None]) -> None:
         """Raises HistoryError, DatabaseDamagedError."""
-        while True:
-            try:
-                return await self._store.write(work)
-            except DiskFullError:  # the link stays up for what needs no disk
-                await trio.sleep(DISK_FULL_RETRY_S)
+        try:
+            while True:
+                try:
+                    return await self._store.write(work)
+                except DiskFullError:  # the link stays up for what needs no disk
+                    size_bytes = sum(text.size_bytes for text in item.texts)
+                    self._shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._shortage.data)
+                    await trio.sleep(DISK_FULL_RETRY_S)
+        finally:
+            self._shortage.note(self, {}, self._shortage.data)
 
     async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""

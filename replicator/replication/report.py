@@ -66,7 +66,7 @@ class Report:
         self._environment = environment
         self._problems = problems
         self._started_ms = environment.clock_ms()
-        self._metrics = _Metrics(registry)
+        self._metrics = _Metrics(registry, str(coordinator.config.node.data))
         self._tried_at = -math.inf
         self._trying = trio.Lock()
         self._version = version("mail-replicator")  # reads a file
@@ -109,8 +109,15 @@ class Report:
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
+            not_serving=self._not_serving(),
+            no_room=await coordinator.shortage.told(),
             links=await self._links(),
         )
+
+    def _not_serving(self) -> tuple[str, ...]:
+        """Why clients are sent away, in words."""
+        problem = self._coordinator.admission.problem() or self._coordinator.readiness.problem()
+        return () if problem is None else (problem,)
 
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         """See `NodeReport`. Deleted folders are not shown."""
@@ -123,7 +130,8 @@ class Report:
 
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
-        problems = list(self._problems())
+        problems = [*self._problems(), *self._not_serving()]
+        problems += map(str, (await self._coordinator.shortage.told())[:1])
         try:
             await self._store.read(reading.log_end)
             async with self._trying:  # many may ask at once
@@ -156,6 +164,9 @@ class Report:
                 entries, waiting = await self._store.read(reading.log_counts)
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
+                self._metrics.refresh_serving(
+                    serving=not self._not_serving(), without_room=len(self._coordinator.shortage)
+                )
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
                 self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
                 overdue = self._coordinator.overdue
@@ -248,7 +259,7 @@ class Report:
 class _Metrics:
     """The node's metrics. Names follow Prometheus: base units, counters end in `_total`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, data: str) -> None:
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"replicator_{name}", text, labels, registry=registry)
@@ -297,6 +308,13 @@ class _Metrics:
         self._to_heal = gauge(
             "attachments_to_heal",
             "Attachments that are known to be damaged or missing, and are fetched from other nodes.",
+        )
+        self._serving = gauge("serving", "1 if clients are served here, 0 while they are sent away: `status` says why.")
+        self._data = data
+        self._without_room = gauge(
+            "entries_without_room",
+            "Log entries of other nodes that wait because the disk of this directory has no room for them.",
+            "directory",
         )
         self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
         self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
@@ -359,6 +377,11 @@ class _Metrics:
         self._overdue.labels("predecessor").set(predecessor)
         self._overdue.labels("join").set(join)
         self._doubts.set(doubts)
+
+    def refresh_serving(self, *, serving: bool, without_room: int) -> None:
+        """As it is now."""
+        self._serving.set(serving)
+        self._without_room.labels(self._data).set(without_room)
 
     def refresh_expunged(self, messages: int, size_bytes: int) -> None:
         """As it is now."""

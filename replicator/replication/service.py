@@ -55,6 +55,7 @@ from replicator.store.reading import FolderRecord, MailboxKey
 from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 from replicator.view import MailboxView, Message
+from resync.entry import tree_id
 
 FOLDERS_IN_MEMORY = 10_000
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
@@ -74,6 +75,10 @@ class ClusterMail:
         self._trees_changed = 0  # how often: what was read before a change is not remembered after it
         store.listeners.append(self._note_commit)
 
+    async def wait_ready(self) -> None:
+        """See `MailStore`."""
+        await self._coordinator.admission.wait()
+
     # ---- folders
 
     async def folders(self, user: str) -> Sequence[Folder]:
@@ -85,6 +90,7 @@ class ClusterMail:
 
     async def folder(self, user: str, name: str) -> Folder:
         """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
         known = self._folders.get((user, name))
         if known is not None:
             self._folders.move_to_end((user, name))
@@ -102,6 +108,7 @@ class ClusterMail:
 
     async def subscriptions(self, user: str) -> frozenset[str]:
         """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
         return await self._store.read(lambda reader: reading.subscriptions(reader, user))
 
     async def create_folder(self, user: str, name: str) -> Folder:
@@ -109,6 +116,7 @@ class ClusterMail:
         check_folder_name(name)
         if name == INBOX:
             raise FolderExistsError("INBOX exists for every user")
+        await self._coordinator.readiness.wait(_tree(user))
         return await self._create(user, name)
 
     async def rename_folder(self, user: str, old: str, new: str) -> None:
@@ -134,10 +142,12 @@ class ClusterMail:
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
         check_folder_name(name)
+        await self._coordinator.readiness.wait(_tree(user))
         await self._coordinator.submit(SubscribeOperation(user, name, subscribed))
 
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
+        await self._coordinator.readiness.wait(_key(folder))
         chain, unclaimed = await self._store.read(
             lambda reader: (chains.load_known(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
         )
@@ -159,6 +169,7 @@ class ClusterMail:
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
         """See `MailStore`."""
+        await self._coordinator.readiness.wait(_key(folder))
         return await self._store.view(_key(folder))
 
     async def claim_recent(self, folder: Folder) -> int:
@@ -320,6 +331,10 @@ def _folder(user: str, record: FolderRecord) -> Folder:
 
 def _key(folder: Folder) -> MailboxKey:
     return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
 
 
 def _view_key(view: MailboxView) -> MailboxKey:

@@ -216,7 +216,8 @@ CREATE TABLE postponed (                            -- what a state transfer has
 
 CREATE TABLE identity (                             -- one row: whose database this is
     sid     TEXT NOT NULL,
-    cluster TEXT NOT NULL
+    cluster TEXT NOT NULL,
+    begun   INTEGER NOT NULL                        -- it has met the cluster, or was there at its beginning
 );
 
 CREATE TABLE trial (                                -- one row: whether there is room
@@ -308,16 +309,23 @@ def _connect(path: Path, open_file: OpenDatabase) -> sqlite3.Connection:
     return connection
 
 
-def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> None:
-    """Make sure that the database is this node's; a new one becomes so. Raises ConfigError."""
-    row = connection.execute("SELECT sid, cluster FROM identity").fetchone()
+def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> bool:
+    """Make sure that the database is this node's; a new one becomes so. Whether it has begun. Raises ConfigError."""
+    row = connection.execute("SELECT sid, cluster, begun FROM identity").fetchone()
     if row is None:
-        connection.execute("INSERT INTO identity (sid, cluster) VALUES (?, ?)", (sid, cluster))
-    elif row != (sid, cluster):
+        connection.execute("INSERT INTO identity (sid, cluster, begun) VALUES (?, ?, 0)", (sid, cluster))
+        return False
+    if row[:2] != (sid, cluster):
         raise ConfigError(
             f"the database in `node.data` is of node {row[0]!r} of cluster {row[1]!r}, not of {sid!r} of {cluster!r};"
             " give each node a directory of its own"
         )
+    return bool(row[2])
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Note for good that the node has met its cluster, or was there at its beginning."""
+    connection.execute("UPDATE identity SET begun = 1")
 
 
 def try_to_write(connection: sqlite3.Connection) -> None:

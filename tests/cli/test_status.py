@@ -5,12 +5,14 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replicator.cli.output import ago, size
 from replicator.config import Address, ListenConfig, config_text, default_config
+from replicator.status import NoRoom
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode, served_node
 
@@ -105,6 +107,20 @@ def test_texts_that_a_node_lacks_are_counted(served: ServedNode, invoke: Invoke)
     served.report.texts_lacking = 1
     shown = words(invoke("status", "--url", served.url).stdout)
     assert "dc1 lacks 1 text of messages that it shows. They are fetched from other nodes, the newest first" in shown
+
+
+def test_what_a_disk_has_no_room_for_is_told(served: ServedNode, invoke: Invoke) -> None:
+    lack = NoRoom("/srv/mail", 4096, "dc2.1 7", "alice", 4_000_000, 1_000)
+    served.report.no_room = (lack, replace(lack, entry="dc2.1 8"))
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert "dc1 is behind and cannot go on: no room on the disk of /srv/mail, 4096 bytes free" in shown
+    assert "entry dc2.1 7 with 4000000 bytes of mail for alice" in shown
+    assert "(and 1 more)" in shown
+
+
+def test_why_a_node_serves_nobody_is_told(served: ServedNode, invoke: Invoke) -> None:
+    served.report.not_serving = ("it is new",)
+    assert "dc1 sends clients away: it is new" in words(invoke("status", "--url", served.url).stdout)
 
 
 def test_what_a_transfer_has_left_is_told(served: ServedNode, invoke: Invoke) -> None:

@@ -7,8 +7,10 @@ import os
 import random
 import smtplib
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -65,9 +67,9 @@ def disk(directory: Path, cluster: Cluster) -> Iterator[Disk]:
     cluster.wait_until_equal()
 
 
-def mail(number: int) -> bytes:
+def mail(number: int, size_bytes: int = MAIL_BYTES) -> bytes:
     """One that does not compress."""
-    filler = random.Random(number).randbytes(MAIL_BYTES // 2).hex()
+    filler = random.Random(number).randbytes(size_bytes // 2).hex()
     lines = "\r\n".join(filler[at : at + 76] for at in range(0, len(filler), 76))
     return f"Subject: {number}\r\n\r\n{lines}\r\n".encode()
 
@@ -138,6 +140,46 @@ def test_a_node_whose_disk_is_full_falls_behind_and_catches_up(cluster: Cluster,
     disk.make_room()
     cluster.wait_until_equal()
     assert count(dc1, "behind") == 40
+
+
+@pytest.mark.parametrize(("size_bytes", "mails"), [(4_000_000, 1), (40_000, 30)])
+def test_what_a_disk_has_no_room_for_is_told(cluster: Cluster, disk: Disk, size_bytes: int, mails: int) -> None:
+    """`size_bytes`: of one that goes to the attachment store, and of some that go to the database."""
+    dc1, dc2, _ = cluster.nodes
+    assert send(dc2, "behind", mail(0)) == 250
+    cluster.wait_until_equal()
+    disk.fill(left_bytes=size_bytes // 2)
+    for number in range(mails):
+        assert send(dc2, "behind", mail(number, size_bytes)) == 250
+    assert send(dc2, "full", mail(0, 100)) == 250  # waits behind it
+    cluster.wait_until(lambda statuses: bool(statuses[0]["no_room"]), 30)
+    (lack, *_) = cast("list[dict[str, object]]", dc1.get("/api/v1/status")["no_room"])
+    assert lack["directory"] == str(dc1.data)
+    assert cast("int", lack["free_bytes"]) < size_bytes
+    assert size_bytes <= cast("int", lack["size_bytes"]) < size_bytes * 1.1
+    assert lack["user"] == "behind"
+    assert str(lack["entry"]).startswith("dc2.")
+    assert health(dc1) == 503
+    url = "http://{}:{}".format(*dc1.address("http"))
+    command = [sys.executable, "-m", "replicator", "status", "--url", url]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "dc1 is behind and cannot go on: no room on the disk of" in " ".join(shown.split())
+    assert without_room(dc1) >= 1
+    disk.make_room()
+    cluster.wait_until_equal()
+    cluster.wait_until(lambda statuses: not statuses[0]["no_room"], 30)
+    assert health(dc1) == 200
+    cluster.wait_until(lambda _: without_room(dc1) == 0, 30)
+
+
+def without_room(node: Node) -> float:
+    """The metric."""
+    connection = http.client.HTTPConnection(*node.address("http"), timeout=30)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    line = f'replicator_entries_without_room{{directory="{node.data}"}} '
+    return float(text.partition(line)[2].partition("\n")[0] or 0)
 
 
 def test_a_node_that_was_stopped_on_a_full_disk_starts_and_reads(cluster: Cluster, disk: Disk) -> None:

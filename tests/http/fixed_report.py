@@ -8,7 +8,7 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX, Folder
-from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
+from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus, NoRoom
 
 UIDVALIDITY = 77
 
@@ -29,6 +29,8 @@ class FixedReport:
     when_short: str = "proceed"
     is_lag_known: bool = True
     needs_sync: bool = False
+    not_serving: tuple[str, ...] = ()
+    no_room: tuple[NoRoom, ...] = ()
     postponed: int = 0
     texts_lacking: int = 0
     overdue: tuple[str, ...] = ()
@@ -82,6 +84,8 @@ class FixedReport:
             copies=2,
             when_short=self.when_short,
             copies_reachable=self.copies_reachable,
+            not_serving=self.not_serving,
+            no_room=self.no_room,
             links=(up, down),
         )
 

@@ -39,7 +39,7 @@ from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
-from replicator.store import reading
+from replicator.store import reading, schema
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from tests.replication.network import Network
@@ -162,6 +162,7 @@ class Cluster:
         self.gave_way: dict[
             str, str
         ] = {}  # nodes that ended because another process runs as they do, and what they said
+        self.waits_when_new = False  # a node whose database is new, as it does without --new-cluster
         self._clock = clock
         self._runs = 0
         self._nursery = nursery
@@ -266,6 +267,7 @@ class Cluster:
         try:
             with scope:
                 async with Store.open(path, environment.new_origin(sid), environment) as store:
+                    is_new = await self._is_new(sid, store)
                     archive, registry = archive_of(config, environment), CollectorRegistry()
                     coordinator = Coordinator(
                         config,
@@ -274,6 +276,7 @@ class Cluster:
                         lambda peer: self._dial(name, peer.id),
                         archive=archive,
                         metrics=AttachmentMetrics(registry),
+                        is_new=is_new,
                     )
                     mail = ClusterMail(store, coordinator, environment)
                     report = Report(coordinator, store, environment, registry)
@@ -296,6 +299,13 @@ class Cluster:
             del self.nodes[name]
             del self.network.accepting[name]
         self.network.end_connections(name)
+
+    async def _is_new(self, sid: str, store: Store) -> bool:
+        has_begun = await store.write(lambda tx: schema.claim(tx.connection, sid, "mail"))
+        if not has_begun and not self.waits_when_new:
+            await store.write(lambda tx: schema.begin(tx.connection))
+            return False
+        return not has_begun
 
     def _environment(self, sid: str) -> Environment:
         if self._clock is None:
@@ -340,6 +350,8 @@ async def cluster(
         made.mastership = mastership or MastershipConfig()
         await made.start(*start)
         await made.linked()
+        if not start:
+            await until(lambda: all(node.coordinator.readiness.problem() is None for node in made.all()))
         yield made
         for sid in list(made.nodes):
             await made.stop(sid)

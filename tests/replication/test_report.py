@@ -310,7 +310,7 @@ def info(registry: CollectorRegistry) -> dict[str, str]:
 
 def test_each_help_stands_alone() -> None:
     registry = CollectorRegistry()
-    _Metrics(registry)
+    _Metrics(registry, "data")
     for door in (LmtpMetrics, ImapMetrics, HttpMetrics):
         door(registry)
     texts = [family.documentation for family in registry.collect()]

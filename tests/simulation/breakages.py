@@ -133,6 +133,16 @@ BREAKAGES = (
         "twice", "undelete gives a message back twice", "replicator/replication/undeleting.py",
         "SaveOperation(key, kept.guid,", "SaveOperation(key, self._environment.new_guid(),",
     ),
+    Breakage(
+        "new-node", "a node that has lost its disk serves before it has met the others",
+        "replicator/replication/admission.py", "        if not is_new:\n", "        if True:\n",
+        "test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others",
+    ),
+    Breakage(
+        "coming-back", "a node that has just started shows what it has so far", "replicator/replication/readiness.py",
+        "if self._all.is_set() or key.mailbox_id in self._ready:", "if key.uidvalidity:",
+        "test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part",
+    ),
 )  # fmt: skip
 
 

@@ -17,17 +17,19 @@ from protocol.values import Dot
 from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import MailError
+from replicator.mailstore import Folder
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.operations import CopyOperation, Operation
 from replicator.replication.report import Report
 from replicator.replication.service import ClusterMail
+from replicator.store import schema
 from replicator.store.archive import Archive
 from replicator.store.checkpoint import Home
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Listener, Store
 from replicator.store.transaction import Commit
-from replicator.view import Message
+from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
 from tests.simulation.disk import Disk
@@ -58,6 +60,18 @@ class Observer(Protocol):
         """A client's node asks for this."""
         ...
 
+    def disk_replaced(self) -> None:
+        """A node that is down gets another disk."""
+        ...
+
+    def begins_anew(self, machine: Machine) -> None:
+        """A node starts that has lost its disk."""
+        ...
+
+    def selects(self, machine: Machine, view: MailboxView) -> None:
+        """A client's node shows it a mailbox."""
+        ...
+
     def may_still_number(self, machine: Machine) -> list[str]:
         """Other nodes that may number what this one masters now: none, if elections are what they promise."""
         ...
@@ -78,7 +92,13 @@ class _ObservedCoordinator(Coordinator):
 
 
 class _ObservedMail(ClusterMail):
+    machine: Machine
     observer: Observer
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        view = await super().open_mailbox(folder)
+        self.observer.selects(self.machine, view)
+        return view
 
     async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
         self.observer.expunges(key.mailbox_id, wanted)
@@ -153,6 +173,7 @@ class Machine:
         self._observer, self._config = observer, config
         self._objects = (directory / f"objects-{sid}").as_uri() if collects else None
         self.is_starting = False
+        self._was_emptied = False  # its database is new, and that of a node which was there before
         self.ended = trio.Event()  # the last run, and all that it did as it unwound
         self.ended.set()
 
@@ -203,6 +224,8 @@ class Machine:
         """The next run begins with this copy of the disk; None: with an empty one."""
         assert self.life is None
         self.story.say(f"{self.sid} gets {'an older copy of its' if copy else 'an empty'} disk")
+        self._was_emptied = copy is None
+        self._observer.disk_replaced()
         self.watch.disk_replaced(self.disk.restore(copy))
 
     def _end(self, how: str) -> Life:
@@ -230,6 +253,7 @@ class Machine:
                 origin = environment.new_origin(self.sid)
                 async with Store.open(self.disk.path, origin, environment, mount.files) as store:
                     self.watch.begin(store._connection, origin)
+                    is_new = await self._is_new(store)
                     archive = self._archive(environment)
                     coordinator = _ObservedCoordinator(
                         config,
@@ -237,10 +261,13 @@ class Machine:
                         environment,
                         lambda peer: self._network.connect(self.sid, peer.id),
                         archive=archive,
+                        is_new=is_new,
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
                     mail, registry = _ObservedMail(store, coordinator, environment), CollectorRegistry()
-                    mail.observer = self._observer
+                    mail.machine, mail.observer = self, self._observer
+                    if is_new:
+                        self._observer.begins_anew(self)
                     report = Report(coordinator, store, environment, registry)
                     node = Node(self.sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     async with trio.open_nursery() as nursery:
@@ -256,6 +283,16 @@ class Machine:
                 raise
         finally:
             stopped.set()
+
+    async def _is_new(self, store: Store) -> bool:
+        """The first nodes begin a cluster, as with --new-cluster; one that has lost its disk waits for the others."""
+        row = await store.read(lambda reader: reader.execute("SELECT begun FROM identity").fetchone())
+        if row is not None:  # its disk may take nothing now
+            return not row[0]
+        await store.write(lambda tx: schema.claim(tx.connection, self.sid, "mail"))
+        if not self._was_emptied:
+            await store.write(lambda tx: schema.begin(tx.connection))
+        return self._was_emptied
 
     def _archive(self, environment: Environment) -> Archive | None:
         """Of this node alone, on a disk that is never lost."""

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
-from replicator.errors import DiskFullError, DurabilityError, UnavailableError
+from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from tests.replication.cluster import TIMEOUT_S, USER
 from tests.simulation.disk import DiskFault
@@ -74,6 +74,51 @@ async def test_a_reported_mail_survives_the_loss_of_all_disks_but_one_of_its_cop
         await world.heal()
         for sid in world.sids:
             assert await texts(world[sid]) == ["reported"]
+
+
+async def test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        await save(world["dc1"], "before")
+        await have(world, 1, THREE)
+        before = await world["dc1"].call(lambda node: node.inbox())
+        world["dc3"].crash()
+        world["dc3"].restore(None)
+        world.cut(world.between(["dc3"]))
+        await world["dc3"].start()
+        await trio.sleep(30)
+        is_refused = True
+        with suppress(NotReadyError):
+            await world["dc3"].call(lambda node: node.inbox())
+            await save(world["dc3"], "too early")
+            is_refused = False
+        assert is_refused, "dc3 serves before it has met the others"
+        await world.heal()
+        assert await world["dc3"].call(lambda node: node.inbox()) == before
+
+
+async def test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
+        for text in large:
+            await world["dc1"].call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
+        await save(world["dc1"], "one", "two", "three")
+        await world.settle()
+        world["dc3"].crash()
+        world["dc3"].restore(None)
+        for other in ("dc1", "dc2"):
+            world.network.road(other, "dc3").bytes_per_s = 20_000
+        await world["dc3"].start()
+        shown: list[str] = []
+        while not shown:
+            with suppress(NotReadyError):
+                shown = sorted(str(message.uid) for message in await world["dc3"].call(lambda node: node.messages()))
+        assert shown == ["1", "2", "3"]
+        assert world.coming_back.checked
+        assert sum(world["dc3"].node.store.context.values()) < len(large), "it was not waited for until all was here"
 
 
 async def test_a_full_disk_refuses_and_goes_on_reading_and_is_well_again_when_there_is_room(

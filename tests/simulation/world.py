@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,11 +22,12 @@ from protocol.commands import Reply
 from replicator.config import Config, PeerConfig, WhenShort, default_config
 from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.replication.operations import dots_of
-from replicator.view import Message
+from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
 from tests.simulation import settling
 from tests.simulation.cache import Cache
+from tests.simulation.coming_back import ComingBack
 from tests.simulation.history import History
 from tests.simulation.hurry import hurried
 from tests.simulation.ledger import Ledger
@@ -59,6 +61,7 @@ class World:
         self.story = Story(directory)
         self.history = History(plan.mastership.timeout_s, has_limits=plan.has_limits)
         self.ledger = Ledger()
+        self.coming_back = ComingBack(self._others)
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
         self.machines = {
@@ -173,6 +176,25 @@ class World:
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """See `Observer`."""
         self.ledger.expunges(mailbox_id, messages)
+        self.coming_back.expunges(mailbox_id, messages)
+
+    def disk_replaced(self) -> None:
+        """See `Observer`."""
+        self.coming_back.disk_lost()
+
+    def begins_anew(self, machine: Machine) -> None:
+        """See `Observer`."""
+        self.coming_back.begins(machine.sid)
+
+    def selects(self, machine: Machine, view: MailboxView) -> None:
+        """See `Observer`."""
+        self.coming_back.check(machine.sid, view)
+
+    def _others(self, sid: str) -> list[sqlite3.Connection] | None:
+        """The databases of all other nodes; None if not all run, or some write."""
+        lives = [machine.life for other, machine in self.machines.items() if other != sid]
+        found = [life.node.store._connection for life in lives if life is not None and life.is_up]
+        return found if len(found) == len(lives) and not any(one.in_transaction for one in found) else None
 
     def may_still_number(self, machine: Machine) -> list[str]:
         """See `Observer`: nodes of its component that are in an earlier term than it is (design section 5).

@@ -96,3 +96,12 @@ async def test_a_database_belongs_to_one_node_of_one_cluster(tmp_path: Path) -> 
         for sid, cluster in (("dc2", "mail"), ("dc1", "post")):
             with pytest.raises(ConfigError, match="is of node 'dc1' of cluster 'mail'"):
                 await store.write(lambda tx, sid=sid, cluster=cluster: schema.claim(tx.connection, sid, cluster))  # type: ignore[misc]
+
+
+async def test_that_a_node_has_begun_outlives_its_process(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        assert not await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
+        assert not await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
+        await store.write(lambda tx: schema.begin(tx.connection))
+    async with open_store(tmp_path, "dc1.b") as store:
+        assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))

@@ -1,0 +1,186 @@
+"""Which mailboxes a node may show that has just started (design section 7).
+
+It may have been away for long, or have lost its disk: what it shows is older than what its clients have seen elsewhere,
+or a part of that, under the right UIDVALIDITY, and they would drop mail from their caches. So it first hears what its
+peers have, by their LOG. Once its own log has all that, it shows everything; before, each mailbox and tree that
+somebody asks for is compared with the peers at once, and taken over from them where this node is behind.
+
+What is told here holds for one start. A node that is cut off goes on with what it has, and so does one that reaches
+nobody; but not one whose database is new.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+
+import trio
+
+from protocol.values import Dot, covers
+from replicator.errors import MailError, NotReadyError
+from replicator.replication.admission import Admission
+from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.store.reading import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0  # of a client whose mailbox is compared; that goes on when it has left
+LOOK_EVERY_S = 0.05
+AT_ONCE = 8  # mailboxes that are compared
+WANTED_MAX = 1000  # that wait for their turn
+
+_WHOLE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
+
+
+class Readiness:
+    """Belongs to the event loop. `links` are those that are up; `met_others`: there was time to meet all peers."""
+
+    def __init__(
+        self,
+        store: Store,
+        admission: Admission,
+        reconciler: Reconciler,
+        links: Callable[[], Sequence[PeerLink]],
+        *,
+        met_others: trio.Event,
+        timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._admission = admission
+        self._reconciler = reconciler
+        self._links = links
+        self._met_others = met_others
+        self._timeout_s = timeout_s
+        self._heard: set[str] = set()  # peers that have said what they had
+        self._target: dict[str, int] = {}  # all of that
+        self._all = trio.Event()  # everything may be shown
+        self._may_compare = trio.Event()
+        self._ready: set[bytes] = set()
+        self._comparing: dict[bytes, trio.Event] = {}
+        self._wanted_in, self._wanted_out = trio.open_memory_channel[MailboxKey](WANTED_MAX)
+
+    # ---- for who shows mailboxes
+
+    async def wait(self, key: MailboxKey) -> None:
+        """Return once the mailbox or tree may be shown. Raises NotReadyError if that takes too long."""
+        if self._all.is_set() or key.mailbox_id in self._ready:
+            return
+        await self._admission.wait()
+        with trio.move_on_after(PATIENCE_S):
+            await self._may_compare.wait()
+            while not self._all.is_set() and key.mailbox_id not in self._ready:
+                await self._compared(key)
+            return
+        raise NotReadyError("this node has yet to catch up with the others; its mail is there; try again later")
+
+    async def wait_to_number(self, key: MailboxKey) -> None:
+        """The same for who numbers: a database that is not new knows at least what UIDs it has shown itself."""
+        if not self._admission.begun.is_set():
+            await self.wait(key)
+
+    def problem(self) -> str | None:
+        """Why not everything is shown; None: it is."""
+        if self._all.is_set() or not self._admission.met.is_set():
+            return None
+        if not self._may_compare.is_set():
+            return "this node has just started, and waits to hear what the others have"
+        context = self._store.context
+        lacking = sum(max(0, seq - context.get(origin, 0)) for origin, seq in self._target.items())
+        return (
+            f"this node has yet to catch up with what {', '.join(sorted(self._heard))} had when it started: {lacking}"
+            " entries; mailboxes are shown as they have been compared"
+        )
+
+    # ---- events
+
+    def heard(self, link: PeerLink, context: Sequence[Dot]) -> None:
+        """A peer says what is in its log. Only the first time counts, and not of a peer that is new itself."""
+        if not self._all.is_set() and self._admission.is_source(link) and link.sid not in self._heard:
+            self._heard.add(link.sid)
+            for dot in context:
+                self._target[dot.origin] = max(dot.seq, self._target.get(dot.origin, 0))
+
+    # ---- catching up
+
+    async def run(self) -> None:
+        """Compare what is asked for until all may be shown."""
+        await self._admission.met.wait()
+        await self._gather()
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(self._compare)
+            self._may_compare.set()
+            await self._catch_up()
+            await self._admission.begin()
+            self._all.set()
+            for event in self._comparing.values():
+                event.set()
+            nursery.cancel_scope.cancel()
+        self._ready.clear()
+
+    async def _gather(self) -> None:
+        """Return once all peers have been heard from, or those that could be in time; a new node needs one."""
+        await self._met_others.wait()
+        with trio.move_on_after(self._timeout_s):
+            await _until(lambda: all(link.sid in self._heard for link in self._sources()))
+        await _until(lambda: bool(self._heard) or self._admission.begun.is_set())
+
+    async def _catch_up(self) -> None:
+        """Return once all is here that the peers had; or, with a database that is not new, there is no peer left."""
+        alone_since = trio.current_time()
+        while not covers(self._store.context, self._target):
+            await trio.sleep(LOOK_EVERY_S)
+            if self._sources() or not self._admission.begun.is_set():
+                alone_since = trio.current_time()
+            elif trio.current_time() > alone_since + self._timeout_s:
+                log.warning("no peer is left to catch up with: this node shows what it has")
+                return
+
+    def _sources(self) -> list[PeerLink]:
+        return [link for link in self._links() if self._admission.is_source(link)]
+
+    # ---- one mailbox
+
+    async def _compared(self, key: MailboxKey) -> None:
+        """Return when the mailbox has been compared once more."""
+        event = self._comparing.get(key.mailbox_id)
+        if event is None:
+            try:
+                self._wanted_in.send_nowait(key)
+            except trio.WouldBlock:
+                await trio.sleep(LOOK_EVERY_S)
+                return
+            event = self._comparing[key.mailbox_id] = trio.Event()
+        await event.wait()
+
+    async def _compare(self) -> None:
+        async for key in self._wanted_out:
+            try:
+                if await self._is_whole(key):
+                    self._ready.add(key.mailbox_id)
+                else:
+                    await trio.sleep(LOOK_EVERY_S)
+            finally:
+                self._comparing.pop(key.mailbox_id).set()
+
+    async def _is_whole(self, key: MailboxKey) -> bool:
+        """Whether this node shows all of it that the peers show, now. They are asked one after the other."""
+        sources = self._sources()
+        for link in sources:
+            try:
+                outcome = await self._reconciler.reconcile(key, link.sid)
+            except (MailError, LinkDownError, sqlite3.Error) as error:
+                log.info("a mailbox of %s is not compared with %s: %s", key.user, link.sid, error)
+                return False
+            # Of a fork a node that was there shows its own branch. What a new one shows is a part of one.
+            if outcome not in _WHOLE and not self._admission.begun.is_set():
+                return False
+        return bool(sources)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - of links, which say nothing
+        await trio.sleep(LOOK_EVERY_S)
