@@ -73,6 +73,7 @@ from replicator.replication.overdue import Overdue
 from replicator.replication.readiness import Readiness
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
+from replicator.replication.salvage import Salvage
 from replicator.replication.seeding import Seeder
 from replicator.replication.settling import Settling
 from replicator.replication.shipping import check_claims
@@ -212,6 +213,8 @@ class Coordinator:
             joiner=self.joiner,
             reconciler=self.reconciler,
             healer=self.healer,
+            mover=self.mover,
+            salvage=Salvage(store, self.texts, self.carry_out, environment.new_guid),
             is_whole=self._is_whole,
         )
         self._snapshots = snapshots.Snapshots(store)

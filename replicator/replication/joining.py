@@ -89,6 +89,16 @@ class Joiner:
                     if not self.is_hopeless(head):
                         await self._join_branch(key, head)
 
+    async def can_replay(self, key: MailboxKey) -> bool:
+        """Whether the log, or it and a checkpoint, tells what a branch of the mailbox shows. Raises sqlite3.Error."""
+        for head in await self._store.read(partial(branches.branch_heads, chain_id=key.mailbox_id)):
+            for base in (None, await self._bases.base_of(key.mailbox_id, head)):
+                with suppress(ContradictionError):
+                    async with self._reading:
+                        if await self._store.read(partial(branches.replay_branch, head=head, base=base)) is not None:
+                            return True
+        return False
+
     def is_hopeless(self, head: Dot | None) -> bool:
         """Whether the branch of that head could not be joined a while ago. Then it is tried again."""
         apart = self._apart.get(head) if head is not None else None

@@ -119,6 +119,11 @@ class Mover:
                 reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
             )
 
+    async def take_over(self, key: MailboxKey) -> bool:
+        """Whether this node is the mailbox's master now, whoever uses it."""
+        reply = await self._try_to_move(key, self._mastership.sid)
+        return isinstance(reply, Moved)
+
     def _unreachable(self, node: str) -> str:
         return f"{node} cannot be reached from {self._mastership.sid}; try again when it can"
 

@@ -24,7 +24,9 @@ from replicator.replication.healing import Healer
 from replicator.replication.joining import Joiner, name_of
 from replicator.replication.link import LinkDownError
 from replicator.replication.mastership import Mastership
-from replicator.replication.reconciling import Reconciler
+from replicator.replication.moving import Mover
+from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.replication.salvage import Salvage
 from replicator.replication.turns import in_turns
 from replicator.store import chain as chains
 from replicator.store import reading
@@ -36,9 +38,13 @@ log = logging.getLogger(__name__)
 OVERDUE_S = 30.0  # on a whole cluster; joining takes less, and what takes more is not kept from going on
 LOOK_EVERY_S = 5.0
 PAUSE_MAX_S = 600.0  # between two tries of one mailbox, at last
+ABANDON_S = 120.0  # then what is overdue is brought again in another way, if no node shows it
 COMPARE_S = 60.0  # with one node: what takes longer goes on the next time
 NEW_AT_ONCE = 100  # mailboxes of one look
 AT_ONCE = 4  # of those that are being compared
+
+
+_NOTHING_MORE = {Outcome.SAME, Outcome.AHEAD}
 
 
 @dataclass(slots=True)
@@ -66,6 +72,8 @@ class Overdue:
         joiner: Joiner,
         reconciler: Reconciler,
         healer: Healer,
+        mover: Mover,
+        salvage: Salvage,
         is_whole: Callable[[], bool],
     ) -> None:
         self._store = store
@@ -74,6 +82,8 @@ class Overdue:
         self._joiner = joiner
         self._reconciler = reconciler
         self._healer = healer
+        self._mover = mover
+        self._salvage = salvage
         self._is_whole = is_whole
         self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
         self._cases: dict[bytes, Case] = {}
@@ -159,14 +169,40 @@ class Overdue:
         self._cases[chain_id] = Case(key, len(dots), since, why, missing is None, now + pause_s, pause_s)
 
     async def _compare(self, key: MailboxKey) -> None:
-        """With all other nodes, one after the other. The master joins what has forked."""
+        """With all other nodes, one after the other. The master joins what has forked.
+
+        Where it lacks the checkpoint from which a branch can be replayed, a node that has it becomes the master. Where
+        no node has, and none shows the branch, its entries are abandoned.
+        """
         self._joiner.doubt(key)
-        for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
+        outcomes: list[Outcome] = []
+        others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
+        for sid in others:
             with suppress(MailError, LinkDownError), trio.move_on_after(COMPARE_S):
-                await self._reconciler.reconcile(key, sid)
+                outcomes.append(await self._reconciler.reconcile(key, sid))
             if not self._store.has_waiting(key.mailbox_id):
                 return
+        if self._joiner.why_apart(key.mailbox_id) is None and await self._joiner.can_replay(key):
+            await self._mover.take_over(key)
+        elif len(outcomes) == len(others) and _NOTHING_MORE.issuperset(outcomes):
+            await self._abandon(key)
         self._healer.suspect(key)
+
+    async def _abandon(self, key: MailboxKey) -> None:
+        """No node shows these entries, and none that could be asked can replay them."""
+        case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
+        if case is None or not overdue or trio.current_time() < case.since + ABANDON_S:
+            return
+        try:
+            done = await self._salvage.abandon(key, overdue)
+        except (MailError, sqlite3.Error) as error:
+            log.warning("entries that cannot be applied are tried again: %s", error)
+            return
+        log.warning(
+            "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders were"
+            " brought again, %d could not be, and %d other changes are lost",
+            len(overdue), await name_of(self._store, key), *done,
+        )  # fmt: skip
 
 
 def _first_of(

@@ -38,6 +38,10 @@ _BY_GUID = (
 )
 
 
+APPLIED, ABANDONED = 1, 2
+"""Values of the column `applied` of the log; 0: the entry waits."""
+
+
 def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold: bool = False) -> None:
     """Take an entry into the log and apply it, and all that waited for it, as far as that goes.
 
@@ -120,9 +124,21 @@ def apply_waiting(tx: Transaction, chain_id: bytes) -> None:
         apply(tx, entry)
 
 
-def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot]) -> None:
+def abandon(tx: Transaction, chain_id: bytes, dots: Iterable[Dot]) -> None:
+    """These entries wait no longer, as far as they wait still: they can never be applied."""
+    chain = tx.chain(chain_id)
+    query = "SELECT after_origin, after_seq FROM waiting WHERE chain = ? AND origin = ? AND seq = ?"
+    for dot in dots:
+        befores = [Dot(*row) for row in tx.connection.execute(query, (chain_id, *dot))]
+        if befores and not (chain is not None and chain.has_seen(dot)):
+            _release(tx, chain_id, dot, befores, ABANDONED)
+            tx.commit.absorbed.append(dot)
+            tx.commit.abandoned[dot] = chain_id
+
+
+def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot], applied: int = APPLIED) -> None:
     """The entry waits no longer."""
-    tx.connection.execute("UPDATE log SET applied = 1 WHERE origin = ? AND seq = ?", dot)
+    tx.connection.execute("UPDATE log SET applied = ? WHERE origin = ? AND seq = ?", (applied, *dot))
     tx.connection.executemany(
         "DELETE FROM waiting WHERE chain = ? AND after_origin = ? AND after_seq = ? AND origin = ? AND seq = ?",
         [(chain_id, *before, *dot) for before in waited_for],

@@ -53,7 +53,10 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
     shown, ways = chains.load(connection, chain_id), 2 if catalog.heads_of(connection, chain_id) else 1
 
     def is_here(dot: Dot) -> bool:
-        return (shown is not None and shown.has_seen(dot)) or reading.entry_at(connection, dot) is not None
+        if shown is not None and shown.has_seen(dot):
+            return True
+        query = "SELECT 1 FROM log WHERE origin = ? AND seq = ? AND applied = 1"
+        return connection.execute(query, dot).fetchone() is not None
 
     return [dot for dot in waiting if dot not in followed and _is_whole(waiting, dot, is_here, ways)]
 

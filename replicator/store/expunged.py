@@ -75,6 +75,12 @@ def are_kept(connection: sqlite3.Connection, mailbox_id: bytes) -> bool:
     return connection.execute("SELECT 1 FROM expunged WHERE mailbox = ? LIMIT 1", (mailbox_id,)).fetchone() is not None
 
 
+def is_kept(connection: sqlite3.Connection, mailbox_id: bytes, guid: bytes) -> bool:
+    """Whether that message has left the mailbox, and is kept."""
+    query = "SELECT 1 FROM expunged WHERE mailbox = ? AND guid = ?"
+    return connection.execute(query, (mailbox_id, guid)).fetchone() is not None
+
+
 def kept(
     connection: sqlite3.Connection, mailbox_ids: Iterable[bytes], since_ms: int, after: After | None, count: int
 ) -> list[Kept]:

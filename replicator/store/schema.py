@@ -27,7 +27,7 @@ CREATE TABLE log (
     seq          INTEGER NOT NULL,
     time         INTEGER NOT NULL,                  -- of the stamp
     chain        BLOB NOT NULL,                     -- mailbox id or tree id
-    applied      INTEGER NOT NULL,
+    applied      INTEGER NOT NULL,                  -- 0: it waits; 1: it is; 2: it never can be, and is abandoned
     offset_bytes INTEGER NOT NULL,                  -- of all this origin's entries up to and with this one
     body         BLOB NOT NULL,                     -- Entry.pack()
     UNIQUE (origin, seq)

@@ -54,9 +54,8 @@ def unseen_chains(connection: sqlite3.Connection, after: int) -> Slice[int, byte
         " LEFT JOIN chain c ON c.id = l.chain WHERE l.position > ? ORDER BY l.position LIMIT ?",
         (after, SLICE_ROWS),
     ).fetchall()
-    unseen = {
-        chain for _, chain, origin, seq, applied, context in entries if applied and not _has_seen(context, origin, seq)
-    }
+    applied = [entry for entry in entries if entry[4] == 1]
+    unseen = {chain for _, chain, origin, seq, _, context in applied if not _has_seen(context, origin, seq)}
     return Slice(len(entries), entries[-1][0] if entries else None, sorted(unseen))
 
 

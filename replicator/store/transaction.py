@@ -60,7 +60,8 @@ class Commit:
     logged: list[Logged] = field(default_factory=list)
     applied: list[Entry] = field(default_factory=list)
     adopted: set[Dot] = field(default_factory=set)  # those of them that are steps to another node's head, and in no log
-    absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that a merge has taken in
+    absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that wait no longer: a merge has them
+    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # those of them that no merge has -> their chains
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew

@@ -74,6 +74,7 @@ class History:
     tree: list[TreeChange] = field(default_factory=list)
     acknowledged: dict[Dot, str] = field(default_factory=dict)  # and what it was
     lost: set[Dot] = field(default_factory=set)  # acknowledged, and then every disk was lost that held it
+    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # entry -> chain: it stood on what lost disks had alone
     shown: dict[tuple[bytes, int, int], set[tuple[Placement, Dot]]] = field(default_factory=lambda: defaultdict(set))
     _held: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # SID -> origin -> seq
     _passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # as `_held`
@@ -91,6 +92,11 @@ class History:
     def passed_over(self, sid: str, context: Mapping[str, int]) -> None:
         """A node shows what these entries did, and takes them for its own."""
         self._passed[sid].update(context)
+
+    def abandons(self, sid: str, chains: Mapping[Dot, bytes]) -> None:
+        """A node will never apply these entries, each of a chain."""
+        assert self.has_lost_disks or not chains, f"{sid} abandons {sorted(chains)}, although no disk was lost"
+        self.abandoned.update(chains)
 
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
         """A node has numbered an entry where UIDs meant these placements."""

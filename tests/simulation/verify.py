@@ -19,6 +19,7 @@ from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
 from replicator.store import reading
 from replicator.store.attachments.sweep import sweep
+from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.recorded import Recorded
 from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
@@ -49,7 +50,8 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
         assert not unexcused, f"changes that clients heard OK for are lost: {unexcused}"
     node = world.up()[0].node  # the others are equal
     rows = _rows(node)
-    known = _Known(history, node.store.context)
+    chains = {chain.id: chain for chain in reading.chains_of(node.store._connection, None)}
+    known = _Known(history, node.store.context, chains)
     flags = _flags_of(known)
     for mailbox_id in rows.keys() | known.mailboxes():
         _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
@@ -80,16 +82,17 @@ def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
 class _Known:
     """The history as far as it is not lost: what these logs have."""
 
-    def __init__(self, history: History, context: dict[str, int]) -> None:
+    def __init__(self, history: History, context: dict[str, int], chains: dict[bytes, Chain]) -> None:
         self.history = history
         self._context = context
+        self._abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
         self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
         for placement, added in history.added.items():
             if self.has(placement[0]):
                 self._added[added.mailbox_id][placement] = added.guid
 
     def has(self, dot: Dot) -> bool:
-        return self._context.get(dot.origin, 0) >= dot.seq
+        return self._context.get(dot.origin, 0) >= dot.seq and dot not in self._abandoned
 
     def mailboxes(self) -> set[bytes]:
         return set(self._added)

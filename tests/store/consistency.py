@@ -12,6 +12,7 @@ from pathlib import Path
 from protocol.commands import Parts
 from protocol.values import Dot, covers
 from replicator.store import reading, schema
+from replicator.store.apply import APPLIED
 from replicator.store.content import read_text, size_of
 from replicator.store.rows import message_of
 from replicator.store.transaction import NONE_BEFORE
@@ -64,7 +65,7 @@ def check(connection: sqlite3.Connection) -> None:
     _check_guids(connection)
     _check_expunged(connection)
     _check_lacking(connection)
-    if _leads_everywhere(connection):
+    if _leads_everywhere(connection) and all(item.applied in {0, APPLIED} for item in log):
         _check_projections(connection, log)
         _check_heads(connection, log)
         _check_content(connection, log)

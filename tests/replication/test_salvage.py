@@ -1,0 +1,99 @@
+"""Entries that stand on what no node has any more: what they brought is brought again, and they wait no longer."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Dot, UidSet
+from replicator.replication import overdue
+from replicator.store.apply import receive
+from replicator.store.content import StoredText
+from resync.entry import Entry, FlagAdd, FolderCreate, MailAdd, MailDel, tree_id
+from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster
+
+LOST = "dc9.lost"
+BOUND_S = overdue.ABANDON_S + 2 * overdue.OVERDUE_S + 30
+
+
+def added(uid: int, text: bytes) -> MailAdd:
+    stored = StoredText.of(text)
+    return MailAdd(uid, bytes([uid]) * 16, EPOCH_MS, ("\\Seen",), len(text), stored.content_hash, copied=False)
+
+
+async def take_in(nodes: Cluster, *entries: tuple[Entry, list[bytes]]) -> None:
+    """One node has them, whoever numbered them; the others get them from it."""
+    for entry, texts in entries:
+        await nodes["dc1"].store.write(lambda tx: receive(tx, entry, [StoredText.of(text) for text in texts]))  # noqa: B023
+
+
+def time(nodes: Cluster) -> int:
+    return nodes["dc1"].store.last_time + 1
+
+
+async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        folder = await nodes["dc1"].inbox()
+        mailbox = (USER, folder.mailbox_id, folder.uidvalidity)
+        mail = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *mailbox,
+            (added(20, b"kept"), added(21, b"expunged"), FlagAdd(UidSet.of([20]), ("$Later",))),
+        )  # fmt: skip
+        gone = Entry(Dot(LOST, 2), (Dot(LOST, 1),), time(nodes), 10, *mailbox, (MailDel(UidSet.of([21, 1])),))
+        await take_in(nodes, (mail, [b"kept", b"expunged"]), (gone, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        for node in nodes.all():
+            assert not await node.waiting()
+            assert sorted((await node.texts()).values()) == ["before", "kept"]
+            (message,) = [message for message in await node.messages() if message.guid == bytes([20]) * 16]
+            assert message.flags == {"\\Seen", "$Later"}
+        assert "1 messages or folders were brought again, 0 could not be, and 2 other changes are lost" in caplog.text
+        await nodes.stop("dc3")
+        nodes.erase("dc3")
+        await nodes.start("dc3")  # gets them in the logs of the others
+        await nodes.linked()
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        assert not await nodes["dc3"].waiting()
+
+
+async def test_a_folder_on_a_lost_branch_is_there_with_its_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        folder_id = b"f" * 16
+        created = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, USER, tree_id(USER), 0,
+            (FolderCreate(folder_id, "Lost", 1_800_000_000),),
+        )  # fmt: skip
+        mail = Entry(Dot(LOST, 2), (), time(nodes), 1, USER, folder_id, 1_800_000_000, (added(1, b"in it"),))
+        await take_in(nodes, (created, []), (mail, [b"in it"]))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        for node in nodes.all():
+            assert not await node.waiting()
+            assert await node.texts("Lost") == {1: "in it"}
+
+
+async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_missing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        folder = await nodes["dc1"].inbox()
+        mail = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, USER, folder.mailbox_id, folder.uidvalidity,
+            (added(20, b"kept"),),
+        )  # fmt: skip
+        await take_in(nodes, (mail, [b"kept"]))
+        await trio.sleep(2 * BOUND_S)
+        assert await nodes["dc1"].waiting() == 1
+        assert await nodes["dc1"].texts() == {1: "before"}
