@@ -13,6 +13,7 @@ from replicator.store.apply import receive
 from replicator.store.content import StoredText
 from resync.entry import Entry, FlagAdd, FolderCreate, MailAdd, MailDel, tree_id
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster
+from tests.replication.meeting import key_of
 
 LOST = "dc9.lost"
 BOUND_S = overdue.ABANDON_S + 2 * overdue.OVERDUE_S + 30
@@ -97,3 +98,32 @@ async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_mi
         await trio.sleep(2 * BOUND_S)
         assert await nodes["dc1"].waiting() == 1
         assert await nodes["dc1"].texts() == {1: "before"}
+
+
+async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_cannot(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint alone leads to what the branch stands on."""
+
+    async def cannot(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return False
+
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        for text in ("first", "second"):
+            await nodes["dc1"].save(text)
+        await nodes.converged()
+        for sid in ("dc1", "dc3"):
+            monkeypatch.setattr(nodes[sid].coordinator.joiner, "join_branches", cannot)
+            monkeypatch.setattr(nodes[sid].coordinator.joiner, "can_replay", cannot)
+        key = key_of(await nodes["dc1"].view())
+        first, _ = [
+            item.entry for item in await nodes["dc1"].store.log_after(0) if item.entry.mailbox_id == key.mailbox_id
+        ]
+        branch = Entry(Dot(LOST, 1), (first.dot,), time(nodes), 2, *key, (added(2, b"on a branch"),))
+        await take_in(nodes, (branch, [b"on a branch"]))
+        await trio.sleep(2 * overdue.OVERDUE_S)
+        await nodes.converged()
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2"
+        assert sorted((await nodes["dc3"].texts()).values()) == ["first", "on a branch", "second"]
+        assert not await nodes["dc1"].waiting()
