@@ -231,6 +231,14 @@ CREATE TABLE recent (                               -- this node's alone, of all
 ) WITHOUT ROWID;
 """
 
+_UPGRADES = {
+    8: """
+        ALTER TABLE identity ADD COLUMN begun INTEGER NOT NULL DEFAULT 1;
+        CREATE INDEX lacking_hash ON lacking (hash);
+    """,
+}
+"""What brings a database of this schema to the next one."""
+
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
@@ -284,7 +292,7 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
         if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise ConfigError(f"{path}: a database of another program; name another file, or move that one away")
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    elif version != SCHEMA_VERSION:
+    elif version != SCHEMA_VERSION and version not in _UPGRADES:
         raise ConfigError(f"{path}: written by another version (schema {version}, this one reads {SCHEMA_VERSION})")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -292,6 +300,8 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     if version == 0:
         connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     else:
+        for before in range(version, SCHEMA_VERSION):
+            connection.executescript(f"BEGIN; {_UPGRADES[before]} PRAGMA user_version = {before + 1}; COMMIT;")
         check_tables(connection, path)
     return connection
 

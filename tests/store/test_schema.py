@@ -31,6 +31,21 @@ async def test_a_database_of_another_version_is_left_as_it_is(tmp_path: Path) ->
     assert path.read_bytes() == before
 
 
+async def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with open_store(tmp_path) as store:
+        await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail"))
+        await save(store, 1)
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "DROP INDEX lacking_hash; ALTER TABLE identity DROP COLUMN begun; PRAGMA user_version = 8;"
+    )
+    connection.close()
+    async with open_store(tmp_path) as store:
+        assert await store.write(lambda tx: schema.claim(tx.connection, "dc1", "mail")), "it has begun"
+        assert await save(store, 2) == 2
+
+
 async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "node.db"
     connection = sqlite3.connect(path)
