@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 
 from replicator.config import Address, Config
 from replicator.environment import Environment
-from replicator.errors import DataError
+from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.server import serve_imap
@@ -37,6 +37,7 @@ from replicator.store.attachments.files import Files
 from replicator.store.checkpoint import Home
 from replicator.store.replacement import check_none
 from replicator.store.store import Store
+from replicator.store.transaction import Transaction
 from replicator.streams import Handler, Tls, certified_names, guarded, listen
 from replicator.users import UserDirectory
 
@@ -60,10 +61,7 @@ async def run_node(
     origin = environment.new_origin(config.node.id)
     check_none(config.node.data / DATABASE)
     async with Store.open(config.node.data / DATABASE, origin, environment, attachments_of(config)) as store:
-        has_begun = await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
-        if not has_begun and new_cluster:
-            await store.write(lambda tx: schema.begin(tx.connection))
-            has_begun = True
+        has_begun = await _claim(store, config, new_cluster=new_cluster)
         tls, archive = Tls(config.tls), archive_of(config, environment)
         registry = CollectorRegistry()
         metrics = AttachmentMetrics(registry)
@@ -99,6 +97,22 @@ async def run_node(
             shared = " (shared with other nodes)" if config.checkpoint.shared else ""
             log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
             ready()
+
+
+async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
+    """Whether the database, which is this node's from now on, has begun. Raises ConfigError, DataError."""
+
+    def claim(tx: Transaction) -> bool:
+        if schema.claim(tx.connection, config.node.id, config.node.cluster):
+            return True
+        if new_cluster:
+            schema.begin(tx.connection)
+        return new_cluster
+
+    try:
+        return await store.write(claim)
+    except (DiskFullError, UnavailableError) as error:
+        raise DataError(f"{store.path}: {error}; make room, or look at the disk, and start the node again") from error
 
 
 def attachments_of(config: Config) -> Files | None:

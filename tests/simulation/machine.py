@@ -28,7 +28,7 @@ from replicator.store.archive import Archive
 from replicator.store.checkpoint import Home
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Listener, Store
-from replicator.store.transaction import Commit
+from replicator.store.transaction import Commit, Transaction
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
@@ -37,6 +37,8 @@ from tests.simulation.scheduler import OWNER, Owner
 from tests.simulation.story import Story
 from tests.simulation.watch import Watch
 from tests.store.consistency import check_file
+
+RESTART_S = 1.0  # of a node whose disk does not take its name
 
 T = TypeVar("T")
 
@@ -289,10 +291,19 @@ class Machine:
         row = await store.read(lambda reader: reader.execute("SELECT begun FROM identity").fetchone())
         if row is not None:  # its disk may take nothing now
             return not row[0]
-        await store.write(lambda tx: schema.claim(tx.connection, self.sid, "mail"))
+        while True:
+            try:
+                await store.write(self._claim)
+            except MailError as error:  # whoever runs it would start it again
+                self.story.say(f"{self.sid} cannot start: {error}")
+                await trio.sleep(RESTART_S)
+            else:
+                return self._was_emptied
+
+    def _claim(self, tx: Transaction) -> None:
+        schema.claim(tx.connection, self.sid, "mail")
         if not self._was_emptied:
-            await store.write(lambda tx: schema.begin(tx.connection))
-        return self._was_emptied
+            schema.begin(tx.connection)
 
     def _archive(self, environment: Environment) -> Archive | None:
         """Of this node alone, on a disk that is never lost."""
