@@ -217,14 +217,14 @@ class Connections:
     async def _keep_asking(self, state: PeerState) -> None:
         """Ask a peer that does not dial whether it is linked to another run of this node."""
         while True:
-            await trio.sleep(self._config.mastership.timeout_s)
-            if state.link is None:
+            if state.link is None:  # also at the start, before clients of a copy are served
                 try:
                     async with self._called(state.config) as stream:
                         with trio.fail_after(HANDSHAKE_TIMEOUT_S):
                             await self._exchange_hellos(stream, state.config, Encoder(), Decoder())
                 except* _LINK_ERRORS as errors:
                     log.debug("%s does not call, nor answer: %s", state.config.id, leaves(errors)[0])
+            await trio.sleep(self._config.mastership.timeout_s / 2)
 
     async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
         """The dialling side's HELLO."""

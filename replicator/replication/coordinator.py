@@ -56,7 +56,7 @@ from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
 from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
-from replicator.replication.connections import HOW_TO_PART, Certify, Connections, Dial
+from replicator.replication.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
 from replicator.replication.durability import Durability
 from replicator.replication.expiring import Expirer
 from replicator.replication.feeds import Feeds
@@ -216,6 +216,7 @@ class Coordinator:
             mover=self.mover,
             salvage=Salvage(store, self.texts, self.carry_out, environment.new_guid),
             is_whole=self._is_whole,
+            are_all_here=self._are_all_here,
         )
         self._snapshots = snapshots.Snapshots(store)
         self._new_id = environment.new_guid
@@ -417,6 +418,13 @@ class Coordinator:
     def _is_whole(self) -> bool:
         """Whether all nodes of the configuration can be reached."""
         return {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
+
+    def _are_all_here(self) -> bool:
+        """Whether all nodes can be reached, also those that others alone link to, and none is being rebuilt."""
+        are_sound = not any(REBUILDING in link.hello.capabilities for link in self.connections.links)
+        return (
+            self._is_whole() and are_sound and set(self.mastership.table.sids) <= set(self.mastership.table.component)
+        )
 
     def _run_of(self, sid: str) -> str | None:
         return self.mastership.table.origin_of(sid)

@@ -113,7 +113,8 @@ class Joiner:
 
     def why_apart(self, chain_id: bytes) -> str | None:
         """Why a branch of the mailbox or tree could not be joined when that was last tried."""
-        return next((apart.why for apart in self._apart.values() if apart.chain_id == chain_id), None)
+        waiting = (apart for head, apart in self._apart.items() if self._store.is_waiting(head))
+        return next((apart.why for apart in waiting if apart.chain_id == chain_id), None)
 
     async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
         entry = await self._store.read(partial(reading.entry_at, dot=head))

@@ -58,10 +58,15 @@ class Case:
     is_branch: bool
     try_at: float
     pause_s: float
+    is_taken_over: bool = False
 
 
 class Overdue:
-    """Belongs to the event loop. `is_whole`: whether all configured nodes can be reached."""
+    """Belongs to the event loop.
+
+    `is_whole`: whether all configured nodes can be reached; `are_all_here`: and so can all that others know, and none
+    is being rebuilt: what none of them has is nowhere.
+    """
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class Overdue:
         mover: Mover,
         salvage: Salvage,
         is_whole: Callable[[], bool],
+        are_all_here: Callable[[], bool],
     ) -> None:
         self._store = store
         self._feeds = feeds
@@ -85,6 +91,7 @@ class Overdue:
         self._mover = mover
         self._salvage = salvage
         self._is_whole = is_whole
+        self._are_all_here = are_all_here
         self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
         self._cases: dict[bytes, Case] = {}
         self.doubts = 0  # how often what is believed was rebuilt
@@ -166,7 +173,8 @@ class Overdue:
             )  # fmt: skip
         pause_s = OVERDUE_S / 2 if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
         since = min(self._since.get(dot, now) for dot in dots)
-        self._cases[chain_id] = Case(key, len(dots), since, why, missing is None, now + pause_s, pause_s)
+        is_taken_over = case is not None and case.is_taken_over
+        self._cases[chain_id] = Case(key, len(dots), since, why, missing is None, now + pause_s, pause_s, is_taken_over)
 
     async def _compare(self, key: MailboxKey) -> None:
         """With all other nodes, one after the other. The master joins what has forked.
@@ -182,8 +190,10 @@ class Overdue:
                 outcomes.append(await self._reconciler.reconcile(key, sid))
             if not self._store.has_waiting(key.mailbox_id):
                 return
-        if self._joiner.why_apart(key.mailbox_id) is None and await self._joiner.can_replay(key):
-            await self._mover.take_over(key)
+        case = self._cases.get(key.mailbox_id)
+        if await self._joiner.can_replay(key):
+            if case is not None and not case.is_taken_over:
+                case.is_taken_over = await self._mover.take_over(key)
         elif len(outcomes) == len(others) and _NOTHING_MORE.issuperset(outcomes):
             await self._abandon(key)
         self._healer.suspect(key)
@@ -191,7 +201,8 @@ class Overdue:
     async def _abandon(self, key: MailboxKey) -> None:
         """No node shows these entries, and none that could be asked can replay them."""
         case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
-        if case is None or not overdue or trio.current_time() < case.since + ABANDON_S:
+        is_time = case is not None and trio.current_time() >= case.since + ABANDON_S
+        if not (overdue and is_time and self._are_all_here()):
             return
         try:
             done = await self._salvage.abandon(key, overdue)

@@ -24,7 +24,19 @@ from replicator.store import apply, expunged, reading
 from replicator.store.content import read_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from resync.entry import Change, Entry, FlagAdd, FlagDel, FolderCreate, MailAdd, MailDel
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    MailAdd,
+    MailDel,
+    Merge,
+)
+from resync.row import Row
 
 log = logging.getLogger(__name__)
 
@@ -51,29 +63,26 @@ class Salvage:
         self.entries = 0  # that were abandoned since the node started
 
     async def abandon(self, key: MailboxKey, dots: Sequence[Dot]) -> Salvaged:
-        """Bring again what can be, and let none of these entries wait any more.
+        """Bring again what can be, and let none of these entries wait any more, unless mail of them is lost thereby.
 
         Raises MailError or sqlite3.Error if that cannot be done now: then they wait still.
         """
         entries = await self._store.read(partial(_entries, dots=dots))
         brought = lost = 0
-        for bring in [*self._mails(key, entries), *self._folders(entries)]:
-            done = await bring()
-            brought, lost = brought + (done is True), lost + (done is False)
-        await self._store.write(partial(apply.abandon, chain_id=key.mailbox_id, dots=dots))
-        self.entries += len(dots)
+        for branch in _branches(entries):
+            for add in _mail_left(branch):
+                done = await self._deliver(key, add)
+                brought, lost = brought + (done is True), lost + (done is False)
+            for created in _folders_left(branch):
+                brought += await self._create(key.user, created)
+        if not lost:
+            await self._store.write(partial(apply.abandon, chain_id=key.mailbox_id, dots=dots))
+            self.entries += len(dots)
         others = sum(not isinstance(change, MailAdd | FolderCreate) for entry in entries for change in entry.changes)
         return Salvaged(brought, lost, others)
 
-    def _mails(self, key: MailboxKey, entries: Iterable[Entry]) -> list[Callable[[], Awaitable[bool | None]]]:
-        return [partial(self._deliver, key, add) for add in _left(change for one in entries for change in one.changes)]
-
-    def _folders(self, entries: Iterable[Entry]) -> list[Callable[[], Awaitable[bool | None]]]:
-        created = ((one.user, change) for one in entries for change in one.changes if isinstance(change, FolderCreate))
-        return [partial(self._create, user, change) for user, change in created]
-
     async def _deliver(self, key: MailboxKey, add: MailAdd) -> bool | None:
-        """Whether the message is there now; None: it was, or was there and has been expunged."""
+        """Whether the message is there now; None: it was, or has been expunged, or its text is nowhere."""
         destination = await self._store.read(partial(_destination, key=key))
         if await self._store.read(
             partial(_is_known, guid=add.guid, mailbox_ids=(key.mailbox_id, destination.mailbox_id))
@@ -82,6 +91,9 @@ class Salvage:
         message = await self._store.read(partial(read_text, content_hash=add.content_hash))
         if message is None and await self._texts.bring_back(add.content_hash):
             message = await self._store.read(partial(read_text, content_hash=add.content_hash))
+        if message is None and add.copied:
+            log.warning("a message of %s is lost: no node in reach has its text, %s", key.user, add.content_hash.hex())
+            return None
         async with self._texts.taker.taking([] if message is None else [message]) as taken:
             for stored in taken:
                 try:
@@ -91,10 +103,10 @@ class Salvage:
                     return False
             return bool(taken)
 
-    async def _create(self, user: str, created: FolderCreate) -> bool | None:
-        """Whether the folder is there now; None: it was."""
+    async def _create(self, user: str, created: FolderCreate) -> bool:
+        """Whether the folder is there now, and was not."""
         if await self._store.read(partial(reading.folder_name, mailbox_id=created.mailbox_id)) is not None:
-            return None
+            return False
         for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
             try:
                 await self._submit(CreateOperation(user, name, created.mailbox_id, self._new_id))
@@ -110,24 +122,63 @@ def _entries(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[Entry]
     return sorted((entry for entry in found if entry is not None), key=lambda entry: (entry.modseq, entry.dot))
 
 
-def _left(changes: Iterable[Change]) -> list[MailAdd]:
-    """The mail that these changes add, with the flags that they leave it, without what they expunge."""
+def _branches(entries: Iterable[Entry]) -> list[list[Change]]:
+    """The changes of each branch, which knows nothing of the UIDs of others."""
+    branch_of: dict[Dot, list[Change]] = {}
+    found: list[list[Change]] = []
+    for entry in entries:
+        branch = next((branch_of[dot] for dot in entry.predecessors if dot in branch_of), None)
+        if branch is None:
+            branch = []
+            found.append(branch)
+        branch += entry.changes
+        branch_of[entry.dot] = branch
+    return found
+
+
+def _mail_left(changes: Iterable[Change]) -> list[MailAdd]:
+    """The mail that a branch adds, with the flags that it leaves it, without what it expunges."""
     by_uid: dict[int, MailAdd] = {}
     for change in changes:
         match change:
             case MailAdd():
                 by_uid[change.uid] = change
+            case Merge(rows=rows):
+                by_uid |= {row.uid: _add_of(row) for row in rows}
             case MailDel(uids):
                 by_uid = {uid: add for uid, add in by_uid.items() if uid not in uids}
             case FlagAdd(uids, flags):
-                for uid in filter(uids.__contains__, by_uid):
-                    by_uid[uid] = by_uid[uid]._replace(flags=tuple(sorted({*by_uid[uid].flags, *flags})))
+                by_uid |= {uid: _flagged(by_uid[uid], {*by_uid[uid].flags, *flags}) for uid in by_uid if uid in uids}
             case FlagDel(uids, flags):
-                for uid in filter(uids.__contains__, by_uid):
-                    by_uid[uid] = by_uid[uid]._replace(flags=tuple(sorted({*by_uid[uid].flags} - {*flags})))
+                by_uid |= {uid: _flagged(by_uid[uid], {*by_uid[uid].flags} - {*flags}) for uid in by_uid if uid in uids}
             case _:
                 pass
     return list(by_uid.values())
+
+
+def _add_of(row: Row) -> MailAdd:
+    flags = tuple(sorted(row.visible_flags()))
+    return MailAdd(row.uid, row.guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True)
+
+
+def _flagged(add: MailAdd, flags: set[str]) -> MailAdd:
+    return add._replace(flags=tuple(sorted(flags)))
+
+
+def _folders_left(changes: Iterable[Change]) -> list[FolderCreate]:
+    """The folders that a branch creates, under their last names, without those that it deletes."""
+    by_id: dict[bytes, FolderCreate] = {}
+    for change in changes:
+        match change:
+            case FolderCreate():
+                by_id[change.mailbox_id] = change
+            case FolderRename(mailbox_id, name) if mailbox_id in by_id:
+                by_id[mailbox_id] = by_id[mailbox_id]._replace(name=name)
+            case FolderDelete(mailbox_id):
+                by_id.pop(mailbox_id, None)
+            case _:
+                pass
+    return list(by_id.values())
 
 
 def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:

@@ -61,6 +61,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold:
     if absorbed:
         tx.commit.absorbed.append(entry.dot)
         _keep_unshown(tx, entry, chain, tx.wall_ms())
+    _revive(tx, entry)
     if ready:
         apply_and_release(tx, entry)
 
@@ -134,6 +135,19 @@ def abandon(tx: Transaction, chain_id: bytes, dots: Iterable[Dot]) -> None:
             _release(tx, chain_id, dot, befores, ABANDONED)
             tx.commit.absorbed.append(dot)
             tx.commit.abandoned[dot] = chain_id
+
+
+def _revive(tx: Transaction, came: Entry) -> None:
+    """What stands on this entry and was abandoned for want of it waits again: a disk has come back after all."""
+    query = "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 2 ORDER BY position"
+    rows = tx.connection.execute(query, (came.mailbox_id,)).fetchall()
+    here = {came.dot}
+    for entry in sorted((reading.entry_of(Dot(*dot), body) for *dot, body in rows), key=lambda entry: entry.modseq):
+        if not here.isdisjoint(entry.predecessors):
+            tx.connection.execute("UPDATE log SET applied = 0 WHERE origin = ? AND seq = ?", entry.dot)
+            tx.let_wait(entry)
+            tx.commit.revived[entry.dot] = entry.mailbox_id
+            here.add(entry.dot)
 
 
 def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot], applied: int = APPLIED) -> None:

@@ -33,6 +33,7 @@ CREATE TABLE log (
     UNIQUE (origin, seq)
 );
 CREATE INDEX log_waiting ON log (chain, position) WHERE applied = 0;
+CREATE INDEX log_abandoned ON log (chain, position) WHERE applied = 2;
 
 CREATE TABLE waiting (                              -- which entries wait for which predecessor
     chain        BLOB NOT NULL,
@@ -235,6 +236,7 @@ _UPGRADES = {
     8: """
         ALTER TABLE identity ADD COLUMN begun INTEGER NOT NULL DEFAULT 1;
         CREATE INDEX lacking_hash ON lacking (hash);
+        CREATE INDEX log_abandoned ON log (chain, position) WHERE applied = 2;
     """,
 }
 """What brings a database of this schema to the next one."""

@@ -310,6 +310,8 @@ class Store:
             self.views.retire(mailbox_id)
         for item in commit.logged:
             self._note_waiting(item.entry.dot, item.entry.mailbox_id)
+        for dot, chain_id in commit.revived.items():
+            self._note_waiting(dot, chain_id)
         from_log = (entry.dot for entry in commit.applied if entry.dot not in commit.adopted)
         for dot in (*from_log, *commit.absorbed):
             self._note_shown(dot)

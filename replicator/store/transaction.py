@@ -62,6 +62,7 @@ class Commit:
     adopted: set[Dot] = field(default_factory=set)  # those of them that are steps to another node's head, and in no log
     absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that wait no longer: a merge has them
     abandoned: dict[Dot, bytes] = field(default_factory=dict)  # those of them that no merge has -> their chains
+    revived: dict[Dot, bytes] = field(default_factory=dict)  # abandoned before, which wait again -> their chains
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
@@ -197,14 +198,18 @@ class Transaction:
         assert position is not None
         self._clock.observe(entry.time)
         if not applied:
-            spare_texts_of(self.connection, entry)
-            self.connection.executemany(
-                "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
-                [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],
-            )
+            self.let_wait(entry)
         self.commit.context[entry.dot.origin] = entry.dot.seq
         messages = {text.content_hash: text.message for text in texts}
         self.commit.logged.append(Logged(position, entry, len(body), messages))
+
+    def let_wait(self, entry: Entry) -> None:
+        """The entry is in the log, and is to be applied when what it stands on is here."""
+        spare_texts_of(self.connection, entry)
+        self.connection.executemany(
+            "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
+            [(entry.mailbox_id, *before, *entry.dot) for before in entry.predecessors or (NONE_BEFORE,)],
+        )
 
     def forget_entries(self, origin: str, upto: int) -> None:
         """The log begins after these entries of the origin now; nobody needs what they were."""

@@ -11,7 +11,7 @@ from protocol.values import Dot, UidSet
 from replicator.replication import overdue
 from replicator.store.apply import receive
 from replicator.store.content import StoredText
-from resync.entry import Entry, FlagAdd, FolderCreate, MailAdd, MailDel, tree_id
+from resync.entry import Entry, FlagAdd, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, tree_id
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster
 from tests.replication.meeting import key_of
 
@@ -127,3 +127,65 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2"
         assert sorted((await nodes["dc3"].texts()).values()) == ["first", "on a branch", "second"]
         assert not await nodes["dc1"].waiting()
+
+
+async def test_lost_branches_know_nothing_of_each_others_uids(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        folder = await nodes["dc1"].inbox()
+        mailbox = (USER, folder.mailbox_id, folder.uidvalidity)
+        other = added(20, b"two")._replace(guid=b"2" * 16)
+        one = Entry(Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *mailbox, (added(20, b"one"),))
+        two = Entry(Dot("dc7.lost", 1), (Dot("dc6.lost", 7),), time(nodes), 10, *mailbox, (other,))
+        gone = Entry(Dot("dc5.lost", 1), (Dot("dc4.lost", 7),), time(nodes), 11, *mailbox, (MailDel(UidSet.of([20])),))
+        await take_in(nodes, (one, [b"one"]), (two, [b"two"]), (gone, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "one", "two"]
+
+
+async def test_a_folder_that_a_lost_branch_has_deleted_stays_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        tree = (USER, tree_id(USER), 0)
+        kept = FolderCreate(b"f" * 16, "Kept", 1_800_000_000)
+        gone = FolderCreate(b"g" * 16, "Gone", 1_800_004_096)
+        created = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *tree,
+            (kept, gone),
+        )  # fmt: skip
+        changed = Entry(
+            Dot(LOST, 2), (Dot(LOST, 1),), time(nodes), 10, *tree,
+            (FolderDelete(b"g" * 16), FolderRename(b"f" * 16, "New")),
+        )  # fmt: skip
+        await take_in(nodes, (created, []), (changed, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        assert {folder.name for folder in await nodes["dc3"].mail.folders(USER)} == {"INBOX", "New"}
+
+
+async def test_what_was_abandoned_is_joined_when_what_it_stands_on_comes_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        uid = await nodes["dc1"].save("before")
+        await nodes.converged()
+        key, head = key_of(await nodes["dc1"].view()), (await nodes["dc1"].view()).head
+        assert head is not None
+        modseq = (await nodes["dc1"].mail.status(await nodes["dc1"].inbox())).highestmodseq
+        seen, flagged = (FlagAdd(UidSet.of([uid]), (flag,)) for flag in ("\\Seen", "\\Flagged"))
+        first = Entry(Dot("dc8.lost", 1), (head,), time(nodes), modseq + 1, *key, (seen,))
+        second = Entry(Dot(LOST, 1), (first.dot,), time(nodes) + 1, modseq + 2, *key, (flagged,))
+        await take_in(nodes, (second, []))
+        await trio.sleep(BOUND_S)
+        assert not await nodes["dc3"].waiting()
+        await take_in(nodes, (first, []))  # with a disk that was taken for lost
+        await trio.sleep(BOUND_S)
+        await nodes.stop("dc3")
+        nodes.erase("dc3")
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        for node in nodes.all():
+            assert not await node.waiting()
+            assert [message.flags for message in await node.messages()] == [{"\\Seen", "\\Flagged"}]

@@ -98,6 +98,11 @@ class History:
         assert self.has_lost_disks or not chains, f"{sid} abandons {sorted(chains)}, although no disk was lost"
         self.abandoned.update(chains)
 
+    def revives(self, dots: Iterable[Dot]) -> None:
+        """What these entries stand on has come after all."""
+        for dot in dots:
+            self.abandoned.pop(dot, None)
+
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
         """A node has numbered an entry where UIDs meant these placements."""
         for number, change in enumerate(entry.changes):

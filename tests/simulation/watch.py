@@ -128,6 +128,7 @@ class Watch:
             self._history.on_disk(self._sid, item.entry)
         self._history.passed_over(self._sid, commit.context)
         self._history.abandons(self._sid, commit.abandoned)
+        self._history.revives(commit.revived)
         changes = iter(commit.changes)
         for entry in commit.applied:
             if entry.is_tree:

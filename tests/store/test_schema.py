@@ -38,7 +38,8 @@ async def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: 
         await save(store, 1)
     connection = sqlite3.connect(path)
     connection.executescript(
-        "DROP INDEX lacking_hash; ALTER TABLE identity DROP COLUMN begun; PRAGMA user_version = 8;"
+        "DROP INDEX lacking_hash; DROP INDEX log_abandoned; ALTER TABLE identity DROP COLUMN begun;"
+        "PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:
