@@ -15,7 +15,7 @@ from protocol.codec import WIRE_LIMITS, ProtocolError, Request
 from protocol.commands import Done, Ping, Save, Saved, Stored
 from protocol.commands import EntryCommand as Change
 from protocol.framing import Frame, Framer
-from protocol.parser import Response, parse
+from protocol.parser import ChangedError, Response, parse
 
 IN_CLIENT_CHANGES = False
 """Whether a client's change on its way to the master, and the reply to it, are changed in more than their tags and the
@@ -155,6 +155,8 @@ def _frames(framer: Framer) -> Iterator[Frame]:
 def _is_another(frame: Frame, item: Request | Response) -> bool:
     try:
         return parse(frame) != item
+    except ChangedError:  # nothing but its check tells it from another command
+        return True
     except ProtocolError:
         return False
 
