@@ -19,6 +19,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from lark.load_grammar import FromPackageLoader
 
 from protocol import commands as c
+from protocol.check import CHECKED, check_of
 from protocol.framing import Frame, FrameLimits
 from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, Dot, UidSet
@@ -51,6 +52,10 @@ class ProtocolError(Exception):
     """The peer's bytes are not the protocol, or exceed a limit. One line; says what is wrong and where."""
 
 
+class ChangedError(ProtocolError):
+    """The frame is not what its check says: the connection has changed it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A command as it travels. `tag` None: no reply is wanted."""
@@ -72,7 +77,7 @@ class _BadValueError(Exception):
 
 
 def parse(frame: Frame) -> Request | Response:
-    """The one command or reply that a frame is. Raises ProtocolError."""
+    """The one command or reply that a frame is. Raises ProtocolError; ChangedError if its check is of another one."""
     try:
         text = frame.text.decode("ascii")
     except UnicodeDecodeError as error:
@@ -87,6 +92,12 @@ def parse(frame: Frame) -> Request | Response:
     finally:
         _literals.reset(reset)
     assert isinstance(item, Request | Response), item
+    if isinstance(item.command if isinstance(item, Request) else item.reply, CHECKED):
+        said, _, check = frame.text.rpartition(b" CHECK ")
+        if check_of(said, frame.literals).hex().encode() != check:
+            raise ChangedError(
+                f"{_verb(text)!a} came with the check of another: the connection changes what it carries"
+            )
     return item
 
 

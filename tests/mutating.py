@@ -12,25 +12,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from protocol.codec import WIRE_LIMITS, ProtocolError, Request
-from protocol.commands import Done, Hello, Mbox, Offer, Parts, Ping, Remote, Saved, Stored
+from protocol.commands import Done, Ping, Save, Saved, Stored
 from protocol.commands import EntryCommand as Change
 from protocol.framing import Frame, Framer
-from protocol.parser import Response, parse
+from protocol.parser import ChangedError, Response, parse
 
-IN_ENTRIES = False
-"""Whether what a change says is changed, too, and which mailbox it is of: as long as nobody can tell that by the
-entry, it becomes another valid entry."""
-
-IN_HELLO = False
-"""Whether a HELLO is changed, which may name a run of its node that is none."""
+IN_CLIENT_CHANGES = False
+"""Whether a client's change on its way to the master, and the reply to it, are changed in more than their tags and the
+texts of messages: they have no digest, so what they say is done, or told to the client."""
 
 TRIES = 12  # of one command: many changes make no valid command
 REMEMBERED = 256  # words that have crossed, to be put in the places of others
 FAR = 1000  # above any number that a test counts up to
 
 _WORD = re.compile(rb'[^\s(){}"]+')
-_HEADER = re.compile(rb"\A\* [A-Z]+ .*ENTRY \([^\s:]+:[0-9]+", re.DOTALL)
-_MAILBOX = re.compile(rb"\A\S+ MBOX .* [0-9a-f]{32} [0-9]+ ", re.DOTALL)
 _DOT = re.compile(rb"([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+):([0-9]+)\Z")
 _HEX = re.compile(rb"[0-9a-f]{16,}\Z")
 _LITERAL_MARKER = re.compile(rb"\{[0-9]+\+?\}\Z")
@@ -67,7 +62,7 @@ class Mutator:
         if self._dice.random() >= self._rate:
             return whole(frame)
         item = parse(frame)
-        if _is_hello(item) or (_is_beat(item) and self._dice.random() < 0.9):
+        if _is_beat(item) and self._dice.random() < 0.9:
             return whole(frame)
         for _ in range(TRIES):
             changed = self._change(frame, item)
@@ -79,15 +74,13 @@ class Mutator:
 
     def _change(self, frame: Frame, item: Request | Response) -> Frame | None:
         """Perhaps no valid command any more. None: nothing of it may be changed."""
-        if not IN_ENTRIES and (header := _HEADER.search(frame.text)) is not None:  # seq alone: it is out of turn
-            return Frame(frame.text[: header.end()] + b"%d" % FAR + frame.text[header.end() :], frame.literals)
-        if frame.literals and frame.literals[0] and not _is_guarded(item) and self._dice.random() < 0.3:
+        is_guarded = not IN_CLIENT_CHANGES and _is_of_client(item)
+        if frame.literals and frame.literals[0] and (not is_guarded or _has_body(item)) and self._dice.random() < 0.3:
             first, *others = frame.literals
             return Frame(frame.text, (self._other_bytes(first), *others))
         words = [word for word in _WORD.finditer(frame.text) if not _LITERAL_MARKER.match(word[0])]
-        if _is_guarded(item):
-            named = _MAILBOX.search(frame.text)
-            words = [word for word in words if word.start() == 0 or (named and word.start() >= named.end())]
+        if is_guarded:
+            words = words[:1]
         word = self._dice.choice(words)
         if word.start() == 0:  # a tag: not that of another request, whose client would hear what is not so
             return None if word[0] == b"*" else self._with(frame, word, b"x" + word[0])
@@ -162,23 +155,22 @@ def _frames(framer: Framer) -> Iterator[Frame]:
 def _is_another(frame: Frame, item: Request | Response) -> bool:
     try:
         return parse(frame) != item
+    except ChangedError:  # nothing but its check tells it from another command
+        return True
     except ProtocolError:
         return False
 
 
-def _is_guarded(item: Request | Response) -> bool:
-    """Whether only its tag, and of an MBOX what it says of the mailbox, is changed."""
-    if IN_ENTRIES:
-        return False
+def _is_of_client(item: Request | Response) -> bool:
+    """Whether it is what a client wants done, or what was done of it."""
     if isinstance(item, Request):
-        return isinstance(item.command, Change | Remote | Offer | Mbox)
-    return isinstance(item.reply, Saved | Stored | Parts) or (
-        isinstance(item.reply, Done) and item.reply.dot is not None
-    )
+        return item.tag is not None and isinstance(item.command, Change)
+    return isinstance(item.reply, Saved | Stored) or (isinstance(item.reply, Done) and item.reply.dot is not None)
 
 
-def _is_hello(item: Request | Response) -> bool:
-    return not IN_HELLO and isinstance(item.command if isinstance(item, Request) else item.reply, Hello)
+def _has_body(item: Request | Response) -> bool:
+    """Whether its literal is a message's text, or what that is put together from, behind the text's hash."""
+    return isinstance(item, Request) and isinstance(item.command, Save)
 
 
 def _is_beat(item: Request | Response) -> bool:

@@ -6,6 +6,7 @@ be said is our own misuse, raises ValueError here and never reaches a peer.
 
 from __future__ import annotations
 
+from protocol.check import CHECKED, check_of
 from protocol.commands import Refused
 from protocol.formatter import (  # noqa: F401 - each tells `form` of its classes
     catching_up,
@@ -37,6 +38,9 @@ def format_item(item: Request | Response, limits: FrameLimits = WIRE_LIMITS) -> 
         else:
             pieces += (f"{line} {{{len(field)}+}}\r\n".encode("ascii"), field)
             line = ""
+    if isinstance(item.command if isinstance(item, Request) else item.reply, CHECKED):
+        text = b"".join(pieces[::2]) + line.encode("ascii")
+        line += f" CHECK {check_of(text, pieces[1::2]).hex()}"
     pieces.append(f"{line}\r\n".encode("ascii"))
     _check_limits(pieces, limits)
     return b"".join(pieces)

@@ -15,11 +15,13 @@ import pytest
 import trio
 import trustme
 
+from protocol.codec import Encoder
+from protocol.commands import Hello
 from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, default_config
 from replicator.node import run_node
 
 PASSWORD = "secret"
-HELLO = b"hello HELLO 1 dc2 dc2.x mail () 0\r\n"
+HELLO = Encoder().request("hello", Hello(1, "dc2", "dc2.x", "mail", (), 0))
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import commands as c
+from protocol.check import CHECKED, check_of
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
-from protocol.parser import terminal
+from protocol.parser import ChangedError, terminal
 from protocol.values import Dot, UidSet
 from tests.protocol import strategies
 
@@ -68,6 +69,13 @@ VERBS: list[tuple[str, type]] = [
 ]
 
 
+def with_check(text: str, kind: type) -> bytes:
+    """The frame, which has no check yet; of those with a check none has a literal here."""
+    return text.encode() + (
+        b" CHECK " + check_of(text.encode(), ()).hex().encode() if issubclass(kind, CHECKED) else b""
+    )
+
+
 def body(item: object) -> object:
     assert isinstance(item, Request | Response)
     return item.command if isinstance(item, Request) else item.reply
@@ -75,11 +83,25 @@ def body(item: object) -> object:
 
 @pytest.mark.parametrize(("text", "kind"), VERBS, ids=[text[:16] for text, _ in VERBS])
 def test_the_grammar_has_it(text: str, kind: type) -> None:
-    data = text.encode() + b"\r\n"
+    data = with_check(text, kind) + b"\r\n"
     [item] = Decoder().feed(data)
     assert isinstance(item, Request | Response)
     assert type(body(item)) is kind
     assert Encoder().batch([item]) == data
+
+
+@pytest.mark.parametrize(("text", "kind"), [(text, kind) for text, kind in VERBS if issubclass(kind, CHECKED)])
+def test_whatever_changes_of_a_checked_frame_it_is_not_read(text: str, kind: type) -> None:
+    data = with_check(text, kind)
+    for at, octet in enumerate(data):
+        with pytest.raises(ProtocolError):
+            list(Decoder().feed(data[:at] + bytes([octet ^ 1]) + data[at + 1 :] + b"\r\n"))
+
+
+def test_a_literal_of_a_checked_frame_that_changes_is_not_read() -> None:
+    data = Encoder().request(None, c.Mbox(1, "\u00e4nn", "INBOX", b"x" * 16, 1))
+    with pytest.raises(ChangedError, match="the connection changes what it carries"):
+        list(Decoder().feed(data.replace("\u00e4".encode(), "\u00eb".encode())))
 
 
 def test_every_class_of_the_unions_is_in_the_table() -> None:

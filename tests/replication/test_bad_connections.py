@@ -1,13 +1,18 @@
 """A connection that changes what it carries: nobody takes that in, and all that was sent arrives in the end."""
 
 import logging
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from replicator.mailstore import NewMessage
-from tests.replication.cluster import Cluster, cluster
+from replicator.replication import joining
+from tests.replication.cluster import USER, Cluster, cluster, until
+from tests.replication.test_overdue import change
+from tests.replication.test_state_transfer import forget_log
 
 TEXT = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
 
@@ -106,3 +111,90 @@ async def test_whatever_changes_of_an_entry_it_is_not_taken(
         assert not road.spoils, "nothing was changed"
         assert len(ended(caplog)) == 1, ended(caplog)
         await assert_shown(nodes, *shown.values())
+
+
+CHECKED = {  # what no digest of an entry tells of: up to the octet that changes
+    "origin of a HELLO": rb"HELLO \d+ dc\d dc\d\.[0-9a-f]+",
+    "mailbox of an MBOX": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32}",
+    "mailbox number": rb"SYNC MAILBOX \d",
+    "mailbox's state": rb"OK SNAPSHOT \d+ [1-9]\d* \d+ ",
+}
+
+
+@pytest.mark.parametrize("field", CHECKED)
+async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
+    tmp_path: Path, autojump_clock: MockClock, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a node end because its HELLO came under another origin."""
+    monkeypatch.setattr(joining, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        for folder in ("Other", "Work"):
+            await nodes["dc1"].mail.create_folder(USER, folder)
+            await nodes["dc1"].save(folder, folder)
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc3"), ("dc2", "dc3"))
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for sid in ("dc1", "dc3"):
+            await nodes[sid].save(sid)
+        roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
+        for road in roads:
+            road.spoil(CHECKED[field])
+        nodes.network.mend(("dc1", "dc3"), ("dc2", "dc3"))
+        await nodes.linked()
+        await nodes.converged()
+        assert not all(road.spoils for road in roads), "nothing was changed"
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["dc1", "dc3", "first"]
+            assert list((await node.texts("Work")).values()) == ["Work"]
+
+
+async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An MBOX named another mailbox when it came, under the number that a SAVE names."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].save("work", "Work")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        inbox, work = [(await nodes["dc1"].mail.folder(USER, name)).mailbox_id.hex() for name in ("INBOX", "Work")]
+        line = change(
+            nodes,
+            ("dc2", "dc1"),
+            b"MBOX (.*) " + inbox.encode(),
+            lambda found: b"MBOX %s %s" % (found[1], work.encode()),
+        )
+        line.until = trio.current_time() + 5
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await nodes["dc1"].save("second")  # so that it is master
+        await nodes["dc2"].save("third")
+        await nodes.converged()
+        assert line.done
+        for node in nodes.all():
+            assert list((await node.texts("Work")).values()) == ["work"]
+            assert sorted((await node.texts()).values()) == ["first", "second", "third"]
+
+
+async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The context of SYNC NODE says which entries that are. It had another number when it came."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes["dc1"].save("second")
+        await forget_log(nodes["dc1"])
+        line = change(
+            nodes,
+            ("dc1", "dc2"),
+            rb"(SNAPSHOT \d+ 0 0 0 NIL \(dc1\.[^ ]+:)(\d+)",
+            lambda found: b"%s%d" % (found[1], int(found[2]) + 1),
+        )
+        await nodes.start("dc2")
+        await nodes.linked()
+        await until(lambda: bool(line.done))
+        await nodes.converged()
+        await nodes["dc1"].save("third")
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]

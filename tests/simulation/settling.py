@@ -6,6 +6,7 @@ from collections.abc import Sized
 
 import trio
 
+from replicator.replication.link import REPLY_LONG_S
 from replicator.store import reading
 from replicator.store.branches import strays
 from tests.replication.cluster import Node
@@ -15,10 +16,11 @@ from tests.simulation.story import Story
 SETTLE_S = 180.0  # after all is healed
 POLL_S = 0.25
 REST_S = 15.0  # for what is left in memory to go; heartbeats go on
+REST_UNANSWERED_S = REPLY_LONG_S + REST_S  # where replies came under other tags: who waits for one gives up in the end
 
 
-async def settled(machines: list[Machine], story: Story) -> None:
-    """Return when they have; fails after `SETTLE_S`, and says why not."""
+async def settled(machines: list[Machine], story: Story, rest_s: float = REST_S) -> None:
+    """Return when they have; fails after `SETTLE_S`, and says why not. Then what is left in memory has `rest_s`."""
     with trio.move_on_after(SETTLE_S):
         while why_not(machines):  # noqa: ASYNC110 - many conditions, in virtual time
             await trio.sleep(POLL_S)
@@ -26,7 +28,7 @@ async def settled(machines: list[Machine], story: Story) -> None:
     if reason:
         story.say(f"it does not settle: {reason}")
     assert not reason, f"{SETTLE_S:.0f} s after all was healed: {reason}"
-    with trio.move_on_after(REST_S):
+    with trio.move_on_after(rest_s):
         while left_over(machines):  # noqa: ASYNC110 - the same
             await trio.sleep(POLL_S)
     assert not left_over(machines), f"at rest there is still: {left_over(machines)}"

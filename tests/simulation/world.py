@@ -251,7 +251,8 @@ class World:
     async def settle(self) -> None:
         """Return when all nodes are equal and at rest."""
         began = trio.current_time()
-        await settling.settled(self.up(), self.story)
+        rest_s = settling.REST_UNANSWERED_S if self.plan.mutates else settling.REST_S
+        await settling.settled(self.up(), self.story, rest_s)
         self.story.say(f"all are equal after {trio.current_time() - began:.2f} s")
 
     async def verify(self, caches: Iterable[Cache] = ()) -> None:
