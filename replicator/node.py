@@ -105,9 +105,10 @@ async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
     def claim(tx: Transaction) -> bool:
         if schema.claim(tx.connection, config.node.id, config.node.cluster):
             return True
-        if new_cluster:
+        begins = new_cluster or not config.peers
+        if begins:
             schema.begin(tx.connection)
-        return new_cluster
+        return begins
 
     try:
         return await store.write(claim)

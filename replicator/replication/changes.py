@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -159,11 +160,13 @@ class Changes:
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
         """A change that was there already rests on another node's entry, whose ACKs go to that node.
 
-        This node's disk counts once its log has the entry: mail that came with a state that was taken over may lack its
-        text. A tree has none.
+        This node's disk counts once its log has the entry, or shows what it did with all texts: mail that came with a
+        state that was taken over may lack them.
         """
-        if key.uidvalidity:
-            await self._store.wait_logged(dot)
+        shown = partial(reading.shows_whole, key=key, dot=dot)
+        while self._store.context.get(dot.origin, 0) < dot.seq and not await self._store.read(shown):
+            with trio.move_on_after(ASK_EVERY_S):
+                await self._store.wait_logged(dot)
         while dot.origin != self._store.origin:
             with trio.move_on_after(ASK_EVERY_S):
                 return await self._durability.wait(dot)

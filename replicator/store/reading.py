@@ -126,6 +126,17 @@ def _each(
         yield from map(meaning, cursor)
 
 
+def shows_whole(connection: sqlite3.Connection, key: MailboxKey, dot: Dot) -> bool:
+    """Whether what the entry did is shown, and the texts of the messages that it added are here."""
+    chain = chains.load(connection, key.mailbox_id)
+    query = (
+        "SELECT 1 FROM by_uid WHERE mailbox = ? AND origin = ? AND seq = ?"
+        " AND content_hash NOT IN (SELECT hash FROM content) LIMIT 1"
+    )
+    lacks = connection.execute(query, (key.mailbox_id, *dot)).fetchone()
+    return chain is not None and chain.has_seen(dot) and lacks is None
+
+
 def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:
     """A mailbox's head and rows, as of one moment."""
     connection.execute("BEGIN")

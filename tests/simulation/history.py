@@ -64,6 +64,7 @@ class History:
     unnoticed_s: float  # how long a node may be gone before others know
     has_limits: bool = False  # logs are cut while clients wait: limits are hurried, and clients are not
     entries: dict[Dot, bytes] = field(default_factory=dict)  # a hash of each
+    chain_of: dict[Dot, bytes] = field(default_factory=dict)  # the mailbox or tree of each
     added: dict[Placement, Added] = field(default_factory=dict)
     brought: dict[Dot, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))  # an entry's texts
     expunged: dict[Placement, list[Dot]] = field(default_factory=lambda: defaultdict(list))
@@ -105,6 +106,7 @@ class History:
 
     def numbered(self, entry: Entry, placements: Mapping[int, Placement]) -> None:
         """A node has numbered an entry where UIDs meant these placements."""
+        self.chain_of[entry.dot] = entry.mailbox_id
         for number, change in enumerate(entry.changes):
             match change:
                 case MailAdd():
@@ -155,16 +157,26 @@ class History:
     # ---- what clients are told
 
     def acknowledge(
-        self, dot: Dot, needed: int, what: str, began: float, holds_texts: Callable[[str, list[bytes]], bool]
+        self,
+        dot: Dot,
+        needed: int,
+        what: str,
+        began: float,
+        *,
+        holds_texts: Callable[[str, list[bytes]], bool],
+        showing: Callable[[bytes, Dot], set[str]],
     ) -> None:
         """A client hears that it is safe. `holds_texts`: whether these texts are whole on a node's disk.
+
+        `showing`: whose disks show what an entry of a mailbox or tree did, be it by a state that was taken over.
 
         A disk counts that was lost during the request, or so shortly before that nobody can have noticed: it is one
         of the losses that the other copies are for.
         """
         since = began - self.unnoticed_s
         texts = self._texts_of(dot)
-        holders = {sid for sid in self.holders(dot) if holds_texts(sid, texts)}
+        have = {*self.holders(dot), *showing(self.chain_of[dot], dot)}
+        holders = {sid for sid in have if holds_texts(sid, texts)}
         holders |= {sid for at, sid, held in self._losses if at >= since and held.get(dot.origin, 0) >= dot.seq}
         if self.has_limits:
             holders |= {sid for sid, passed in self._passed.items() if passed.get(dot.origin, 0) >= dot.seq}

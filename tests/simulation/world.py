@@ -19,9 +19,11 @@ from typing import NamedTuple
 import trio
 
 from protocol.commands import Reply
+from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
 from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
 from replicator.replication.operations import dots_of
+from replicator.store import chain as chains
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network
@@ -165,7 +167,9 @@ class World:
         if life is not None and life.is_up:
             for dot in dots_of(reply):
                 needed = self._copies_needed(machine.sid, dot.sid, before)
-                self.history.acknowledge(dot, needed, f"at {machine.sid}", began, self._holds_texts)
+                self.history.acknowledge(
+                    dot, needed, f"at {machine.sid}", began, holds_texts=self._holds_texts, showing=self._showing
+                )
         return reply
 
     def moves(self, mailbox_id: bytes, guids: Sequence[bytes]) -> None:
@@ -221,6 +225,11 @@ class World:
         coordinator = life.node.coordinator
         mastership = coordinator.mastership
         return Standing(mastership.masters.term, mastership.table.component, coordinator.durability.reachable)
+
+    def _showing(self, chain_id: bytes, dot: Dot) -> set[str]:
+        """Nodes that run and show what the entry did."""
+        found = {machine.sid: chains.load(machine.node.store._connection, chain_id) for machine in self.up()}
+        return {sid for sid, chain in found.items() if chain is not None and chain.has_seen(dot)}
 
     def _holds_texts(self, sid: str, texts: list[bytes]) -> bool:
         return not texts or holds_texts(self.machines[sid], texts)

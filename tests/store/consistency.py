@@ -64,11 +64,11 @@ def check(connection: sqlite3.Connection) -> None:
     _check_trees(connection)
     _check_guids(connection)
     _check_expunged(connection)
-    _check_lacking(connection)
     if _leads_everywhere(connection) and all(item.applied in {0, APPLIED} for item in log):
         _check_projections(connection, log)
         _check_heads(connection, log)
         _check_content(connection, log)
+        _check_lacking(connection)
         _check_replay(connection, log)
         _check_stamp_order(connection, log)
 
