@@ -3,7 +3,9 @@
 It may have been away for long, or have lost its disk: what it shows is older than what its clients have seen elsewhere,
 or a part of that, under the right UIDVALIDITY, and they would drop mail from their caches. So it first hears what its
 peers have, by their LOG. Once its own log has all that, it shows everything; before, each mailbox and tree that
-somebody asks for is compared with the peers at once, and taken over from them where this node is behind.
+somebody asks for is compared with the peers at once, and taken over from them where this node is behind. So is
+afterwards what the log alone does not bring: what a state transfer has postponed, and what has entries that wait. A new
+node has not begun while anything is postponed.
 
 What is told here holds for one start. A node that is cut off goes on with what it has, and so does one that reaches
 nobody; but not one whose database is new.
@@ -22,6 +24,9 @@ from replicator.errors import MailError, NotReadyError
 from replicator.replication.admission import Admission
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.reconciling import Outcome, Reconciler
+from replicator.replication.syncing import DamagedError
+from replicator.store import postponed
+from replicator.store.postponed import EVERYTHING
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
 
@@ -29,6 +34,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0  # of a client whose mailbox is compared; that goes on when it has left
 LOOK_EVERY_S = 0.05
+LEFT_EVERY_S = 1.0  # once the log is here: between two looks at what it has not brought
 AT_ONCE = 8  # mailboxes that are compared
 WANTED_MAX = 1000  # that wait for their turn
 
@@ -57,6 +63,7 @@ class Readiness:
         self._heard: set[str] = set()  # peers that have said what they had
         self._target: dict[str, int] = {}  # all of that
         self._all = trio.Event()  # everything may be shown
+        self._left: frozenset[bytes] | None = None  # what the log has not brought; None: the log itself is not here yet
         self._may_compare = trio.Event()
         self._ready: set[bytes] = set()
         self._comparing: dict[bytes, trio.Event] = {}
@@ -66,12 +73,12 @@ class Readiness:
 
     async def wait(self, key: MailboxKey) -> None:
         """Return once the mailbox or tree may be shown. Raises NotReadyError if that takes too long."""
-        if self._all.is_set() or key.mailbox_id in self._ready:
+        if self._may_show(key):
             return
         await self._admission.wait()
         with trio.move_on_after(PATIENCE_S):
             await self._may_compare.wait()
-            while not self._all.is_set() and key.mailbox_id not in self._ready:
+            while not self._may_show(key):
                 await self._compared(key)
             return
         raise NotReadyError("this node has yet to catch up with the others; its mail is there; try again later")
@@ -85,6 +92,13 @@ class Readiness:
         """Why not everything is shown; None: it is."""
         if self._all.is_set() or not self._admission.met.is_set():
             return None
+        if self._left is not None and self._admission.begun.is_set():
+            return None  # a few mailboxes that are compared first keep no client from all others
+        if self._left is not None:
+            return (
+                "this node's database is new, and a state transfer has left mailboxes that are not as the others show"
+                " them: they are compared every minute; see `replicator status`, and `replicator resync --all`"
+            )
         if not self._may_compare.is_set():
             return "this node has just started, and waits to hear what the others have"
         context = self._store.context
@@ -114,10 +128,8 @@ class Readiness:
                 nursery.start_soon(self._compare)
             self._may_compare.set()
             await self._catch_up()
-            await self._admission.begin()
             self._all.set()
-            for event in self._comparing.values():
-                event.set()
+            self._wake_all()
             nursery.cancel_scope.cancel()
         self._ready.clear()
 
@@ -131,18 +143,48 @@ class Readiness:
     async def _catch_up(self) -> None:
         """Return once all is here that the peers had; or, with a database that is not new, there is no peer left."""
         alone_since = trio.current_time()
-        while not covers(self._store.context, self._target):
-            await trio.sleep(LOOK_EVERY_S)
+        while not await self._has_all():
+            await trio.sleep(LOOK_EVERY_S if self._left is None else LEFT_EVERY_S)
             if self._sources() or not self._admission.begun.is_set():
                 alone_since = trio.current_time()
             elif trio.current_time() > alone_since + self._timeout_s:
                 log.warning("no peer is left to catch up with: this node shows what it has")
                 return
 
+    async def _has_all(self) -> bool:
+        """Whether the log is here, and all that it has not brought. With nothing postponed, the node has begun."""
+        if self._left is None:
+            if not covers(self._store.context, self._target):
+                return False
+            waiting = frozenset(self._store.waiting().values())
+        else:
+            waiting = frozenset(filter(self._store.has_waiting, self._left - self._ready))
+        try:
+            left = {one.key.mailbox_id for one in await self._store.read(postponed.load)}
+        except (MailError, sqlite3.Error) as error:
+            log.warning("what a state transfer has left cannot be read: %s", error)
+            return False
+        if not left:
+            await self._admission.begin()
+        self._left = waiting | left
+        self._wake_all()
+        return not self._left
+
+    def _wake_all(self) -> None:
+        """Let everybody who waits for a comparison see whether that is needed still."""
+        for chain_id, event in self._comparing.items():
+            self._comparing[chain_id] = trio.Event()
+            event.set()
+
     def _sources(self) -> list[PeerLink]:
         return [link for link in self._links() if self._admission.is_source(link)]
 
     # ---- one mailbox
+
+    def _may_show(self, key: MailboxKey) -> bool:
+        if self._all.is_set() or key.mailbox_id in self._ready:
+            return True
+        return self._left is not None and not {key.mailbox_id, EVERYTHING.mailbox_id} & self._left
 
     async def _compared(self, key: MailboxKey) -> None:
         """Return when the mailbox has been compared once more."""
@@ -172,6 +214,8 @@ class Readiness:
         for link in sources:
             try:
                 outcome = await self._reconciler.reconcile(key, link.sid)
+            except DamagedError:
+                outcome = Outcome.DAMAGED
             except (MailError, LinkDownError, sqlite3.Error) as error:
                 log.info("a mailbox of %s is not compared with %s: %s", key.user, link.sid, error)
                 return False

@@ -8,11 +8,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.values import Dot, covers
 from replicator.errors import NotReadyError
+from replicator.replication import state_transfer
 from replicator.replication.readiness import PATIENCE_S
 from replicator.replication.receiving import Receiver
 from replicator.replication.wire import Announced, Arrived
-from tests.replication.cluster import TIMEOUT_S, Cluster, Node, cluster, until
+from replicator.store import postponed
+from replicator.store.apply import receive
+from replicator.store.content import StoredText
+from resync.entry import Entry, MailAdd
+from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
+from tests.replication.test_postponed import keep_busy
+from tests.replication.test_state_transfer import forget_log
 
 MAILS = 20
 SMALL_S = 0.5  # of a start
@@ -197,3 +205,54 @@ async def test_who_asks_for_a_mailbox_that_takes_long_is_told_so(
         assert len(await node.mail.folders("ann")) == 1
         gate.open.set()
         await nodes.converged()
+
+
+async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        for sid in ("dc1", "dc2"):
+            await forget_log(nodes[sid])
+        nodes.erase("dc3")
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("ann")).mailbox_id, "dc3")
+        await nodes.start("dc3")
+        node = nodes["dc3"]
+        await until(lambda: covers(node.store.context, nodes["dc1"].store.context))
+        await trio.sleep(TIMEOUT_S)
+        assert await node.texts(user="bob") == await nodes["dc1"].texts(user="bob")
+        with pytest.raises(NotReadyError):
+            await node.texts(user="ann")
+        assert not node.coordinator.admission.begun.is_set()
+        (problem,) = await node.report.healthy()
+        assert "a state transfer has left mailboxes" in problem
+        rest()
+        assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        assert not await node.store.read(postponed.load)
+        assert node.coordinator.admission.begun.is_set()
+        assert not await node.report.healthy()
+
+
+async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_is_shown(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        one = nodes["dc1"]
+        folder, stored = await one.inbox("ann"), StoredText.of(b"waits")
+        added = MailAdd(MAILS + 1, b"g" * 16, EPOCH_MS, (), len(b"waits"), stored.content_hash, copied=False)
+        mailbox = ("ann", folder.mailbox_id, folder.uidvalidity)
+        before = Dot("dc8.lost", 7)
+        entry = Entry(Dot("dc9.lost", 1), (before,), one.store.last_time + 1, 10 * MAILS, *mailbox, (added,))
+        await one.store.write(lambda tx: receive(tx, entry, [stored]))
+        rest = keep_busy(monkeypatch, folder.mailbox_id, "dc3")
+        await nodes.start("dc3")
+        node = nodes["dc3"]
+        await until(lambda: node.store.has_waiting(folder.mailbox_id))
+        await nodes.linked()
+        assert len(await node.texts(user="bob")) == MAILS
+        assert not await node.report.healthy()
+        with pytest.raises(NotReadyError):
+            await node.texts(user="ann")
+        rest()
+        assert node.store.has_waiting(folder.mailbox_id)
+        assert await node.texts(user="ann") == await one.texts(user="ann")
