@@ -30,8 +30,6 @@ Numbers, not names: a node need not be configured at each other one, so any SID 
 LEAP = 1 << 16
 """By how much a node's advert goes above that of another run of itself: more than a run that is gone can have left."""
 
-MAX_RIVALS = 64
-"""Other runs of this node that are remembered."""
 OLD = 2
 """An advert that is older by more than this is not on its way still, or what is known in its place is wrong."""
 
@@ -51,13 +49,14 @@ class Flood:
 class LinkUpdate:
     """What an event calls for. `component_changed`: other nodes, or another root.
 
-    `rival`: the origin of another run of this node that is alive.
+    `rival`: an advert of another run of this node, which was above its own. A run that is gone leaves few of those
+    behind; one that is alive answers each advert of this node with one.
     """
 
     floods: tuple[Flood, ...] = ()
     component_changed: bool = False
     routes_changed: bool = False
-    rival: str | None = None
+    rival: LinkAdvert | None = None
 
 
 class LinkTable:
@@ -75,7 +74,8 @@ class LinkTable:
         self._round_trips_us: dict[str, int] = {}
         # In the order of their arrival: what is unreachable and oldest goes first when the table is full.
         self._adverts: dict[str, LinkAdvert] = {own.sid: own}
-        self._rivals: set[str] = set()  # other runs of this node whose adverts this one has gone above
+        self._has_leapt = False  # since the last `tick`
+        self._overruled_by: int | None = None  # the highest number of another run, to be leapt over at the next `tick`
         self._edges: Edges = {}
         self._component: tuple[str, ...] = (own.sid,)
         self._root: tuple[int, str] = (priority, own.sid)
@@ -97,13 +97,16 @@ class LinkTable:
         """A link is gone."""
         if self._round_trips_us.pop(sid, None) is None:
             return LinkUpdate()
-        advert = self._readvertise()
-        return self._update(tuple(Flood(to, (advert,)) for to in self.neighbours))
+        return self._update(self._flood(self._readvertise()))
 
     def refresh(self) -> LinkUpdate:
         """Say again how this node is linked. To be called now and then."""
-        advert = self._readvertise()
-        return self._update(tuple(Flood(to, (advert,)) for to in self.neighbours))
+        return self._update(self._flood(self._readvertise()))
+
+    def tick(self) -> LinkUpdate:
+        """Go above another run of this node that has gone above this one again. To be called at every heartbeat."""
+        self._has_leapt, overruled_by, self._overruled_by = False, self._overruled_by, None
+        return LinkUpdate() if overruled_by is None else self._update(self._leap(overruled_by))
 
     def receive(self, adverts: Sequence[LinkAdvert], sender: str) -> LinkUpdate:
         """Adverts came from the neighbour `sender`."""
@@ -115,7 +118,7 @@ class LinkTable:
             if advert == known or len(advert.neighbours) > MAX_NODES:
                 continue
             if advert.sid == self.sid:
-                rival = self._living_rival(advert) or rival
+                rival = self._new_rival(advert) or rival
                 floods += self._overrule(advert)
             elif known is not None and advert.sequence < known.sequence - OLD:
                 floods.append(Flood(sender, (known,)))
@@ -187,26 +190,31 @@ class LinkTable:
         self._adverts[self.sid] = advert
         return advert
 
-    def _living_rival(self, advert: LinkAdvert) -> str | None:
-        """The origin of an advert of this node that is another run's, if that run is alive.
+    def _new_rival(self, advert: LinkAdvert) -> LinkAdvert | None:
+        """The advert if it is of another run of this node, and above the last one that this run has said."""
+        is_above = advert.origin != self.origin and advert.sequence >= self._adverts[self.sid].sequence
+        return advert if is_above and self._overruled_by is None else None
 
-        A run that is gone has left adverts behind, but none above one that has leapt over them.
+    def _overrule(self, other: LinkAdvert) -> tuple[Flood, ...]:
+        """Our own advert from another run, or a copy. Go above it: at once, or, if we have just done so, at `tick`.
+
+        Two runs that both live would go above each other without a pause.
         """
-        if advert.origin == self.origin or advert.sequence < self._adverts[self.sid].sequence:
-            return None
-        if advert.origin in self._rivals:
-            return advert.origin
-        if len(self._rivals) >= MAX_RIVALS:
-            self._rivals.clear()
-        self._rivals.add(advert.origin)
-        return None
+        if other.sequence < self._adverts[self.sid].sequence:
+            return ()
+        if other.origin == self.origin:
+            return self._flood(self._readvertise(above=other.sequence))
+        if self._has_leapt:
+            self._overruled_by = max(other.sequence, self._overruled_by or 0)
+            return ()
+        return self._leap(other.sequence)
 
-    def _overrule(self, past: LinkAdvert) -> list[Flood]:
-        """Our own advert from another run: one of the past, whose clock was ahead of ours, or a copy. Go above it."""
-        if past.sequence < self._adverts[self.sid].sequence:
-            return []
-        advert = self._readvertise(above=past.sequence if past.origin == self.origin else past.sequence + LEAP)
-        return [Flood(to, (advert,)) for to in self.neighbours]
+    def _leap(self, over: int) -> tuple[Flood, ...]:
+        self._has_leapt = True
+        return self._flood(self._readvertise(above=over + LEAP))
+
+    def _flood(self, advert: LinkAdvert) -> tuple[Flood, ...]:
+        return tuple(Flood(to, (advert,)) for to in self.neighbours)
 
     def _keep(self, advert: LinkAdvert) -> bool:
         """Whether there is room for it, be it in place of what is unreachable."""

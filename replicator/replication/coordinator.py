@@ -138,6 +138,7 @@ class Coordinator:
             clock_ms=environment.clock_ms(),
             policy=ScopePolicy(config.mastership.scope),
             priority=config.node.priority,
+            peers=frozenset(peer.id for peer in config.peers),
             link_to=self.connections.link,
             catch_up=self._catch_up,
             timeout_s=config.mastership.timeout_s,

@@ -7,9 +7,10 @@ up; it numbers after that, or after `timeout_s` at the latest. How a scope chang
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -29,13 +30,15 @@ from master_election.links import LinkTable, LinkUpdate
 from master_election.masters import Masters, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
-from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
+from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import context_dots
 from replicator.environment import is_older
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
 
 AHEAD_MAX = 1 << 40  # of terms and adverts (in ms: 35 years): one lie must not use up all that there is to count
 SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
@@ -54,10 +57,20 @@ class _Question:
     answer: Master | None = None
 
 
+@dataclass(slots=True)
+class _Rival:
+    """Another run of this node whose adverts answer ours: from when to when, without a pause."""
+
+    since: float
+    until: float
+    is_told: bool = False
+
+
 class Mastership:
     """Belongs to the event loop. `catch_up` compares one mailbox with the other nodes.
 
-    `outlived` is told the origin of another run of this node that is alive too, and older.
+    `peers`: the SIDs that are configured. `outlived` is told the origin of another run of this node that is alive too,
+    and older.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class Mastership:
         clock_ms: int,
         policy: ScopePolicy,
         priority: int,
+        peers: Container[str],
         link_to: LinkTo,
         catch_up: CatchUp,
         timeout_s: float,
@@ -81,11 +95,13 @@ class Mastership:
         self.masters = Masters(sid)
         self._store = store
         self._policy = policy
+        self._peers = peers
         self._link_to = link_to
         self._catch_up = catch_up
         self._timeout_s = timeout_s
         self._routes_changed = routes_changed
         self._outlived = outlived
+        self._rivals: dict[tuple[str, bool], _Rival] = {}  # by origin, and whether that run is to stay
         self._ready: dict[bytes, int] = {}  # mailbox id -> how often its scope had been given away before
         self._given: Counter[str] = Counter()  # in this term, by scope
         self._readying: dict[bytes, trio.Event] = {}
@@ -243,12 +259,40 @@ class Mastership:
     def _links_changed(self, update: LinkUpdate) -> None:
         for flood in update.floods:
             self._post(flood.to, Links(flood.adverts))
-        if update.rival is not None and is_older(update.rival, self.table.origin):
-            self._outlived(update.rival)
+        if update.rival is not None:
+            self._meet(update.rival)
         if update.component_changed:
             self._do(self.election.component_changed())
         if update.routes_changed:
             self._routes_changed()
+
+    def _meet(self, advert: LinkAdvert) -> None:
+        """Another run of this node goes above this one: end only if that stays, and goes on answering long enough.
+
+        What a run that is gone has left, and single adverts that are wrong, do not come again and again.
+        """
+        now, origin = trio.current_time(), advert.origin
+        self._rivals = {key: rival for key, rival in self._rivals.items() if now - rival.until <= self._timeout_s}
+        stays = is_older(origin, self.table.origin) and self._can_be_linked(advert)
+        rival = self._rivals.setdefault((origin, stays), _Rival(now, now))
+        rival.until = now
+        if rival.is_told or now - rival.since < 2 * self._timeout_s:
+            return
+        rival.is_told = True
+        if stays:
+            self._outlived(origin)
+        else:
+            log.warning(
+                "other nodes tell again and again that %s runs as %s too, and this one, %s, stays: end that process;"
+                " if there is none, one of the nodes makes it up",
+                self.sid,
+                origin,
+                self.table.origin,
+            )
+
+    def _can_be_linked(self, rival: LinkAdvert) -> bool:
+        """Whether another run of this node has a link to a peer, which has but one link, and none to this run."""
+        return any(near in self._peers and self._link_to(near) is None for near, _ in rival.neighbours)
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -283,6 +327,7 @@ class Mastership:
             if trio.current_time() >= refreshed_at + REFRESH_S:
                 refreshed_at = trio.current_time()
                 self._links_changed(self.table.refresh())
+            self._links_changed(self.table.tick())
             self._do(self.election.tick())
 
     async def ask(self, who: Who) -> Master | None:

@@ -228,26 +228,49 @@ def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: p
 # ---- several runs of one node ------------------------------------------------------------------------------------
 
 
-def test_adverts_that_a_past_run_has_left_make_it_no_rival() -> None:
+def test_what_a_past_run_has_left_is_gone_above_at_once() -> None:
     """Its clock was ahead, and several of its last ones are still on their way."""
     table = LinkTable("a.2", 1, 100)
     table.neighbour_up("b", 1)
     left = [LinkAdvert("a.1", 100, sequence, (("b", 1),)) for sequence in (500, 501, 502, 600)]
+    (flood,) = table.receive([left[0]], "b").floods
+    assert flood.adverts[0].sequence > 600
     assert [table.receive([advert], "b").rival for advert in left] == [None] * 4
-    assert table.receive(left, "b").rival is None
+    assert table.receive(left, "b") == LinkUpdate()
     assert table.origin_of("a") == "a.2"
 
 
-def test_a_run_that_answers_our_adverts_is_alive() -> None:
-    old, new = LinkTable("a.1", 1000, 100), LinkTable("a.2", 2000, 100)
-    old.neighbour_up("b", 1)
-    (flood,) = new.neighbour_up("b", 1).floods
-    heard = []
-    for receiver in (old, new, old, new):
-        update = receiver.receive(flood.adverts, "b")
-        heard.append(update.rival)
-        (flood,) = update.floods
-    assert heard == [None, None, "a.2", "a.1"]
+def test_who_has_just_gone_above_another_run_waits_with_the_next_time() -> None:
+    table = LinkTable("a.2", 1, 100)
+    table.neighbour_up("b", 1)
+    first, second, third = (LinkAdvert("a.1", 100, 500 + above * links.LEAP, (("b", 1),)) for above in (0, 2, 4))
+    assert table.receive([first], "b").rival == first
+    assert table.receive([second], "b") == LinkUpdate(rival=second)
+    assert table.receive([third], "b") == LinkUpdate()  # this run has said nothing since the second one
+    (flood,) = table.tick().floods
+    assert flood.adverts[0].sequence > third.sequence
+    assert table.tick() == LinkUpdate()
+    higher = LinkAdvert("a.1", 100, flood.adverts[0].sequence + 1, ())
+    update = table.receive([higher], "b")
+    assert (len(update.floods), update.rival) == (1, higher)
+
+
+def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
+    tables = [LinkTable("a.1", 1000, 100), LinkTable("a.2", 2000, 100)]
+    tables[0].neighbour_up("b", 1)
+    said = deque((1, flood.adverts) for flood in tables[1].neighbour_up("b", 1).floods)
+    heard: list[list[str]] = []
+    for _ in range(10):
+        heard.append([])
+        while said:
+            number, adverts = said.popleft()
+            update = tables[1 - number].receive(adverts, "b")
+            heard[-1] += [update.rival.origin] if update.rival else []
+            said += [(1 - number, flood.adverts) for flood in update.floods]
+        for number, table in enumerate(tables):
+            said += [(number, flood.adverts) for flood in table.tick().floods]
+    assert heard[0] == ["a.2", "a.1", "a.2"]
+    assert all(sorted(origins) == ["a.1", "a.2"] for origins in heard[1:])
 
 
 def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:

@@ -1,5 +1,6 @@
 """Two processes that run as one node: who stays, who ends, and that nobody is kept out for longer than it must be."""
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -287,6 +288,55 @@ async def test_links_of_another_origin_than_the_hello_end_the_link(tmp_path: Pat
         assert await stranger.ended()
         said, state = f"its LINKS name another origin than its HELLO, which was {ORIGIN}", nodes["dc2"].coordinator
         await until(lambda: state.connections.peers["dc1"].error == said)
+
+
+async def make_up(nodes: Cluster, *neighbours: str) -> None:
+    """dc2 tells dc1 of an older run of dc1, which goes above what dc1 has said last."""
+    link = nodes["dc2"].coordinator.connections.link("dc1")
+    (last,) = [advert for advert in adverts_of(nodes["dc1"]) if advert.sid == "dc1"]
+    named = tuple((sid, 100) for sid in neighbours)
+    assert link is not None
+    link.post(Links((LinkAdvert("dc1.0", 100, last.sequence + 1, named),)))
+    await trio.sleep(0.1)
+
+
+def adverts_of(node: Node) -> list[LinkAdvert]:
+    return list(node.coordinator.mastership.table._adverts.values())
+
+
+@pytest.mark.parametrize("neighbours", [(), ("dc2",), ("dc2", "dc3", "dc7")])
+async def test_adverts_of_a_run_that_cannot_be_there_end_no_node(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, neighbours: tuple[str, ...]
+) -> None:
+    """Whoever dc1 is linked with is linked with nobody else as dc1."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        caplog.set_level(logging.WARNING)
+        origin, began = nodes["dc1"].store.origin, trio.current_time()
+        while trio.current_time() < began + MINUTE_S:
+            await make_up(nodes, *neighbours)
+        assert not nodes.gave_way
+        told = [record.getMessage() for record in caplog.records if "again and again" in record.getMessage()]
+        assert len(told) == 1
+        assert f"that dc1 runs as dc1.0 too, and this one, {origin}, stays" in told[0]
+        assert knows(nodes, "dc1", origin)
+        await nodes.linked()
+        await nodes["dc1"].save("after")
+        await nodes.converged()
+
+
+async def test_adverts_that_a_past_run_has_left_here_and_there_end_no_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Some of them were above those that had gone above others, and come when parts of the cluster meet."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.linked()
+        for _ in range(20):
+            for _ in range(3):
+                await make_up(nodes, "dc3")
+            await trio.sleep(TIMEOUT_S + 1)
+        assert not nodes.gave_way
+        await nodes.linked()
 
 
 @dataclass
