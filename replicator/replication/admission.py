@@ -82,8 +82,8 @@ class Admission:
         waits_for = ", ".join(f"{sid} ({_standing(state)})" for sid, state in sorted(self._peers().items()))
         return (
             "this node's database is new, and it serves nobody before it has heard from its cluster:"
-            f" {waits_for}; start these nodes, or mend the lines to them; if this node's data are on a disk that is not"
-            " mounted, stop it and mount that; if there is no cluster yet, start the node with --new-cluster"
+            f" {waits_for}; start these nodes, mend the lines to them, or correct their [[peer]] in this node's file; if this"
+            " node's data are on a disk that is not mounted, stop it and mount that; if there is no cluster yet, start the node with --new-cluster"
         )
 
     def linked(self, link: PeerLink) -> None:
@@ -157,4 +157,6 @@ def _is_new(state: PeerState) -> bool:
 def _standing(state: PeerState) -> str:
     if state.link is None:
         return "not reached"
-    return "new, too" if _is_new(state) else "being rebuilt"
+    if REBUILDING in state.link.hello.capabilities:
+        return "being rebuilt"
+    return "new, too" if _is_new(state) else "linked"
