@@ -441,7 +441,7 @@ class Connections:
             if state.since_ms is None and sid < self._config.node.id and state.error is None:
                 state.error = (
                     "it has not called: of two nodes the one with the lower id dials;"
-                    f" does it run, is {sid} its id, and does its [[peer]] {self._config.node.id} have this node's address?"
+                    f" does {sid} run, under that id, and has its [[peer]] {self._config.node.id} this node's address?"
                 )
                 log.warning("no link to %s: %s", sid, state.error)
 
