@@ -83,8 +83,8 @@ class Admission:
         return (
             "this node's database is new, and it serves nobody before it has heard from its cluster:"
             f" {waits_for}; start these nodes, mend the lines to them, or correct their [[peer]] in this node's file;"
-            " if this node's data are on a disk that is not mounted, stop it and mount that; if there is no cluster yet,"
-            " start the node with --new-cluster"
+            " if this node's data are on a disk that is not mounted, stop it and mount that; if there is no cluster"
+            " yet, start the node with --new-cluster"
         )
 
     def linked(self, link: PeerLink) -> None:
