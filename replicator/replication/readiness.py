@@ -195,10 +195,14 @@ class Readiness:
                 target[origin] = max(seq, target.get(origin, 0))
         return target
 
+    def _present(self) -> set[str]:
+        """Those who have said what they had and can be reached, be it over others, in the same run of theirs."""
+        origin_of = self._mastership.table.origin_of
+        return {sid for sid, told in self._told.items() if origin_of(sid) == told.origin}
+
     def _forget_gone(self) -> None:
         """Do not wait for what only a peer has that is gone, or has lost its disk, while there is another one."""
-        now, table = trio.current_time(), self._mastership.table
-        present = {sid for sid, told in self._told.items() if table.origin_of(sid) == told.origin}
+        now, present = trio.current_time(), self._present()
         for sid in present:
             self._told[sid].present_at = now
         is_linked = any(link.sid in present for link in self._sources())
@@ -214,11 +218,11 @@ class Readiness:
         """
         if trio.current_time() < self._look_at:
             return False
-        sources = self._sources()
+        peers = self._peers()
         try:
             with trio.move_on_after(COMPARE_S) as scope:
-                for link in sources:
-                    keys = (await syncing.differing_chains(self._store, self._mastership, link.sid)).keys
+                for sid in peers:
+                    keys = (await syncing.differing_chains(self._store, self._mastership, sid)).keys
                     if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
                         return False
         except (MailError, LinkDownError, sqlite3.Error) as error:
@@ -226,7 +230,7 @@ class Readiness:
             return False
         finally:
             self._look_at = trio.current_time() + COMPARE_EVERY_S
-        if not sources or scope.cancelled_caught:
+        if not peers or scope.cancelled_caught:
             return False
         log.warning("the log does not bring all that peers said they had; but this node shows what they show")
         return True
@@ -239,6 +243,11 @@ class Readiness:
 
     def _sources(self) -> list[PeerLink]:
         return [link for link in self._links() if self._admission.is_source(link)]
+
+    def _peers(self) -> list[str]:
+        """Those to compare with: sources, and whoever has said what it had before its link went down."""
+        linked = {link.sid for link in self._sources()}
+        return sorted(linked | self._present()) if linked else []
 
     # ---- one mailbox
 
@@ -271,19 +280,19 @@ class Readiness:
 
     async def _is_whole(self, key: MailboxKey) -> bool:
         """Whether this node shows all of it that the peers show, now. They are asked one after the other."""
-        sources = self._sources()
-        for link in sources:
+        peers = self._peers()
+        for sid in peers:
             try:
-                outcome = await self._reconciler.reconcile(key, link.sid)
+                outcome = await self._reconciler.reconcile(key, sid)
             except DamagedError:
                 outcome = Outcome.DAMAGED
             except (MailError, LinkDownError, sqlite3.Error) as error:
-                log.info("a mailbox of %s is not compared with %s: %s", key.user, link.sid, error)
+                log.info("a mailbox of %s is not compared with %s: %s", key.user, sid, error)
                 return False
             # Of a fork a node that was there shows its own branch. What a new one shows is a part of one.
             if outcome not in _WHOLE and not self._admission.begun.is_set():
                 return False
-        return bool(sources)
+        return bool(peers)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
