@@ -177,6 +177,7 @@ class Coordinator:
         self.readiness = Readiness(
             store,
             self.admission,
+            self.mastership,
             self.reconciler,
             lambda: self.connections.links,
             met_others=self.changes.may_begin,

@@ -16,13 +16,16 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
-from protocol.values import Dot, covers
+from protocol.values import Context, Dot, covers
 from replicator.errors import MailError, NotReadyError
+from replicator.replication import syncing
 from replicator.replication.admission import Admission
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.mastership import Mastership
 from replicator.replication.reconciling import Outcome, Reconciler
 from replicator.replication.syncing import DamagedError
 from replicator.store import postponed
@@ -35,10 +38,22 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 5.0  # of a client whose mailbox is compared; that goes on when it has left
 LOOK_EVERY_S = 0.05
 LEFT_EVERY_S = 1.0  # once the log is here: between two looks at what it has not brought
+COMPARE_EVERY_S = 60.0  # all that is shown, while the log has not brought what peers said they have
+COMPARE_S = 60.0  # what takes longer is tried again
+BUSY_MAX = 100  # mailboxes that may differ for a moment, because somebody writes
 AT_ONCE = 8  # mailboxes that are compared
 WANTED_MAX = 1000  # that wait for their turn
 
 _WHOLE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a peer has said it has, and when that run of it was last within reach."""
+
+    origin: str
+    context: Context
+    present_at: float
 
 
 class Readiness:
@@ -48,6 +63,7 @@ class Readiness:
         self,
         store: Store,
         admission: Admission,
+        mastership: Mastership,
         reconciler: Reconciler,
         links: Callable[[], Sequence[PeerLink]],
         *,
@@ -56,17 +72,18 @@ class Readiness:
     ) -> None:
         self._store = store
         self._admission = admission
+        self._mastership = mastership
         self._reconciler = reconciler
         self._links = links
         self._met_others = met_others
         self._timeout_s = timeout_s
-        self._heard: set[str] = set()  # peers that have said what they had
-        self._target: dict[str, int] = {}  # all of that
+        self._told: dict[str, _Told] = {}  # by peers
         self._all = trio.Event()  # everything may be shown
         self._left: frozenset[bytes] | None = None  # what the log has not brought; None: the log itself is not here yet
         self._may_compare = trio.Event()
         self._ready: set[bytes] = set()
         self._comparing: dict[bytes, trio.Event] = {}
+        self._look_at = 0.0  # whether peers show more than this node
         self._wanted_in, self._wanted_out = trio.open_memory_channel[MailboxKey](WANTED_MAX)
 
     # ---- for who shows mailboxes
@@ -102,20 +119,18 @@ class Readiness:
         if not self._may_compare.is_set():
             return "this node has just started, and waits to hear what the others have"
         context = self._store.context
-        lacking = sum(max(0, seq - context.get(origin, 0)) for origin, seq in self._target.items())
+        lacking = sum(max(0, seq - context.get(origin, 0)) for origin, seq in self._target().items())
         return (
-            f"this node has yet to catch up with what {', '.join(sorted(self._heard))} had when it started: {lacking}"
+            f"this node has yet to catch up with what {', '.join(sorted(self._told))} had when it started: {lacking}"
             " entries; mailboxes are shown as they have been compared"
         )
 
     # ---- events
 
     def heard(self, link: PeerLink, context: Sequence[Dot]) -> None:
-        """A peer says what is in its log. Only the first time counts, and not of a peer that is new itself."""
-        if not self._all.is_set() and self._admission.is_source(link) and link.sid not in self._heard:
-            self._heard.add(link.sid)
-            for dot in context:
-                self._target[dot.origin] = max(dot.seq, self._target.get(dot.origin, 0))
+        """A peer says what is in its log, in place of what it said before; one that is new itself does not count."""
+        if self._left is None and self._admission.is_source(link):
+            self._told[link.sid] = _Told(link.hello.origin, dict(context), trio.current_time())
 
     # ---- catching up
 
@@ -123,6 +138,7 @@ class Readiness:
         """Compare what is asked for until all may be shown."""
         await self._admission.met.wait()
         await self._gather()
+        self._look_at = trio.current_time() + COMPARE_EVERY_S
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
                 nursery.start_soon(self._compare)
@@ -137,8 +153,8 @@ class Readiness:
         """Return once all peers have been heard from, or those that could be in time; a new node needs one."""
         await self._met_others.wait()
         with trio.move_on_after(self._timeout_s):
-            await _until(lambda: all(link.sid in self._heard for link in self._sources()))
-        await _until(lambda: bool(self._heard) or self._admission.begun.is_set())
+            await _until(lambda: all(link.sid in self._told for link in self._sources()))
+        await _until(lambda: bool(self._told) or self._admission.begun.is_set())
 
     async def _catch_up(self) -> None:
         """Return once all is here that the peers had; or, with a database that is not new, there is no peer left."""
@@ -154,7 +170,8 @@ class Readiness:
     async def _has_all(self) -> bool:
         """Whether the log is here, and all that it has not brought. With nothing postponed, the node has begun."""
         if self._left is None:
-            if not covers(self._store.context, self._target):
+            self._forget_gone()
+            if not covers(self._store.context, self._target()) and not await self._is_as_others():
                 return False
             waiting = frozenset(self._store.waiting().values())
         else:
@@ -170,6 +187,54 @@ class Readiness:
         self._wake_all()
         return not self._left
 
+    def _target(self) -> dict[str, int]:
+        """All that peers have said they have."""
+        target: dict[str, int] = {}
+        for told in self._told.values():
+            for origin, seq in told.context.items():
+                target[origin] = max(seq, target.get(origin, 0))
+        return target
+
+    def _present(self) -> set[str]:
+        """Those who have said what they had and can be reached, be it over others, in the same run of theirs."""
+        origin_of = self._mastership.table.origin_of
+        return {sid for sid, told in self._told.items() if origin_of(sid) == told.origin}
+
+    def _forget_gone(self) -> None:
+        """Do not wait for what only a peer has that is gone, or has lost its disk, while there is another one."""
+        now, present = trio.current_time(), self._present()
+        for sid in present:
+            self._told[sid].present_at = now
+        is_linked = any(link.sid in present for link in self._sources())
+        for sid, told in list(self._told.items()):
+            if is_linked and now > told.present_at + self._timeout_s:
+                log.warning("%s is gone: what it alone had is not waited for", sid)
+                del self._told[sid]
+
+    async def _is_as_others(self) -> bool:
+        """Whether this node shows what all peers show, though its log lacks what they said: a number may be wrong.
+
+        That is looked at now and then. Mailboxes in which something goes on are compared one by one, if they are few.
+        """
+        if trio.current_time() < self._look_at:
+            return False
+        peers = self._peers()
+        try:
+            with trio.move_on_after(COMPARE_S) as scope:
+                for sid in peers:
+                    keys = (await syncing.differing_chains(self._store, self._mastership, sid)).keys
+                    if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
+                        return False
+        except (MailError, LinkDownError, sqlite3.Error) as error:
+            log.info("what this node shows is not compared: %s", error)
+            return False
+        finally:
+            self._look_at = trio.current_time() + COMPARE_EVERY_S
+        if not peers or scope.cancelled_caught:
+            return False
+        log.warning("the log does not bring all that peers said they had; but this node shows what they show")
+        return True
+
     def _wake_all(self) -> None:
         """Let everybody who waits for a comparison see whether that is needed still."""
         for chain_id, event in self._comparing.items():
@@ -178,6 +243,11 @@ class Readiness:
 
     def _sources(self) -> list[PeerLink]:
         return [link for link in self._links() if self._admission.is_source(link)]
+
+    def _peers(self) -> list[str]:
+        """Those to compare with: sources, and whoever has said what it had before its link went down."""
+        linked = {link.sid for link in self._sources()}
+        return sorted(linked | self._present()) if linked else []
 
     # ---- one mailbox
 
@@ -210,19 +280,19 @@ class Readiness:
 
     async def _is_whole(self, key: MailboxKey) -> bool:
         """Whether this node shows all of it that the peers show, now. They are asked one after the other."""
-        sources = self._sources()
-        for link in sources:
+        peers = self._peers()
+        for sid in peers:
             try:
-                outcome = await self._reconciler.reconcile(key, link.sid)
+                outcome = await self._reconciler.reconcile(key, sid)
             except DamagedError:
                 outcome = Outcome.DAMAGED
             except (MailError, LinkDownError, sqlite3.Error) as error:
-                log.info("a mailbox of %s is not compared with %s: %s", key.user, link.sid, error)
+                log.info("a mailbox of %s is not compared with %s: %s", key.user, sid, error)
                 return False
             # Of a fork a node that was there shows its own branch. What a new one shows is a part of one.
             if outcome not in _WHOLE and not self._admission.begun.is_set():
                 return False
-        return bool(sources)
+        return bool(peers)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

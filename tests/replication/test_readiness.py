@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.values import Dot, covers
 from replicator.errors import NotReadyError
 from replicator.replication import state_transfer
-from replicator.replication.readiness import PATIENCE_S
+from replicator.replication.readiness import COMPARE_EVERY_S, PATIENCE_S
 from replicator.replication.receiving import Receiver
 from replicator.replication.wire import Announced, Arrived
 from replicator.store import postponed
@@ -256,3 +256,82 @@ async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_i
         rest()
         assert node.store.has_waiting(folder.mailbox_id)
         assert await node.texts(user="ann") == await one.texts(user="ann")
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+async def test_what_only_a_peer_had_that_is_gone_is_not_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, gate: Gate, *, is_wiped: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        nodes.waits_when_new = True
+        await nodes["dc1"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await nodes["dc1"].save("alone")
+        if is_wiped:
+            nodes.erase("dc3")
+        gate.shut()
+        nodes.network.mend(("dc1", "dc3"))
+        await nodes.start("dc3")
+        node = nodes["dc3"]
+        await until(lambda: {link.sid for link in node.coordinator.connections.links} == {"dc1", "dc2"})
+        await trio.sleep(SMALL_S)
+        assert await node.report.healthy()
+        await nodes.stop("dc1")
+        gate.open.set()
+        await trio.sleep(TIMEOUT_S / 2)
+        (problem,) = await node.report.healthy()
+        assert "what dc1, dc2 had when it started: 1 entries" in problem
+        await trio.sleep(TIMEOUT_S)
+        assert not await node.report.healthy()
+        assert node.coordinator.admission.begun.is_set()
+        assert list((await node.texts()).values()) == ["before"]
+
+
+async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(
+    tmp_path: Path, autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("away", user="ann")
+        gate.shut()
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("ann")).mailbox_id, "dc3")
+        await nodes.start("dc3")
+        await nodes.linked()
+        node, origin = nodes["dc3"], nodes["dc1"].store.origin
+        link = node.coordinator.connections.link("dc1")
+        assert link is not None
+        node.coordinator.readiness.heard(link, [Dot(origin, 1_000_000)])
+        await trio.sleep(2 * COMPARE_EVERY_S)
+        assert not is_whole(node), "the mail that came while it was away is not here"
+        rest()
+        gate.open.set()
+        await nodes.converged()
+        assert not is_whole(node)
+        for number in range(2 * int(COMPARE_EVERY_S)):
+            await nodes["dc1"].save(f"goes on {number}", user="ann")
+            await trio.sleep(1)
+        assert is_whole(node)
+
+
+async def test_a_new_log_of_a_peer_replaces_what_it_said_before(
+    tmp_path: Path, autojump_clock: MockClock, gate: Gate
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("away", user="ann")
+        gate.shut()
+        await nodes.start("dc3")
+        await nodes.linked()
+        node, origin = nodes["dc3"], nodes["dc1"].store.origin
+        link = node.coordinator.connections.link("dc1")
+        assert link is not None
+        node.coordinator.readiness.heard(link, [Dot(origin, 1_000_000)])
+        (problem,) = await node.report.healthy()
+        lacking = 1_000_000 - node.store.context[origin]
+        assert f"had when it started: {lacking} entries" in problem
+        node.coordinator.readiness.heard(link, [Dot(origin, nodes["dc1"].store.context[origin])])
+        gate.open.set()
+        await nodes.converged()
+        await trio.sleep(SMALL_S)
+        assert is_whole(node)
