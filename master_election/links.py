@@ -28,7 +28,7 @@ Numbers, not names: a node need not be configured at each other one, so any SID 
 """
 
 LEAP = 1 << 16
-"""By how much a node's advert goes above that of another run of itself: more than a run that is gone can have left."""
+"""By how much a node's advert goes above that of another run of itself, of which more may be on their way."""
 
 OLD = 2
 """An advert that is older by more than this is not on its way still, or what is known in its place is wrong."""

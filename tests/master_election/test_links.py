@@ -266,6 +266,7 @@ def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
             number, adverts = said.popleft()
             update = tables[1 - number].receive(adverts, "b")
             heard[-1] += [update.rival.origin] if update.rival else []
+            assert len(heard[-1]) < 10
             said += [(1 - number, flood.adverts) for flood in update.floods]
         for number, table in enumerate(tables):
             said += [(number, flood.adverts) for flood in table.tick().floods]
