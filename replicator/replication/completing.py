@@ -7,12 +7,13 @@ asked for he must not hear OK. Later it is written without the text, which is th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
 from protocol.commands import Parts
+from protocol.values import Dot
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.link import PeerLink
@@ -48,21 +49,21 @@ class Completer:
         self._shortage = shortage
 
     @asynccontextmanager
-    async def completed(self, batch: Sequence[Arrived | Announced]) -> AsyncIterator[Sequence[Arrived | Announced]]:
-        """With all parts of the messages that can be had, which are held within the block."""
-        parted: dict[bytes, tuple[Parts, int]] = {}
-        for item in batch:
-            if isinstance(item, Arrived):
-                numbered_ms = item.entry.time >> COUNTER_BITS
-                for parts in item.parted:
-                    _, newest_ms = parted.get(parts.content_hash, (parts, 0))
-                    parted[parts.content_hash] = parts, max(newest_ms, numbered_ms)
-        if not parted:
-            yield batch
-            return
+    async def completed(
+        self, batch: Sequence[Arrived | Announced], is_missing: Callable[[Dot], bool] = lambda _: True
+    ) -> AsyncIterator[Sequence[Arrived | Announced]]:
+        """With all parts of the messages that can be had, which are held within the block.
+
+        Entries that come by another way meanwhile, so that they are not missing any more, are left out.
+        """
         began, full_s = trio.current_time(), RETRY_S
         try:
             while True:
+                batch = [item for item in batch if is_missing(item.dot)]
+                parted = _parted(batch)
+                if not parted:
+                    yield batch
+                    return
                 async with AsyncExitStack() as stack:
                     taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
                     self._note_shortage(batch if isinstance(taken, DiskFullError) else ())
@@ -108,6 +109,18 @@ class Completer:
         patience_s = lost_after_s(parts)
         age_ms = self._clock_ms() - numbered_ms
         return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
+
+
+def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
+    """The messages in parts, by their hashes, and when the last entry that brings each was numbered, in ms."""
+    found: dict[bytes, tuple[Parts, int]] = {}
+    for item in batch:
+        if isinstance(item, Arrived):
+            numbered_ms = item.entry.time >> COUNTER_BITS
+            for parts in item.parted:
+                _, newest_ms = found.get(parts.content_hash, (parts, 0))
+                found[parts.content_hash] = parts, max(newest_ms, numbered_ms)
+    return found
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:

@@ -138,7 +138,7 @@ class Receiver:
         if self._is_completing:
             self._read_on()
         try:
-            async with self._completer.completed(batch) as whole:
+            async with self._completer.completed(batch, self._is_missing) as whole:
                 await self._write(whole)
         finally:
             self._is_completing = False

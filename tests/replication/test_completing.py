@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.commands import FetchPart, RefusalCode, Refused, Reply
+from protocol.commands import FetchPart, Parts, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.replication import completing, content, receiving, shipping
@@ -24,8 +24,10 @@ from replicator.replication.intake import Received
 from replicator.replication.interrupted import KEPT_S, LOOK_EVERY_S
 from replicator.replication.link import PeerLink
 from replicator.replication.offering import Offering
+from replicator.replication.wire import Arrived
 from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
+from resync.entry import Entry
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.test_held_parts import answering, full
 from tests.replication.test_parts import contents, message, save, texts
@@ -299,3 +301,39 @@ async def test_what_nobody_goes_on_with_is_let_go(
         await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
         assert not contents(nodes["dc2"])
         assert not nodes["dc2"].store.attachments.in_flight()
+
+
+async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It holds up what comes after it on the link whose peer has not got its parts."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await save(one, b"first")
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        await save(one, parted(1))
+        (entry, recipe) = await last_of(one)
+        shutil.rmtree(one.config.node.data / "attachments")
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        completer = two.coordinator.feeds["dc1"].receiver._completer
+        is_missing, began = True, trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def comes() -> None:
+                nonlocal is_missing
+                await trio.sleep(7)
+                is_missing = False
+
+            nursery.start_soon(comes)
+            async with completer.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
+                assert whole == []
+        assert trio.current_time() - began < 2 * completing.LOST_RETRY_S + 1
+
+
+async def last_of(node: Node) -> tuple[Entry, Parts]:
+    """Its last entry, and the recipe of its message."""
+    (*_, logged) = await node.store.log_after(0)
+    (recipe,) = logged.texts.values()
+    assert isinstance(recipe, Parts)
+    return logged.entry, recipe
