@@ -62,6 +62,11 @@ class Admission:
             self.begun.set()
 
     @property
+    def has_peers(self) -> bool:
+        """Whether there is anybody to hear from."""
+        return bool(self._peers())
+
+    @property
     def capabilities(self) -> tuple[str, ...]:
         """What HELLO says of it."""
         return () if self.begun.is_set() else (NEW,)

@@ -107,7 +107,7 @@ class Readiness:
 
     def problem(self) -> str | None:
         """Why not everything is shown; None: it is."""
-        if self._all.is_set() or not self._admission.met.is_set():
+        if self._all.is_set() or not self._admission.met.is_set() or not self._admission.has_peers:
             return None
         if self._left is not None and self._admission.begun.is_set():
             return None  # a few mailboxes that are compared first keep no client from all others
