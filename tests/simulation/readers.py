@@ -74,7 +74,11 @@ class Reader:
 
     async def _converse(self, machine: Machine, node: Node, client: Client) -> None:
         try:
-            await client.log_in(self._user)
+            answer = (await client.run(f"LOGIN {self._user} {self._user[::-1]}"))[-1]
+            if "[UNAVAILABLE]" in answer:  # a node that has lost its disk has yet to meet the others
+                self._say(f"at {node.sid}: {answer}")
+                return
+            assert "OK" in answer, answer
             if (follower := await self._select(machine, node, client)) is not None:
                 await self._follow(follower, client)
         except trio.TooSlowError:
