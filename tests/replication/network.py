@@ -140,14 +140,15 @@ class Pipe:
         self._silent = True
 
     def _append(self, part: bytes) -> None:
-        arrival = self._next_arrival()
+        arrival, was_empty = self._next_arrival(), not self._pieces
         if self._pieces and self._pieces[-1][0] >= arrival:
             self._pieces[-1][1].extend(part)
         else:
             self._pieces.append((arrival, bytearray(part)))
         self._size_bytes += len(part)
         self._sent += part
-        self._road.wake()
+        if was_empty:  # else the receiver waits for what comes before
+            self._road.wake()
 
     def _next_arrival(self) -> float:
         earliest = self._pieces[-1][0] if self._pieces else 0.0

@@ -41,7 +41,7 @@ class Client:
         self._ledger = world.ledger
         self._dice = random.Random(f"client {world.plan.seed} {number}")
         self._name = f"client {number}"
-        self._user = self._dice.choice(world.plan.users)
+        self.user = self._dice.choice(world.plan.users)
         self._machine = self._dice.choice(list(world.machines.values()))
         self._caches: dict[tuple[str, str], Cache] = {}  # SID, folder name
         self._named: dict[bytes, str] = {}  # mailbox id -> the name under which its folder was opened
@@ -111,7 +111,7 @@ class Client:
 
     async def _bring_back(self, node: Node) -> dict[bytes, str | None]:
         """GUID -> why it was left, if it was."""
-        job = LedgerUndelete(UndeleteOptions(self._user, INBOX), node, self._ledger)
+        job = LedgerUndelete(UndeleteOptions(self.user, INBOX), node, self._ledger)
         await job.run()
         self._say(f"at {node.sid}: {job.status.summary()}")
         return {bytes.fromhex(message.guid): message.why_not for message in job.status.messages}
@@ -138,13 +138,13 @@ class Client:
     async def _open(self, node: Node, name: str) -> MailboxView:
         """The folder, which is created if it is not there. A name and a UIDVALIDITY name one mailbox for good."""
         try:
-            folder = await node.mail.folder(self._user, name)
+            folder = await node.mail.folder(self.user, name)
         except FolderNotFoundError:
             try:
-                folder = await node.mail.create_folder(self._user, name)
+                folder = await node.mail.create_folder(self.user, name)
             except FolderExistsError:
-                folder = await node.mail.folder(self._user, name)
-        key = (node.sid, self._user, folder.name, folder.uidvalidity)
+                folder = await node.mail.folder(self.user, name)
+        key = (node.sid, self.user, folder.name, folder.uidvalidity)
         known = self._world.names.setdefault(key, folder.mailbox_id)
         assert known == folder.mailbox_id, f"{name} {folder.uidvalidity} at {node.sid} is another mailbox than before"
         self._named[folder.mailbox_id] = name
@@ -259,7 +259,7 @@ class Client:
     async def _undelete(self, node: Node, view: MailboxView) -> str:
         since_ms = self._dice.choice((None, self._world[node.sid].clock.now_ms() - 3000))
         name = self._named[view.mailbox_id]
-        job = LedgerUndelete(UndeleteOptions(self._user, name, since_ms), node, self._ledger, lambda: self._hears(node))
+        job = LedgerUndelete(UndeleteOptions(self.user, name, since_ms), node, self._ledger, lambda: self._hears(node))
         try:
             await job.run()
         except TaskError as error:
@@ -268,7 +268,7 @@ class Client:
 
     async def _change_folders(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
         name, choice = self._dice.choice(FOLDERS[1:]), self._dice.random()
-        mail, user = node.mail, self._user
+        mail, user = node.mail, self.user
         try:
             if choice < 0.3:
                 await mail.subscribe(user, name, subscribed=self._dice.random() < 0.6)
@@ -318,7 +318,7 @@ class Client:
     # ---- helpers
 
     def _folder(self, view: MailboxView) -> Folder:
-        return Folder(self._user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
+        return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
 
     def _some(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())
@@ -330,7 +330,7 @@ class Client:
         return life is not None and life.node is node
 
     def _say(self, what: str) -> None:
-        self._world.story.say(f"{self._name} of {self._user} {what}")
+        self._world.story.say(f"{self._name} of {self.user} {what}")
 
 
 def _uids(messages: list[Message]) -> UidSet:

@@ -24,7 +24,7 @@ def hurried() -> Iterator[None]:
         patch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.5)
         patch.setattr(expiring, "LEAST_S", 1.0)
         patch.setattr(expiring, "FOLLOWED", 1e15)
-        patch.setattr(settling, "SAY_EVERY_S", 0.3)
+        patch.setattr(settling, "SAY_EVERY_S", 1.0)
         patch.setattr(offering, "OFFERED_BYTES", 160)
         patch.setattr(offering, "HELD_S", 1.0)
         patch.setattr(offering, "LOOK_EVERY_S", 0.2)

@@ -19,6 +19,7 @@ from replicator.config import (
 CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
 
 MUTATING = 0.1  # of the seeds
+LONG = 0.02  # of the seeds of at most three nodes: each costs as much as ten others
 
 NO_LIMIT_S = 1e6  # longer than any simulation
 
@@ -86,7 +87,7 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
     copies = dice.choices((1, 2, 3), (2, 6, 2))[0]
     delay_s = dice.choice(((0.0001, 0.001), (0.0001, 0.04), (0.01, 0.1)))
     heartbeat_s = dice.choice((0.5, 1.0, 1.0, 2.0)) if size <= 4 else 2.0
-    is_long = size <= 3 and dice.random() < 0.05
+    is_long = size <= 3 and dice.random() < LONG
     low_s = dice.uniform(-240, -50)
     plan = Plan(
         seed=str(seed),
@@ -103,7 +104,7 @@ def draw(seed: int, kinds: tuple[str, ...], *, mutates: bool = False) -> Plan:
         readers=dice.choice((0, 1, 2)),
         users=("alice", "bob", "carol@example.org")[: dice.choice((1, 1, 1, 1, 2, 3))],
         pause_s=dice.choice((0.2, 0.4, 0.8)),
-        chaos_s=dice.uniform(40, 80) if is_long else dice.uniform(5, 14) * min(1.0, (3 / size) ** 1.5),
+        chaos_s=dice.uniform(40, 80) if is_long else dice.uniform(4, 10) * min(1.0, (3 / size) ** 1.5),
         weights={
             kind: dice.choice((0.0, 0.3, 1.0, 1.0, 3.0)) * (2 if "part" in kind or kind == "lose_disk" else 1)
             for kind in kinds

@@ -87,7 +87,7 @@ async def _run(world: World) -> None:
             for run in (*(client.run for client in clients), *(reader.run for reader in readers)):
                 nursery.start_soon(run)
     await world.heal()
-    for client in clients:
+    for client in {client.user: client for client in clients}.values():
         for machine in world.up():
             await client.insist(machine)
     await world.settle()
