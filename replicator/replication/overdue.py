@@ -209,11 +209,19 @@ class Overdue:
         except (MailError, sqlite3.Error) as error:
             log.warning("entries that cannot be applied are tried again: %s", error)
             return
-        log.warning(
-            "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders were"
-            " brought again, %d could not be, and %d other changes are lost",
-            len(overdue), await name_of(self._store, key), *done,
-        )  # fmt: skip
+        name = await name_of(self._store, key)
+        if done.are_abandoned:
+            log.warning(
+                "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders"
+                " were brought again, and %d other changes are lost",
+                len(overdue), name, done.brought, done.changes,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "%d entries of %s wait still, although what they stand on is at no node any more: %d messages or"
+                " folders were brought again, and %d could not be; that is tried again",
+                len(overdue), name, done.brought, done.not_brought,
+            )  # fmt: skip
 
 
 def _first_of(

@@ -289,6 +289,11 @@ class _Metrics:
         self._doubts = gauge(
             "doubts", "How often, because of such entries, all peers were asked anew for what this node lacks."
         )
+        self._abandoned = counter(
+            "abandoned_entries_total",
+            "Log entries that wait no longer because what they stand on is at no node any more: their mail was saved"
+            " anew, and their other changes are lost.",
+        )
         self._needs_sync = gauge(
             "peer_needs_sync",
             "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
@@ -343,6 +348,7 @@ class _Metrics:
         self._commits.inc()
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
+        self._abandoned.inc(len(commit.abandoned))
         self._joined.inc(sum(entry.is_merge for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 
