@@ -282,7 +282,7 @@ class _Metrics:
         )
         self._overdue = gauge(
             "overdue_entries",
-            "Log entries that wait for more than 30 seconds although all nodes are linked: for a predecessor that is"
+            "Log entries that wait, and have for more than 30 seconds with all nodes linked: for a predecessor that is"
             " not here, or for their branch to be joined.",
             "for",
         )
