@@ -58,9 +58,10 @@ class Changes:
         durability: Durability,
         offering: Offering,
         *,
+        met_others: trio.Event,
         wait_to_number: Callable[[MailboxKey], Awaitable[None]],
     ) -> None:
-        """`wait_to_number`: see `Readiness`."""
+        """Nothing begins before `met_others`. `wait_to_number`: see `Readiness`."""
         self._store = store
         self._mastership = mastership
         self._mover = mover
@@ -68,7 +69,7 @@ class Changes:
         self._offering = offering
         self._wait_to_number = wait_to_number
         self._forwarded = Forwarded()
-        self.may_begin = trio.Event()  # a node that has just started has had time to meet the others
+        self._met_others = met_others
         self._committed = trio.Event()
         store.listeners.append(self._note_commit)
 
@@ -79,7 +80,7 @@ class Changes:
         """
         reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
-            await self.may_begin.wait()
+            await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
             # It is done and durable: a node that is far behind must not make its client try again.
@@ -93,7 +94,7 @@ class Changes:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
         key = operation.key
         # A node that has just started may be behind: it does not number before it has had time to meet the others.
-        await self.may_begin.wait()
+        await self._met_others.wait()
         is_to_be_offered = self._offering.is_for(message_of(operation))
         while True:
             master = await self._mastership.find(key)
