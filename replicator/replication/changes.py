@@ -24,7 +24,14 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
-from replicator.replication.operations import NotHereYetError, Operation, dots_of, message_of, transfer_s
+from replicator.replication.operations import (
+    TRANSFER_MAX_S,
+    NotHereYetError,
+    Operation,
+    dots_of,
+    message_of,
+    transfer_s,
+)
 from replicator.replication.wire import error_of
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError
@@ -33,6 +40,7 @@ from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; of a large message more
+LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of what was numbered, however large it is
 ASK_TIMEOUT_S = 5.0  # for all nodes to say so
 ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done

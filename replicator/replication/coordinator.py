@@ -54,7 +54,7 @@ from replicator.replication import comparison, content, snapshots
 from replicator.replication.admission import Admission
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
-from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
+from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -208,7 +208,7 @@ class Coordinator:
             taker=self.texts.taker,
             shortage=self.shortage,
             clock_ms=environment.clock_ms,
-            holes_patience_s=REQUEST_TIMEOUT_S,
+            holes_patience_s=LONGEST_WAIT_S,
         )
         self.overdue = Overdue(
             store,
