@@ -124,7 +124,7 @@ class NodeStatus:
     attachments_bytes: int | None
     attachments_to_heal: int  # known to be damaged or missing: they are fetched from other nodes
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
-    overdue: Mapping[str, int]  # why entries wait for more than 30 s although all nodes are linked -> how many
+    overdue: Mapping[str, int]  # why entries wait, and have for more than 30 s with all nodes linked -> how many
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees
     copies: int  # `durability.copies`

@@ -133,9 +133,10 @@ def _troubles(node: NodeStatus) -> Iterator[str]:
         yield f"[red]{escape(node.sid)} shows {count} otherwise than a peer whose log has gone on[/]. {how}"
     if node.overdue:
         overdue = sum(node.overdue.values())
-        what = "1 entry waits" if overdue == 1 else f"{overdue} entries wait"
+        what = "1 entry has waited" if overdue == 1 else f"{overdue} entries have waited"
         why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
-        yield f"[red]At {escape(node.sid)} {what} for too long, with all nodes linked[/]: {why}. It asks them anew."
+        how = "It asks all others anew while they are all linked."
+        yield f"[red]At {escape(node.sid)} {what} for too long with all nodes linked[/]: {why}. {how}"
     if node.texts_lacking:
         count = f"{node.texts_lacking} text{'' if node.texts_lacking == 1 else 's'}"
         how = "They are fetched from other nodes, the newest first, and at once when someone reads them."

@@ -24,7 +24,14 @@ from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.mastership import RETRY_S, Mastership
 from replicator.replication.moving import Mover
 from replicator.replication.offering import Offering
-from replicator.replication.operations import NotHereYetError, Operation, dots_of, message_of, transfer_s
+from replicator.replication.operations import (
+    TRANSFER_MAX_S,
+    NotHereYetError,
+    Operation,
+    dots_of,
+    message_of,
+    transfer_s,
+)
 from replicator.replication.wire import error_of
 from replicator.store import reading
 from replicator.store.damage import DatabaseDamagedError
@@ -33,6 +40,7 @@ from replicator.store.store import Store
 from replicator.store.transaction import Commit, Transaction
 
 REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; of a large message more
+LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of what was numbered, however large it is
 ASK_TIMEOUT_S = 5.0  # for all nodes to say so
 ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
 SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
@@ -58,9 +66,10 @@ class Changes:
         durability: Durability,
         offering: Offering,
         *,
+        met_others: trio.Event,
         wait_to_number: Callable[[MailboxKey], Awaitable[None]],
     ) -> None:
-        """`wait_to_number`: see `Readiness`."""
+        """Nothing begins before `met_others`. `wait_to_number`: see `Readiness`."""
         self._store = store
         self._mastership = mastership
         self._mover = mover
@@ -68,7 +77,7 @@ class Changes:
         self._offering = offering
         self._wait_to_number = wait_to_number
         self._forwarded = Forwarded()
-        self.may_begin = trio.Event()  # a node that has just started has had time to meet the others
+        self._met_others = met_others
         self._committed = trio.Event()
         store.listeners.append(self._note_commit)
 
@@ -79,7 +88,7 @@ class Changes:
         """
         reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
-            await self.may_begin.wait()
+            await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
             # It is done and durable: a node that is far behind must not make its client try again.
@@ -93,7 +102,7 @@ class Changes:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
         key = operation.key
         # A node that has just started may be behind: it does not number before it has had time to meet the others.
-        await self.may_begin.wait()
+        await self._met_others.wait()
         is_to_be_offered = self._offering.is_for(message_of(operation))
         while True:
             master = await self._mastership.find(key)

@@ -25,7 +25,7 @@ from replicator.config import LogConfig
 from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
 from replicator.objects import ObjectStoreError
-from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.changes import LONGEST_WAIT_S
 from replicator.replication.log_size import LogSize
 from replicator.replication.publishing import Publisher
 from replicator.status import CheckpointStatus
@@ -248,7 +248,7 @@ class Collector:
     def _why_not_wait(self, pending: Round) -> str | None:
         assert pending.made_ms is not None
         age_s = self._age_s(pending.made_ms)
-        if age_s < REQUEST_TIMEOUT_S:
+        if age_s < LONGEST_WAIT_S:
             return None  # a client may still wait for what it holds to be on other disks, which is with its text
         if self._size.size_bytes > self._limits.max_size_bytes:
             return "larger than `log.max_size`"

@@ -54,7 +54,7 @@ from replicator.replication import comparison, content, snapshots
 from replicator.replication.admission import Admission
 from replicator.replication.bases import Bases, LogAlone
 from replicator.replication.behind import Behind
-from replicator.replication.changes import REQUEST_TIMEOUT_S, Changes, NotMasterError
+from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Changes, NotMasterError
 from replicator.replication.collecting import Collector, NoCollector
 from replicator.replication.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
 from replicator.replication.durability import Durability
@@ -130,6 +130,7 @@ class Coordinator:
             is_new=is_new,
             patience_s=config.mastership.timeout_s,
         )
+        self._met_others = trio.Event()  # or had time to: this node may have just started, and be behind
         self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
         self.mastership = Mastership(
@@ -162,14 +163,6 @@ class Coordinator:
         )
         self.sweeper = Sweeper(store)
         self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
-        self.changes = Changes(
-            store,
-            self.mastership,
-            self.mover,
-            self.durability,
-            self.offering,
-            wait_to_number=lambda key: self.readiness.wait_to_number(key),  # noqa: PLW0108 - it is made below
-        )
         self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
         self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
         self.other_texts = OtherTexts(store, self.mastership, self.texts, self.joiner)
@@ -180,8 +173,17 @@ class Coordinator:
             self.mastership,
             self.reconciler,
             lambda: self.connections.links,
-            met_others=self.changes.may_begin,
+            met_others=self._met_others,
             timeout_s=config.mastership.timeout_s,
+        )
+        self.changes = Changes(
+            store,
+            self.mastership,
+            self.mover,
+            self.durability,
+            self.offering,
+            met_others=self._met_others,
+            wait_to_number=self.readiness.wait_to_number,
         )
         self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
         self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
@@ -206,7 +208,7 @@ class Coordinator:
             taker=self.texts.taker,
             shortage=self.shortage,
             clock_ms=environment.clock_ms,
-            holes_patience_s=REQUEST_TIMEOUT_S,
+            holes_patience_s=LONGEST_WAIT_S,
         )
         self.overdue = Overdue(
             store,
@@ -248,8 +250,8 @@ class Coordinator:
             await self.admission.run()
             self._note_component()
             with trio.move_on_after(mastership.timeout_s):
-                await self.changes.may_begin.wait()
-            self.changes.may_begin.set()
+                await self._met_others.wait()
+            self._met_others.set()
 
     @property
     def taken_over(self) -> tuple[int, int]:
@@ -415,7 +417,7 @@ class Coordinator:
     def _note_component(self) -> None:
         self.durability.changed()
         if self._is_whole() and self.admission.met.is_set():
-            self.changes.may_begin.set()
+            self._met_others.set()
 
     def _is_whole(self) -> bool:
         """Whether all nodes of the configuration can be reached."""

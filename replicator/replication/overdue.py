@@ -9,6 +9,7 @@ compares the mailbox with each of them, ever more rarely, until nothing waits.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 OVERDUE_S = 30.0  # on a whole cluster; joining takes less, and what takes more is not kept from going on
 LOOK_EVERY_S = 5.0
-PAUSE_MAX_S = 600.0  # between two tries of one mailbox, at last
+PAUSE_MIN_S, PAUSE_MAX_S = OVERDUE_S / 2, 600.0  # between two tries of one mailbox, at first; at last
 ABANDON_S = 120.0  # then what is overdue is brought again in another way, if no node shows it
 COMPARE_S = 60.0  # with one node: what takes longer goes on the next time
 NEW_AT_ONCE = 100  # mailboxes of one look
@@ -52,13 +53,17 @@ class Case:
     """A mailbox or tree with entries that are overdue. `why`: of the first of them. `is_branch`: nothing is missing."""
 
     key: MailboxKey
-    entries: int
+    dots: list[Dot]
     since: float
     why: str
     is_branch: bool
     try_at: float
     pause_s: float
     is_taken_over: bool = False
+
+    def begin_again(self) -> None:
+        """Try as early as at first when all nodes are linked once more."""
+        self.try_at, self.pause_s, self.is_taken_over = -math.inf, PAUSE_MIN_S / 2, False
 
 
 class Overdue:
@@ -98,15 +103,15 @@ class Overdue:
 
     def entries(self, *, of_branches: bool) -> int:
         """How many entries are overdue, of branches that are not joined or for want of others."""
-        return sum(case.entries for case in self._cases.values() if case.is_branch is of_branches)
+        return sum(self._count(case) for case in self._cases.values() if case.is_branch is of_branches)
 
     @property
     def reasons(self) -> Mapping[str, int]:
         """Why entries are overdue -> how many of them."""
         found: dict[str, int] = {}
         for case in self._cases.values():
-            found[case.why] = found.get(case.why, 0) + case.entries
-        return found
+            found[case.why] = found.get(case.why, 0) + self._count(case)
+        return {why: entries for why, entries in found.items() if entries}
 
     async def run(self) -> None:
         """Look for such entries, and do what can be done, until cancelled."""
@@ -119,12 +124,14 @@ class Overdue:
 
     async def _look(self) -> None:
         """Raises MailError, sqlite3.Error."""
-        overdue = self._overdue()
-        for chain_id in self._cases.keys() - overdue.keys():
-            log.info("nothing of %s waits too long any more", await name_of(self._store, self._cases.pop(chain_id).key))
-        now = trio.current_time()
+        overdue, now = self._overdue(), trio.current_time()
+        for chain_id, case in list(self._cases.items()):
+            case.dots = overdue.get(chain_id, case.dots)
+            if not self._count(case):
+                del self._cases[chain_id]
+                log.info("nothing of %s waits too long any more", await name_of(self._store, case.key))
         new = [chain_id for chain_id in overdue if chain_id not in self._cases][:NEW_AT_ONCE]
-        due = new + [chain_id for chain_id, case in self._cases.items() if now >= case.try_at]
+        due = new + [chain_id for chain_id, case in self._cases.items() if chain_id in overdue and now >= case.try_at]
         if not due:
             return
         self.doubts += 1
@@ -139,11 +146,20 @@ class Overdue:
             self._compare, [self._cases[chain_id].key for chain_id in due if chain_id in self._cases], AT_ONCE
         )
 
+    def _count(self, case: Case) -> int:
+        """How many of its entries wait still."""
+        return sum(map(self._store.is_waiting, case.dots))
+
     def _overdue(self) -> dict[bytes, list[Dot]]:
-        """Chain -> its entries that wait for too long, in the order of their coming."""
+        """Chain -> its entries that have waited for too long without a break, in the order of their coming.
+
+        Empty while a node is out of reach: what was overdue before is a case still, of which nothing is done.
+        """
         waiting, now = self._store.waiting(), trio.current_time()
         if not self._is_whole():
             self._since.clear()
+            for case in self._cases.values():
+                case.begin_again()
             return {}
         self._since = {dot: self._since.get(dot, now) for dot in waiting}
         found: dict[bytes, list[Dot]] = {}
@@ -171,10 +187,10 @@ class Overdue:
                 "%d entries of %s have waited for more than %.0f s: %s; what is believed of it is looked at anew",
                 len(dots), await name_of(self._store, key), OVERDUE_S, why,
             )  # fmt: skip
-        pause_s = OVERDUE_S / 2 if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
+        pause_s = PAUSE_MIN_S if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
         since = min(self._since.get(dot, now) for dot in dots)
         is_taken_over = case is not None and case.is_taken_over
-        self._cases[chain_id] = Case(key, len(dots), since, why, missing is None, now + pause_s, pause_s, is_taken_over)
+        self._cases[chain_id] = Case(key, dots, since, why, missing is None, now + pause_s, pause_s, is_taken_over)
 
     async def _compare(self, key: MailboxKey) -> None:
         """With all other nodes, one after the other. The master joins what has forked.
@@ -209,11 +225,19 @@ class Overdue:
         except (MailError, sqlite3.Error) as error:
             log.warning("entries that cannot be applied are tried again: %s", error)
             return
-        log.warning(
-            "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders were"
-            " brought again, %d could not be, and %d other changes are lost",
-            len(overdue), await name_of(self._store, key), *done,
-        )  # fmt: skip
+        name = await name_of(self._store, key)
+        if done.are_abandoned:
+            log.warning(
+                "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders"
+                " were brought again, and %d other changes are lost",
+                len(overdue), name, done.brought, done.changes,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "%d entries of %s wait still, although what they stand on is at no node any more: %d messages or"
+                " folders were brought again, and %d could not be; that is tried again",
+                len(overdue), name, done.brought, done.not_brought,
+            )  # fmt: skip
 
 
 def _first_of(

@@ -282,12 +282,17 @@ class _Metrics:
         )
         self._overdue = gauge(
             "overdue_entries",
-            "Log entries that wait for more than 30 seconds although all nodes are linked: for a predecessor that is"
+            "Log entries that wait, and have for more than 30 seconds with all nodes linked: for a predecessor that is"
             " not here, or for their branch to be joined.",
             "for",
         )
         self._doubts = gauge(
             "doubts", "How often, because of such entries, all peers were asked anew for what this node lacks."
+        )
+        self._abandoned = counter(
+            "abandoned_entries_total",
+            "Log entries that wait no longer because what they stand on is at no node any more: their mail was saved"
+            " anew, and their other changes are lost.",
         )
         self._needs_sync = gauge(
             "peer_needs_sync",
@@ -343,6 +348,7 @@ class _Metrics:
         self._commits.inc()
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
+        self._abandoned.inc(len(commit.abandoned))
         self._joined.inc(sum(entry.is_merge for entry in commit.applied))
         self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
 

@@ -15,28 +15,18 @@ from functools import partial
 from typing import NamedTuple
 
 from protocol.commands import Reply
-from protocol.values import Dot
+from protocol.values import Context, Dot
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX
 from replicator.replication.operations import CreateOperation, Operation, SaveOperation
 from replicator.replication.texts import Texts
 from replicator.store import apply, expunged, reading
+from replicator.store import chain as chains
 from replicator.store.content import read_text
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
-from resync.entry import (
-    Change,
-    Entry,
-    FlagAdd,
-    FlagDel,
-    FolderCreate,
-    FolderDelete,
-    FolderRename,
-    MailAdd,
-    MailDel,
-    Merge,
-)
-from resync.row import Row
+from resync.entry import Entry, FolderCreate, MailAdd
+from resync.salvage import branches_of, folders_left, mail_left
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +35,20 @@ Submit = Callable[[Operation], Awaitable[Reply]]
 
 
 class Salvaged(NamedTuple):
-    """How many messages and folders were brought again, how many could not be, and how many other changes are lost."""
+    """What became of entries that can never be applied.
+
+    How many messages and folders were brought again, and how many could not be: if any, the entries wait still. Else
+    they are abandoned, and `changes` counts their other changes, which are lost.
+    """
 
     brought: int
-    lost: int
+    not_brought: int
     changes: int
+
+    @property
+    def are_abandoned(self) -> bool:
+        """Whether the entries wait no longer."""
+        return not self.not_brought
 
 
 class Salvage:
@@ -60,26 +59,21 @@ class Salvage:
         self._texts = texts
         self._submit = submit
         self._new_id = new_id
-        self.entries = 0  # that were abandoned since the node started
 
     async def abandon(self, key: MailboxKey, dots: Sequence[Dot]) -> Salvaged:
-        """Bring again what can be, and let none of these entries wait any more, unless mail of them is lost thereby.
+        """Bring again what can be, and let none of these entries wait any more, unless something could not be.
 
         Raises MailError or sqlite3.Error if that cannot be done now: then they wait still.
         """
-        entries = await self._store.read(partial(_entries, dots=dots))
-        brought = lost = 0
-        for branch in _branches(entries):
-            for add in _mail_left(branch):
-                done = await self._deliver(key, add)
-                brought, lost = brought + (done is True), lost + (done is False)
-            for created in _folders_left(branch):
-                brought += await self._create(key.user, created)
-        if not lost:
-            await self._store.write(partial(apply.abandon, chain_id=key.mailbox_id, dots=dots))
-            self.entries += len(dots)
+        entries, seen = await self._store.read(partial(_entries, chain_id=key.mailbox_id, dots=dots))
+        branches = branches_of(entries)
+        done = [await self._deliver(key, add) for add in mail_left(branches, seen)]
+        done += [await self._create(key.user, created) for branch in branches for created in folders_left(branch)]
         others = sum(not isinstance(change, MailAdd | FolderCreate) for entry in entries for change in entry.changes)
-        return Salvaged(brought, lost, others)
+        salvaged = Salvaged(done.count(True), done.count(False), others)
+        if salvaged.are_abandoned:
+            await self._store.write(partial(apply.abandon, chain_id=key.mailbox_id, dots=dots))
+        return salvaged
 
     async def _deliver(self, key: MailboxKey, add: MailAdd) -> bool | None:
         """Whether the message is there now; None: it was, or has been expunged, or its text is nowhere."""
@@ -101,84 +95,32 @@ class Salvage:
                 except (InvalidNameError, MailboxFullError) as error:
                     log.warning("a message of %s cannot be delivered again: %s", key.user, error)
                     return False
-            return bool(taken)
+                return True
+        text = add.content_hash.hex()
+        log.warning(
+            "a message of %s cannot be delivered again: no node in reach has its text whole, %s", key.user, text
+        )
+        return False
 
-    async def _create(self, user: str, created: FolderCreate) -> bool:
-        """Whether the folder is there now, and was not."""
+    async def _create(self, user: str, created: FolderCreate) -> bool | None:
+        """Whether the folder is there now; None: it was, or has been deleted."""
         if await self._store.read(partial(reading.folder_name, mailbox_id=created.mailbox_id)) is not None:
-            return False
+            return None
         for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
             try:
                 await self._submit(CreateOperation(user, name, created.mailbox_id, self._new_id))
-            except (FolderExistsError, InvalidNameError):
+            except (FolderExistsError, InvalidNameError, MailboxFullError) as error:
+                log.warning("folder %r of %s cannot be created again: %s", name, user, error)
                 continue
             return True
         return False
 
 
-def _entries(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[Entry]:
-    """Those that can be read, one after the other in their history."""
+def _entries(connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[list[Entry], Context]:
+    """Those that can be read, and what their mailbox or tree has seen."""
+    chain = chains.load(connection, chain_id)
     found = (reading.entry_at(connection, dot) for dot in dots)
-    return sorted((entry for entry in found if entry is not None), key=lambda entry: (entry.modseq, entry.dot))
-
-
-def _branches(entries: Iterable[Entry]) -> list[list[Change]]:
-    """The changes of each branch, which knows nothing of the UIDs of others."""
-    branch_of: dict[Dot, list[Change]] = {}
-    found: list[list[Change]] = []
-    for entry in entries:
-        branch = next((branch_of[dot] for dot in entry.predecessors if dot in branch_of), None)
-        if branch is None:
-            branch = []
-            found.append(branch)
-        branch += entry.changes
-        branch_of[entry.dot] = branch
-    return found
-
-
-def _mail_left(changes: Iterable[Change]) -> list[MailAdd]:
-    """The mail that a branch adds, with the flags that it leaves it, without what it expunges."""
-    by_uid: dict[int, MailAdd] = {}
-    for change in changes:
-        match change:
-            case MailAdd():
-                by_uid[change.uid] = change
-            case Merge(rows=rows):
-                by_uid |= {row.uid: _add_of(row) for row in rows}
-            case MailDel(uids):
-                by_uid = {uid: add for uid, add in by_uid.items() if uid not in uids}
-            case FlagAdd(uids, flags):
-                by_uid |= {uid: _flagged(by_uid[uid], {*by_uid[uid].flags, *flags}) for uid in by_uid if uid in uids}
-            case FlagDel(uids, flags):
-                by_uid |= {uid: _flagged(by_uid[uid], {*by_uid[uid].flags} - {*flags}) for uid in by_uid if uid in uids}
-            case _:
-                pass
-    return list(by_uid.values())
-
-
-def _add_of(row: Row) -> MailAdd:
-    flags = tuple(sorted(row.visible_flags()))
-    return MailAdd(row.uid, row.guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True)
-
-
-def _flagged(add: MailAdd, flags: set[str]) -> MailAdd:
-    return add._replace(flags=tuple(sorted(flags)))
-
-
-def _folders_left(changes: Iterable[Change]) -> list[FolderCreate]:
-    """The folders that a branch creates, under their last names, without those that it deletes."""
-    by_id: dict[bytes, FolderCreate] = {}
-    for change in changes:
-        match change:
-            case FolderCreate():
-                by_id[change.mailbox_id] = change
-            case FolderRename(mailbox_id, name) if mailbox_id in by_id:
-                by_id[mailbox_id] = by_id[mailbox_id]._replace(name=name)
-            case FolderDelete(mailbox_id):
-                by_id.pop(mailbox_id, None)
-            case _:
-                pass
-    return list(by_id.values())
+    return [entry for entry in found if entry is not None], chain.context if chain is not None else {}
 
 
 def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:

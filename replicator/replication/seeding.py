@@ -16,6 +16,7 @@ from functools import partial
 from protocol.values import Context, covers
 from replicator.errors import HistoryError, MailError
 from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.replication.changes import LONGEST_WAIT_S
 from replicator.replication.turns import in_turns
 from replicator.store import reading
 from replicator.store.adopting import Adoption, DamageError, adopt
@@ -35,7 +36,7 @@ from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
-AGE_MIN_S = 330.0  # of a manifest, by clocks 300 s apart: what clients wait for counts as here only with its text
+AGE_MIN_S = LONGEST_WAIT_S + 300.0  # of a manifest, by clocks so far apart: what clients wait for counts with its text
 AT_ONCE = 8  # checkpoints: some are read while others are written
 SLICE = 1000  # of what the manifest lists
 FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without

@@ -6,12 +6,12 @@ tried again whenever its chain gets another head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import msgpack
 
-from protocol.values import Dot, UidSet
+from protocol.values import Dot, UidSet, covers
 from replicator.store import chain as chains
 from replicator.store import expunged, history, reading
 from replicator.store.apply_tree import apply_to_tree
@@ -37,6 +37,10 @@ _BY_GUID = (
     " JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid WHERE g.guid = ? AND g.mailbox = ?"
 )
 
+_NOT_APPLIED = (  # by the two partial indices
+    "SELECT origin, seq FROM log WHERE chain = ? AND applied = 0"
+    " UNION ALL SELECT origin, seq FROM log WHERE chain = ? AND applied = 2"
+)
 
 APPLIED, ABANDONED = 1, 2
 """Values of the column `applied` of the log; 0: the entry waits."""
@@ -61,7 +65,7 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold:
     if absorbed:
         tx.commit.absorbed.append(entry.dot)
         _keep_unshown(tx, entry, chain, tx.wall_ms())
-    _revive(tx, entry)
+    _revive(tx, entry.mailbox_id, lambda dot: dot == entry.dot)
     if ready:
         apply_and_release(tx, entry)
 
@@ -85,7 +89,7 @@ def fits(tx: Transaction, entry: Entry) -> bool:
 def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
     """Change the projections. The entry fits, and is in the log or an adoption."""
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
-    risen = chain.risen
+    risen, seen = chain.risen, dict(chain.context) if entry.is_merge else {}
     work = _Work(tx, chain, entry, in_log=in_log)
     for number, change in enumerate(entry.changes):
         match change:
@@ -107,6 +111,7 @@ def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
         tx.commit.adopted.add(entry.dot)
     if entry.is_merge:
         _absorb(tx, chain, work.expunged_ms())
+        _revive(tx, chain.id, lambda dot: chain.has_seen(dot) and not covers(seen, {dot.origin: dot.seq}))
     if not entry.is_tree:
         tx.commit.changes.append(work.view_change())
         if chain.risen != risen or (not chain.messages and _is_deleted(tx, chain.id)):
@@ -137,17 +142,26 @@ def abandon(tx: Transaction, chain_id: bytes, dots: Iterable[Dot]) -> None:
             tx.commit.abandoned[dot] = chain_id
 
 
-def _revive(tx: Transaction, came: Entry) -> None:
-    """What stands on this entry and was abandoned for want of it waits again: a disk has come back after all."""
-    query = "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 2 ORDER BY position"
-    rows = tx.connection.execute(query, (came.mailbox_id,)).fetchall()
-    here = {came.dot}
-    for entry in sorted((reading.entry_of(Dot(*dot), body) for *dot, body in rows), key=lambda entry: entry.modseq):
-        if not here.isdisjoint(entry.predecessors):
+def _revive(tx: Transaction, chain_id: bytes, has_come: Callable[[Dot], bool]) -> None:
+    """What stands on an entry that has come now, and was abandoned for want of it, waits again.
+
+    A disk has come back after all: the log, a merge or an adoption brings what was on it.
+    """
+    revived: set[Dot] = set()
+    for entry in sorted(_abandoned(tx, chain_id), key=lambda entry: entry.modseq):
+        if any(dot in revived or has_come(dot) for dot in entry.predecessors):
             tx.connection.execute("UPDATE log SET applied = 0 WHERE origin = ? AND seq = ?", entry.dot)
             tx.let_wait(entry)
             tx.commit.revived[entry.dot] = entry.mailbox_id
-            here.add(entry.dot)
+            revived.add(entry.dot)
+
+
+def _abandoned(tx: Transaction, chain_id: bytes) -> Iterator[Entry]:
+    """Those of a mailbox or tree that can be read."""
+    query = "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 2"
+    for *dot, body in tx.connection.execute(query, (chain_id,)).fetchall():
+        with suppress(DamagedRowError):  # it is as good as lost, and holds up nothing else
+            yield reading.entry_of(Dot(*dot), body)
 
 
 def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot], applied: int = APPLIED) -> None:
@@ -173,8 +187,8 @@ def _next_waiting(tx: Transaction, chain_id: bytes) -> Entry | None:
 
 
 def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
-    """What a merge has taken in waits no longer, also where the log has lost it."""
-    in_log = tx.connection.execute("SELECT origin, seq FROM log WHERE chain = ? AND applied = 0", (chain.id,))
+    """What a merge has taken in waits no longer, also where the log has lost it, and is not abandoned any more."""
+    in_log = tx.connection.execute(_NOT_APPLIED, (chain.id, chain.id))
     waited_for: dict[Dot, list[Dot]] = {Dot(*row): [] for row in in_log}
     query = "SELECT origin, seq, after_origin, after_seq FROM waiting WHERE chain = ?"
     for origin, seq, *before in tx.connection.execute(query, (chain.id,)):

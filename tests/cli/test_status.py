@@ -134,7 +134,7 @@ def test_entries_that_wait_for_too_long_are_told_with_the_reason(served: ServedN
     assert "too long" not in invoke("status", "--url", served.url).stdout
     served.report.overdue = ("predecessor 7 of dc2.1 is not here",)
     shown = words(invoke("status", "--url", served.url).stdout)
-    assert "At dc1 1 entry waits for too long, with all nodes linked: predecessor 7 of dc2.1 is not here." in shown
+    assert "At dc1 1 entry has waited for too long with all nodes linked: predecessor 7 of dc2.1 is not here." in shown
 
 
 def test_what_a_peer_lacks_that_was_not_heard_from_is_not_made_up(served: ServedNode, invoke: Invoke) -> None:

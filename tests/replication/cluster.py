@@ -130,6 +130,10 @@ class Node:
         return list((await self.view(name)).messages.values())
 
 
+def _whole_line(stream: trio.abc.Stream) -> trio.abc.Stream:
+    return stream
+
+
 def copy_of(sid: str) -> str:
     """The name of the node's copy in the network."""
     return f"{sid}-copy"
@@ -162,6 +166,7 @@ class Cluster:
         self.gave_way: dict[
             str, str
         ] = {}  # nodes that ended because another process runs as they do, and what they said
+        self.line: Callable[[trio.abc.Stream], trio.abc.Stream] = _whole_line  # of who dials
         self.waits_when_new = False  # a node whose database is new, as it does without --new-cluster
         self._clock = clock
         self._runs = 0
@@ -314,11 +319,11 @@ class Cluster:
         return virtual_environment(self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0))
 
     async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
-        return await self.network.connect(sid, self.renamed.get((sid, peer), peer))
+        return self.line(await self.network.connect(sid, self.renamed.get((sid, peer), peer)))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(120):
+async def until(condition: Callable[[], bool], within_s: float = 120) -> None:
+    with trio.fail_after(within_s):
         while not condition():  # noqa: ASYNC110 - conditions of any kind, mostly in virtual time
             await trio.sleep(0.005)
 

@@ -10,17 +10,25 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
 from protocol.codec import Decoder, Item, Request
 from protocol.commands import EntryCommand
 from protocol.values import Dot
-from tests.mutating import Mutator
 
 CAPACITY_BYTES = 1 << 16  # on the way in one direction, as in the buffers of two sockets
 
 Accept = Callable[[trio.abc.Stream], Awaitable[None]]
+
+
+class Changing(Protocol):
+    """Changes what is sent."""
+
+    def commands(self, data: bytes) -> bytes:
+        """What arrives of whole commands."""
+        ...
 
 
 @dataclass
@@ -34,7 +42,7 @@ class Road:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     sent: list[bytearray] = field(default_factory=list)  # of each connection, from the first byte
     changed: trio.Event = field(default_factory=trio.Event)
-    mutator: Mutator | None = None  # changes what is sent; not on compressed connections
+    mutator: Changing | None = None  # not on compressed connections
     spoils: list[re.Pattern[bytes]] = field(default_factory=list)  # each once, where it first matches
 
     def spoil(self, pattern: bytes) -> None:

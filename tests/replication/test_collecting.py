@@ -163,7 +163,7 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is slow: what is on its way to it is less than what leaves the log by a limit."""
-    monkeypatch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(collecting, "LONGEST_WAIT_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

@@ -1,5 +1,7 @@
 """OK means: on as many disks as are asked for."""
 
+import hashlib
+import random
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,18 @@ from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError, UnavailableError
-from replicator.replication import collecting, comparison, filling
+from replicator.replication import collecting, comparison, filling, operations
 from replicator.replication.behind import Behind
-from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.replication.durability import Durability
 from replicator.replication.reconciling import Outcome
 from replicator.replication.shipping import Shipper
-from replicator.store.content import StoredText, read_text
+from replicator.store.content import StoredText, is_here, read_text
 from replicator.store.reading import MailboxKey
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
 from tests.replication.meeting import key_of
 from tests.replication.stranger import ORIGIN, visit
+from tests.replication.test_parts import message, save
 
 COMING_S, STAYING_S = 4.0, 10.0
 
@@ -275,7 +278,36 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
             await nodes.linked()
         assert saving.uid == 2
         assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
-        await until(lambda: one.store.collected != before)
+        await until(lambda: one.store.collected != before, LONGEST_WAIT_S + 10)
+
+
+async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He waits for longer, as it may have to come over a slow line."""
+    monkeypatch.setattr(collecting, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 2_000)
+    text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.save("first")
+        await until(lambda: one.coordinator.collector.checkpoint_status().in_force)
+        uids = list[int]()
+
+        async def save_large() -> None:
+            uids.append(await save(one, text))
+
+        async with trio.open_nursery() as nursery:
+            nodes.network.road("dc1", "dc2").hold()
+            nursery.start_soon(save_large)
+            await until(lambda: not one.coordinator.connections.links)
+            await trio.sleep(2 * REQUEST_TIMEOUT_S)
+            assert not uids
+            nodes.network.road("dc1", "dc2").release()
+            await nodes.linked()
+        assert uids == [2]
+        assert await two.store.read(lambda reader: is_here(reader, hashlib.sha256(text).digest()))
 
 
 # ---- counting --------------------------------------------------------------------------------------------------

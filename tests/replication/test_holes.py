@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, sid_of
-from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication import coordinator
+from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.replication.holes import Holes
 from replicator.replication.jobs import tasks_of
 from replicator.store import holes as holes_module
@@ -28,6 +29,12 @@ APPLY = "UPDATE log SET applied = ? WHERE origin = ? AND seq = ?"
 def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries are read from the disk."""
     monkeypatch.setattr(store_module, "TAIL_BYTES", 2000)
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody saves large messages."""
+    monkeypatch.setattr(coordinator, "LONGEST_WAIT_S", REQUEST_TIMEOUT_S)
 
 
 async def run(node: Node, statement: str, *parameters: object) -> None:
@@ -112,6 +119,25 @@ async def test_what_is_lost_is_taken_over_and_what_came_after_goes_on(
         assert f"entries {last - 9} to {last - 8} of {origin}" in line.getMessage()
         assert any("3 entries that came" in finding.what for finding in (await check(holed)).findings)
         await run(holed, "DELETE FROM log WHERE body = x'00'")
+
+
+async def test_nothing_is_taken_over_as_long_as_a_client_may_wait_for_what_was_lost(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes it over says that he has it, and may lack its texts."""
+    monkeypatch.setattr(coordinator, "LONGEST_WAIT_S", LONGEST_WAIT_S)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await part(nodes)
+        origin, last = origin_of(nodes["dc1"])
+        await run(nodes["dc2"], DELETE, origin, last)
+        await nodes["dc1"].save("after", user="dc1")
+        await until(lambda: nodes["dc2"].store.context[origin] == last + 1)
+        await meet(nodes)
+        await trio.sleep(LONGEST_WAIT_S - 10)
+        assert nodes["dc3"].store.context[origin] == last - 1
+        await trio.sleep(20)
+        assert nodes["dc3"].store.context[origin] == last + 1
+        await all_equal(nodes)
 
 
 async def test_a_hole_at_the_end_of_a_past_run_is_taken_over(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ import trio
 from trio.testing import MockClock
 
 from protocol.commands import LinkAdvert, Settled
-from protocol.values import Dot
+from protocol.values import Dot, UidSet
 from replicator.replication import joining
 from replicator.replication.joining import _Apart
-from replicator.replication.overdue import OVERDUE_S
+from replicator.replication.overdue import ABANDON_S, LOOK_EVERY_S, OVERDUE_S
 from replicator.store import reading
+from replicator.store.apply import receive
 from replicator.store.chain import Chain
-from resync.entry import DIGEST_BYTES, Entry
-from tests.replication.cluster import Cluster, Node, cluster
+from resync.entry import DIGEST_BYTES, Entry, FlagAdd
+from tests.replication.cluster import Cluster, Node, cluster, until
+from tests.replication.meeting import key_of
 
 HEALED_S = 180.0
 FAR = 1 << 36
@@ -44,7 +47,7 @@ def change(
     nodes: Cluster, way: tuple[str, str], pattern: bytes, by: Callable[[re.Match[bytes]], bytes] | bytes
 ) -> OnePiece:
     line = OnePiece(pattern, by)
-    nodes.network.road(*way).mutator = line  # type: ignore[assignment]
+    nodes.network.road(*way).mutator = line
     return line
 
 
@@ -144,9 +147,7 @@ async def test_an_advert_that_came_under_a_huge_number_is_overruled(tmp_path: Pa
             table.receive([LinkAdvert(known.origin, 500, known.sequence + FAR, known.neighbours)], "dc1")
         )
         assert mastership.election.root == "dc2"
-        with trio.fail_after(HEALED_S):
-            while mastership.election.root != "dc1" or not mastership.election.settled:  # noqa: ASYNC110 - virtual time
-                await trio.sleep(1)
+        await until(lambda: mastership.election.root == "dc1" and mastership.election.settled, HEALED_S)
         await nodes["dc2"].save("text")
         await nodes.converged()
 
@@ -246,3 +247,36 @@ async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_
         await nodes.linked()
         await trio.sleep(2 * OVERDUE_S)
         assert not node.store.has_waiting(chain.id)
+
+
+async def test_what_was_overdue_stays_so_while_a_node_is_away(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        node, key = nodes["dc1"], key_of(await nodes["dc1"].view())
+        flagged = (FlagAdd(UidSet.of([1]), ("\\Seen",)),)
+        waits = Entry(Dot("dc9.lost", 1), (Dot("dc8.lost", 7),), node.store.last_time + 1, 9, *key, flagged)
+        await node.store.write(partial(receive, entry=waits, texts=[]))
+        await trio.sleep(OVERDUE_S + 2 * LOOK_EVERY_S)
+        why = {"predecessor 7 of dc8.lost is not here": 1}
+        assert (await node.report.node_status()).overdue == why
+        await nodes.stop("dc3")
+        await nodes.linked(["dc1", "dc2"])
+        doubts = node.coordinator.overdue.doubts
+        await trio.sleep(ABANDON_S + OVERDUE_S)
+        assert await node.waiting() == 1
+        assert (await node.report.node_status()).overdue == why
+        assert node.coordinator.overdue.entries(of_branches=False) == 1
+        assert node.coordinator.overdue.doubts == doubts
+        assert "waits too long any more" not in caplog.text
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(OVERDUE_S - LOOK_EVERY_S)
+        assert (await node.report.node_status()).overdue == why
+        await trio.sleep(ABANDON_S + OVERDUE_S)
+        assert not await node.waiting()
+        assert not (await node.report.node_status()).overdue
+        assert "nothing of folder 'INBOX' of alice waits too long any more" in caplog.text

@@ -67,6 +67,23 @@ def is_whole(node: Node) -> bool:
     return node.coordinator.readiness.problem() is None
 
 
+async def come_back(nodes: Cluster, gate: Gate) -> Node:
+    """dc3, for whom mail has come meanwhile, and which gets nothing of the logs yet."""
+    await nodes["dc1"].save("away", user="ann")
+    gate.shut()
+    await nodes.start("dc3")
+    await nodes.linked()
+    return nodes["dc3"]
+
+
+def hear_of_dc1(nodes: Cluster, seq: int) -> None:
+    """dc1 says to dc3 that it has so many entries of its own."""
+    coordinator = nodes["dc3"].coordinator
+    link = coordinator.connections.link("dc1")
+    assert link is not None
+    coordinator.readiness.heard(link, [Dot(nodes["dc1"].store.origin, seq)])
+
+
 async def test_a_wiped_node_shows_a_mailbox_whole_or_not_at_all(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
@@ -148,10 +165,7 @@ async def test_a_node_that_loses_its_peers_while_it_catches_up_goes_on_alone(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save("away", user="ann")
-        gate.shut()
-        await nodes.start("dc3")
-        await nodes.linked()
+        await come_back(nodes, gate)
         nodes.isolate("dc3")
         await until(lambda: is_whole(nodes["dc3"]))
         assert len(await nodes["dc3"].texts(user="ann")) == MAILS
@@ -294,15 +308,9 @@ async def test_a_log_with_a_wrong_number_keeps_no_node_waiting_for_ever(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save("away", user="ann")
-        gate.shut()
         rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("ann")).mailbox_id, "dc3")
-        await nodes.start("dc3")
-        await nodes.linked()
-        node, origin = nodes["dc3"], nodes["dc1"].store.origin
-        link = node.coordinator.connections.link("dc1")
-        assert link is not None
-        node.coordinator.readiness.heard(link, [Dot(origin, 1_000_000)])
+        node = await come_back(nodes, gate)
+        hear_of_dc1(nodes, 1_000_000)
         await trio.sleep(2 * COMPARE_EVERY_S)
         assert not is_whole(node), "the mail that came while it was away is not here"
         rest()
@@ -319,18 +327,12 @@ async def test_a_new_log_of_a_peer_replaces_what_it_said_before(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
-        await nodes["dc1"].save("away", user="ann")
-        gate.shut()
-        await nodes.start("dc3")
-        await nodes.linked()
-        node, origin = nodes["dc3"], nodes["dc1"].store.origin
-        link = node.coordinator.connections.link("dc1")
-        assert link is not None
-        node.coordinator.readiness.heard(link, [Dot(origin, 1_000_000)])
+        node, origin = await come_back(nodes, gate), nodes["dc1"].store.origin
+        hear_of_dc1(nodes, 1_000_000)
         (problem,) = await node.report.healthy()
         lacking = 1_000_000 - node.store.context[origin]
         assert f"had when it started: {lacking} entries" in problem
-        node.coordinator.readiness.heard(link, [Dot(origin, nodes["dc1"].store.context[origin])])
+        hear_of_dc1(nodes, nodes["dc1"].store.context[origin])
         gate.open.set()
         await nodes.converged()
         await trio.sleep(SMALL_S)

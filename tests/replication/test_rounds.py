@@ -20,6 +20,7 @@ from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
 from replicator.replication.bases import Bases
+from replicator.replication.changes import LONGEST_WAIT_S
 from replicator.replication.checking import Check
 from replicator.replication.collecting import Collector
 from replicator.store import catalog, reading
@@ -577,7 +578,7 @@ async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
         await change(node.store)
         assert not (await node.collector.checkpoint_now()).in_force
         entries = await node.log_entries()
-        await trio.sleep(25)
+        await trio.sleep(LONGEST_WAIT_S - 5)
         assert await node.log_entries() == entries
         await trio.sleep(20)
         assert await node.log_entries() < entries

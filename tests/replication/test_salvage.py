@@ -1,6 +1,7 @@
 """Entries that stand on what no node has any more: what they brought is brought again, and they wait no longer."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from protocol.values import Dot, UidSet
 from replicator.replication import overdue
 from replicator.store.apply import receive
 from replicator.store.content import StoredText
-from resync.entry import Entry, FlagAdd, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, tree_id
-from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster
+from resync.entry import Entry, FlagAdd, FolderCreate, FolderDelete, FolderRename, MailAdd, MailDel, Merge, tree_id
+from resync.row import Row
+from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster
 from tests.replication.meeting import key_of
 
 LOST = "dc9.lost"
@@ -27,7 +29,18 @@ def added(uid: int, text: bytes) -> MailAdd:
 async def take_in(nodes: Cluster, *entries: tuple[Entry, list[bytes]]) -> None:
     """One node has them, whoever numbered them; the others get them from it."""
     for entry, texts in entries:
-        await nodes["dc1"].store.write(lambda tx: receive(tx, entry, [StoredText.of(text) for text in texts]))  # noqa: B023
+        stored = [StoredText.of(text) for text in texts]
+        await nodes["dc1"].store.write(partial(receive, entry=entry, texts=stored))
+
+
+def abandoned(node: Node) -> float | None:
+    return node.registry.get_sample_value("replicator_abandoned_entries_total")
+
+
+def row(mail: MailAdd, dot: Dot, change: int = 0) -> Row:
+    return Row(
+        mail.uid, dot, change, mail.guid, dot, 9, {}, mail.received_ms, mail.size_bytes, mail.content_hash
+    )  # fmt: skip
 
 
 def time(nodes: Cluster) -> int:
@@ -55,7 +68,8 @@ async def test_mail_on_a_lost_branch_is_there_once_and_nothing_waits(
             assert sorted((await node.texts()).values()) == ["before", "kept"]
             (message,) = [message for message in await node.messages() if message.guid == bytes([20]) * 16]
             assert message.flags == {"\\Seen", "$Later"}
-        assert "1 messages or folders were brought again, 0 could not be, and 2 other changes are lost" in caplog.text
+            assert abandoned(node) == 2
+        assert "1 messages or folders were brought again, and 2 other changes are lost" in caplog.text
         await nodes.stop("dc3")
         nodes.erase("dc3")
         await nodes.start("dc3")  # gets them in the logs of the others
@@ -80,6 +94,86 @@ async def test_a_folder_on_a_lost_branch_is_there_with_its_mail(tmp_path: Path, 
         for node in nodes.all():
             assert not await node.waiting()
             assert await node.texts("Lost") == {1: "in it"}
+
+
+async def test_entries_wait_while_a_folder_of_theirs_cannot_be_created(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        folder_id = b"f" * 16
+        for name in ("Lost", f"Lost {folder_id.hex()[:8]}"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        created = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, USER, tree_id(USER), 0,
+            (FolderCreate(folder_id, "Lost", 1_800_000_000),),
+        )  # fmt: skip
+        await take_in(nodes, (created, []))
+        await trio.sleep(BOUND_S)
+        for node in nodes.all():
+            assert await node.waiting() == 1
+            assert abandoned(node) == 0
+        assert "folder 'Lost' of alice cannot be created again: there is a folder" in caplog.text
+        assert "1 entries of the folder tree of alice wait still" in caplog.text
+        assert "abandoned" not in caplog.text
+        await nodes["dc1"].mail.rename_folder(USER, "Lost", "Found")
+        await trio.sleep(overdue.PAUSE_MAX_S)
+        await nodes.converged()
+        assert "Lost" in {folder.name for folder in await nodes["dc2"].mail.folders(USER)}
+        assert abandoned(nodes["dc1"]) == 1
+
+
+async def test_what_was_seen_and_expunged_long_ago_does_not_come_back_with_a_lost_merge(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("expunged")
+        await nodes["dc1"].save("moved")
+        view = await nodes["dc1"].view()
+        rows = [
+            row(added(uid, b"")._replace(guid=one.guid, content_hash=one.content_hash), one.dot, one.change)
+            for uid, one in view.messages.items()
+        ]
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].mail.move(view, UidSet.of([2]), await nodes["dc1"].mail.folder(USER, "Work"))
+        await nodes["dc1"].expunge(1)
+        await nodes["dc1"].save("kept")
+        await nodes.converged()
+        for node in nodes.all():  # as after `content.keep_expunged`
+            await node.store.write(lambda tx: tx.connection.execute("DELETE FROM expunged"))
+        unseen = row(added(20, b"kept"), Dot("dc7.lost", 1))
+        context = tuple({one.dot.origin: one.dot for one in [*rows, unseen]}.values())
+        merge = Entry(
+            Dot(LOST, 1), (Dot("dc8.lost", 7), Dot("dc7.lost", 3)), time(nodes), 9, *key_of(view),
+            (Merge(30, 0, context, (*rows, unseen), ()),),
+        )  # fmt: skip
+        await take_in(nodes, (merge, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["kept", "kept"]
+        assert list((await nodes["dc2"].texts("Work")).values()) == ["moved"]
+        assert abandoned(nodes["dc2"]) == 1
+
+
+async def test_what_a_lost_merge_took_away_stays_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """And what is expunged after the merge, under the UID that it gave, also from the branch that it joined."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("before")
+        key = key_of(await nodes["dc1"].view())
+        mails = [added(uid, text) for uid, text in ((20, b"taken"), (21, b"expunged"), (22, b"kept"))]
+        branch = Entry(Dot(LOST, 1), (Dot("dc8.lost", 7),), time(nodes), 9, *key, tuple(mails))
+        other = Entry(Dot("dc7.lost", 1), (Dot("dc6.lost", 7),), time(nodes), 9, *key, (added(23, b"other"),))
+        moved = (row(mails[1]._replace(uid=31), branch.dot, 1), row(added(23, b"other")._replace(uid=32), other.dot))
+        merge = Entry(
+            Dot("dc7.lost", 2), (other.dot, branch.dot), time(nodes), 10, *key,
+            (Merge(33, 0, (branch.dot, other.dot), moved, (mails[0].guid,)),),
+        )  # fmt: skip
+        gone = Entry(Dot("dc7.lost", 3), (merge.dot,), time(nodes), 11, *key, (MailDel(UidSet.of([31])),))
+        texts = [b"taken", b"expunged", b"kept"]
+        await take_in(nodes, (branch, texts), (other, [b"other"]), (merge, []), (gone, []))
+        await trio.sleep(BOUND_S)
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["before", "kept", "other"]
 
 
 async def test_nothing_is_given_up_while_a_node_is_away_that_may_have_what_is_missing(

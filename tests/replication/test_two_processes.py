@@ -50,6 +50,21 @@ async def end(nodes: Cluster, copy: Node) -> None:
     nodes.network.end_connections(copy_of(copy.sid))
 
 
+@asynccontextmanager
+async def taken_over(nodes: Cluster, sid: str, *, within_s: float) -> AsyncIterator[Node]:
+    """A copy of a node that stands still. After the block it is what all know, and the node goes on, and ends."""
+    old = nodes[sid]
+    set_frozen(nodes, sid, frozen=True)
+    copy = await nodes.start_copy(sid)
+    yield copy
+    await trio.sleep(MINUTE_S)
+    assert knows(nodes, sid, copy.store.origin)
+    set_frozen(nodes, sid, frozen=False)
+    with trio.fail_after(within_s):
+        await old.stopped.wait()
+    assert f"{sid} runs already, as {copy.store.origin}" in nodes.gave_way[sid]
+
+
 @pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
 async def test_a_copy_of_a_running_node_ends_and_the_node_keeps_its_links(
     tmp_path: Path, autojump_clock: MockClock, sid: str
@@ -129,15 +144,8 @@ async def test_a_node_that_stood_still_ends_when_another_process_has_taken_over(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        old = nodes["dc1"]
-        set_frozen(nodes, "dc1", frozen=True)
-        copy = await nodes.start_copy("dc1")
-        await trio.sleep(MINUTE_S)
-        assert knows(nodes, "dc1", copy.store.origin)
-        set_frozen(nodes, "dc1", frozen=False)
-        with trio.fail_after(2 * TIMEOUT_S):
-            await old.stopped.wait()
-        assert f"dc1 runs already, as {copy.store.origin}" in nodes.gave_way["dc1"]
+        async with taken_over(nodes, "dc1", within_s=2 * TIMEOUT_S) as copy:
+            pass
         assert knows(nodes, "dc1", copy.store.origin)
         await end(nodes, copy)
 
@@ -146,18 +154,10 @@ async def test_a_node_that_others_dial_ends_too_when_another_process_has_its_add
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
-        old = nodes["dc3"]
-        set_frozen(nodes, "dc3", frozen=True)
-        copy = await nodes.start_copy("dc3")
-        nodes.network.accepting[copy_of("dc3")] = copy.coordinator.connections.accept
-        for sid in ("dc1", "dc2"):
-            nodes.renamed[sid, "dc3"] = copy_of("dc3")
-        await trio.sleep(MINUTE_S)
-        assert knows(nodes, "dc3", copy.store.origin)
-        set_frozen(nodes, "dc3", frozen=False)
-        with trio.fail_after(3 * TIMEOUT_S):
-            await old.stopped.wait()
-        assert "dc3 runs already, as " + copy.store.origin in nodes.gave_way["dc3"]
+        async with taken_over(nodes, "dc3", within_s=3 * TIMEOUT_S) as copy:
+            nodes.network.accepting[copy_of("dc3")] = copy.coordinator.connections.accept
+            for sid in ("dc1", "dc2"):
+                nodes.renamed[sid, "dc3"] = copy_of("dc3")
         await end(nodes, copy)
 
 
@@ -382,24 +382,23 @@ async def test_no_changed_byte_of_a_hello_keeps_a_node_out(
 ) -> None:
     dice = random.Random(seed)
     async with cluster(tmp_path, autojump_clock) as nodes:
-        connect = nodes.network.connect
+        whole = nodes.line
 
-        async def connect_badly(sid: str, peer: str) -> trio.abc.Stream:
-            stream = await connect(sid, peer)
+        def bad(stream: trio.abc.Stream) -> trio.abc.Stream:
             if dice.random() < 0.5:
                 return Flipping(stream, partial(flip, dice), dice.random() < 0.5)
             return stream
 
         origins = {node.sid: node.store.origin for node in nodes.all()}
         for _ in range(25):
-            nodes.network.connect = connect_badly  # type: ignore[method-assign, assignment]
+            nodes.line = bad
             one, other = dice.sample(nodes.sids, 2)
             nodes.network.cut((one, other))
             if dice.random() < 0.5:
                 await trio.sleep(dice.uniform(0, 2 * TIMEOUT_S))
             nodes.network.mend((one, other))
             await trio.sleep(dice.uniform(0, 1))
-            nodes.network.connect = connect  # type: ignore[method-assign]
+            nodes.line = whole
             with trio.fail_after(2 * TIMEOUT_S):
                 await until(lambda: all(knows(nodes, sid, origin) for sid, origin in origins.items()))
         assert not nodes.gave_way

@@ -21,7 +21,7 @@ def hurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collecting, "LOOK_EVERY_S", 0.3)
         patch.setattr(collecting, "ROUND_EVERY_S", 1.0)
-        patch.setattr(collecting, "REQUEST_TIMEOUT_S", 0.5)
+        patch.setattr(collecting, "LONGEST_WAIT_S", 0.5)
         patch.setattr(expiring, "LEAST_S", 1.0)
         patch.setattr(expiring, "FOLLOWED", 1e15)
         patch.setattr(settling, "SAY_EVERY_S", 1.0)
