@@ -1,13 +1,13 @@
 """How high nodes count: one bound for the numbers of adverts, of statements and of terms (design section 5).
 
-The highest number counts, so who makes one up must leave room above it. The bound goes up with the clock, faster than
-nodes count: whatever was said below it, they can go above that a little later.
+The highest number counts, so whoever makes one up must leave room above it. The bound goes up with the clock, faster
+than nodes count: whatever was said below it, they can go above that a little later.
 """
 
 from __future__ import annotations
 
 AHEAD_MAX = 1 << 62
-"""How far above the clock, in ms, a number is believed: half of what the protocol can say, and above any wrong clock."""
+"""How far above the clock, in ms, a number is believed: half of what the protocol can say, beyond any wrong clock."""
 
 MAX_CLOCK_DIFFERENCE_MS = 5 * 60 * 1000
 """Between the clocks of linked nodes."""
