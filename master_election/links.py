@@ -5,17 +5,20 @@ while the newest adverts of both its ends name it, so that a link which works in
 has restarted and not heard of it yet, carries nothing. After a link comes up both ends send the whole table before
 anything else; thus a node that gets a message over a link already knows what the sender knew.
 
-No clock: links deliver in order or go down, and coming up again repeats everything. But what one node was told may be
-wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has a much
-higher one than it is told answers with that, until the node hears of it that it is of, and goes above it.
+Nothing here waits: links deliver in order or go down, and coming up again repeats everything. But what one node was
+told may be wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has
+a much higher one than it is told answers with that, until the node hears of it that it is of, and goes above it. No
+node takes in a number that is too far above its clock (`counting.py`), nor goes so high itself that others would not
+take that in: then it waits for its clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from master_election.counting import LEAP, is_believed, may_overrule
 from protocol.commands import LinkAdvert
 
 MAX_NODES = 1024
@@ -26,9 +29,6 @@ MAX_LINKS = 1 << 14
 
 Numbers, not names: a node need not be configured at each other one, so any SID may be one of the cluster.
 """
-
-LEAP = 1 << 16
-"""By how much a node's advert goes above that of another run of itself, of which more may be on their way."""
 
 OLD = 2
 """An advert that is older by more than this is not on its way still, or what is known in its place is wrong."""
@@ -51,24 +51,28 @@ class LinkUpdate:
 
     `rival`: an advert of another run of this node, which was above its own. A run that is gone leaves few of those
     behind; one that is alive answers each advert of this node with one.
+
+    `unbelieved`: an advert that was passed over because its number is too high.
     """
 
     floods: tuple[Flood, ...] = ()
     component_changed: bool = False
     routes_changed: bool = False
     rival: LinkAdvert | None = None
+    unbelieved: LinkAdvert | None = None
 
 
 class LinkTable:
     """One node's picture of all nodes and their links. Each node speaks for itself: its advert has its `priority`.
 
-    `origin` names this run of the node. `first_sequence` is a reading of the wall clock in milliseconds: a restarted
-    node's adverts win over those of its past, which took fewer than one number a millisecond.
+    `origin` names this run of the node. `clock_ms` is the wall clock: numbers begin with it, so that a restarted node's
+    adverts win over those of its past, which took fewer than one number a millisecond.
     """
 
-    def __init__(self, origin: str, first_sequence: int, priority: int) -> None:
+    def __init__(self, origin: str, clock_ms: Callable[[], int], priority: int) -> None:
         self.origin = origin
-        own = LinkAdvert(origin, priority, first_sequence, ())
+        self._clock_ms = clock_ms
+        own = LinkAdvert(origin, priority, clock_ms(), ())
         self.sid = own.sid
         self._priority = priority
         self._round_trips_us: dict[str, int] = {}
@@ -112,12 +116,14 @@ class LinkTable:
         """Adverts came from the neighbour `sender`."""
         news: list[LinkAdvert] = []
         floods: list[Flood] = []
-        rival = None
+        rival = unbelieved = None
         for advert in adverts:
             known = self._adverts.get(advert.sid)
             if advert == known or len(advert.neighbours) > MAX_NODES:
                 continue
-            if advert.sid == self.sid:
+            if not self._believes(advert):
+                unbelieved = advert
+            elif advert.sid == self.sid:
                 rival = self._new_rival(advert) or rival
                 floods += self._overrule(advert)
             elif known is not None and advert.sequence < known.sequence - OLD:
@@ -126,7 +132,7 @@ class LinkTable:
                 news.append(advert)
         if news:
             floods += [Flood(to, tuple(news)) for to in self.neighbours if to != sender]
-        return replace(self._update(tuple(floods)), rival=rival)
+        return replace(self._update(tuple(floods)), rival=rival, unbelieved=unbelieved)
 
     # ---- queries
 
@@ -182,6 +188,10 @@ class LinkTable:
         return origin == self.sid or self.next_hop_from(neighbour, origin) in (None, self.sid)
 
     # ---- the table
+
+    def _believes(self, advert: LinkAdvert) -> bool:
+        """Of itself a node takes in only what it may go above."""
+        return (may_overrule if advert.sid == self.sid else is_believed)(advert.sequence, self._clock_ms())
 
     def _readvertise(self, above: int = 0) -> LinkAdvert:
         sequence = max(self._adverts[self.sid].sequence, above) + 1

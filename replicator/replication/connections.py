@@ -18,6 +18,7 @@ from typing import Protocol
 
 import trio
 
+from master_election.counting import MAX_CLOCK_DIFFERENCE_MS
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.commands import PROTOCOL_VERSION, Hello, Ping, RefusalCode, Refused
 from protocol.values import sid_of
@@ -29,7 +30,6 @@ from replicator.replication.remote import capability, warn_of_another
 
 log = logging.getLogger(__name__)
 
-MAX_CLOCK_DIFFERENCE_MS = 5 * 60 * 1000
 HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
 MAX_REASONS = 64  # that are remembered, so as not to be said again

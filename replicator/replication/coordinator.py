@@ -136,7 +136,7 @@ class Coordinator:
         self.mastership = Mastership(
             self.sid,
             store,
-            clock_ms=environment.clock_ms(),
+            clock_ms=environment.clock_ms,
             policy=ScopePolicy(config.mastership.scope),
             priority=config.node.priority,
             peers=frozenset(peer.id for peer in config.peers),
@@ -149,7 +149,7 @@ class Coordinator:
         self.settling = Settling(
             store,
             self.mastership.table,
-            clock_ms=environment.clock_ms(),
+            clock_ms=environment.clock_ms,
             peers=[peer.id for peer in config.peers],
             links=lambda: self.connections.links,
         )

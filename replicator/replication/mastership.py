@@ -16,6 +16,7 @@ from functools import partial
 
 import trio
 
+from master_election.counting import is_believed
 from master_election.election import (
     Action,
     AnswerWho,
@@ -40,7 +41,6 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-AHEAD_MAX = 1 << 40  # of terms and adverts (in ms: 35 years): one lie must not use up all that there is to count
 SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
 REFRESH_S = 30.0  # between two adverts of links that are as they were
 RETRY_S = 0.05  # before a question is asked again that nobody could answer
@@ -78,7 +78,7 @@ class Mastership:
         sid: str,
         store: Store,
         *,
-        clock_ms: int,
+        clock_ms: Callable[[], int],
         policy: ScopePolicy,
         priority: int,
         peers: Container[str],
@@ -90,7 +90,8 @@ class Mastership:
     ) -> None:
         self.sid = sid
         self.table = LinkTable(store.origin, clock_ms, priority)
-        self._first_sequence = clock_ms
+        self._clock_ms = clock_ms
+        self._ahead: set[str] = set()  # neighbours of whom the log has told that they count too far ahead
         self.election = Election(self.table)
         self.masters = Masters(sid)
         self._store = store
@@ -124,21 +125,25 @@ class Mastership:
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
         """A neighbour speaks.
 
-        Raises ProtocolError for numbers that nobody has counted up to, and for an origin that is not that of its HELLO.
+        What counts too far ahead is passed over: it may be passed on in good faith. Raises ProtocolError for an origin
+        that is not that of its HELLO.
         """
         match command:
             case Links(adverts) if any(
                 advert.sid == link.sid and advert.origin != link.hello.origin for advert in adverts
             ):
                 raise ProtocolError(f"its LINKS name another origin than its HELLO, which was {link.hello.origin}")
-            case Links(adverts) if all(advert.sequence < self._first_sequence + AHEAD_MAX for advert in adverts):
-                self._links_changed(self.table.receive(adverts, link.sid))
-            case Root(term) if term < self.election.term + AHEAD_MAX:
+            case Links(adverts):
+                update = self.table.receive(adverts, link.sid)
+                if update.unbelieved is not None:
+                    self._passed_over(link.sid, f"LINKS of {update.unbelieved.sid}", update.unbelieved.sequence)
+                self._links_changed(update)
+            case Root(term) | Dropped(term) if not is_believed(term, self._clock_ms()):
+                self._passed_over(link.sid, type(command).__name__.upper(), term)
+            case Root():
                 self._do(self.election.receive_root(command, link.sid))
-            case Dropped(term) if term < self.election.term + AHEAD_MAX:
+            case Dropped():
                 self._do(self.election.receive_dropped(command, link.sid))
-            case _:
-                raise ProtocolError(f"a {type(command).__name__.upper()} counts too far ahead")
 
     async def run(self, heartbeat_s: float) -> None:
         """Do what takes time, and keep the root's heartbeat, until cancelled."""
@@ -265,6 +270,17 @@ class Mastership:
             self._do(self.election.component_changed())
         if update.routes_changed:
             self._routes_changed()
+
+    def _passed_over(self, sid: str, what: str, number: int) -> None:
+        if sid not in self._ahead:
+            self._ahead.add(sid)
+            log.warning(
+                "%s from %s came under the number %d, which no node counts up to, and is passed over, as all that comes"
+                " so is from now on: one of the nodes makes it up",
+                what,
+                sid,
+                number,
+            )
 
     def _meet(self, advert: LinkAdvert) -> None:
         """Another run of this node goes above this one: end only if that stays, and goes on answering long enough.

@@ -18,13 +18,13 @@ from functools import partial
 
 import trio
 
+from master_election.counting import is_believed, may_overrule
 from master_election.links import MAX_NODES, LinkTable
 from protocol.codec import ProtocolError
 from protocol.commands import Settled
 from protocol.values import Context, context_dots, covers, sid_of
 from replicator.errors import MailError
 from replicator.replication.link import PeerLink
-from replicator.replication.mastership import AHEAD_MAX
 from replicator.replication.shipping import check_claims
 from replicator.store import statements
 from replicator.store.store import Store
@@ -44,16 +44,16 @@ class Settling:
         store: Store,
         table: LinkTable,
         *,
-        clock_ms: int,
+        clock_ms: Callable[[], int],
         peers: Iterable[str],
         links: Callable[[], Iterable[PeerLink]],
     ) -> None:
         self._store = store
         self._table = table
-        self._first_sequence = clock_ms
+        self._clock_ms = clock_ms
         self._peers = tuple(peers)
         self._links = links
-        self._said = {table.sid: Settled(table.sid, clock_ms, context_dots(store.settled()))}
+        self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
         self._news: dict[str, str] = {}  # SID whose statement is to be written and passed on -> who has sent it
 
     # ---- questions
@@ -93,14 +93,23 @@ class Settling:
             link.post(said)
 
     def received(self, link: PeerLink, said: Settled) -> None:
-        """A neighbour speaks, for itself or others. Raises ProtocolError for what it cannot say of itself."""
+        """A neighbour speaks, for itself or others. Raises ProtocolError for what it cannot say of itself.
+
+        Who has heard less of a node than is known here is told that: so a node hears of what it has to go above.
+        """
+        if not is_believed(said.sequence, self._clock_ms()):
+            log.info("what %s says of %s is left out: no node counts up to %d", link.sid, said.sid, said.sequence)
+            return
         try:
-            self._check(said)
+            check_claims(self._store, said.context)
         except ProtocolError as error:
             if said.sid == link.sid:
                 raise
             log.info("what %s passes on of %s is left out: %s", link.sid, said.sid, error)
             return
+        known = self._said.get(said.sid)
+        if known is not None and said.sequence < known.sequence:
+            link.post(known)
         self._take(said, link.sid)
 
     async def run(self) -> None:
@@ -115,12 +124,6 @@ class Settling:
 
     # ---- statements
 
-    def _check(self, said: Settled) -> None:
-        """Raises ProtocolError."""
-        if said.sequence >= self._first_sequence + AHEAD_MAX:
-            raise ProtocolError("a SETTLED counts too far ahead")
-        check_claims(self._store, said.context)
-
     def _take(self, said: Settled, sender: str) -> None:
         known = self._said.get(said.sid)
         if said.sid == self._table.sid:
@@ -134,10 +137,10 @@ class Settling:
         return len(others) < MAX_NODES and sum(others) + len(said.context) <= MAX_CLAIMS
 
     def _overrule(self, past: Settled) -> None:
-        """Our own from a past run, whose clock was ahead of ours, or a lie: go above it."""
+        """Our own from a past run, whose clock was ahead of ours, or a lie: go above it, if others take that in."""
         sid = self._table.sid
         own = self._said[sid]
-        if past != own and past.sequence >= own.sequence:
+        if past != own and past.sequence >= own.sequence and may_overrule(past.sequence, self._clock_ms()):
             self._said[sid] = replace(own, sequence=past.sequence + 1)
             self._news[sid] = sid
 

@@ -117,7 +117,7 @@ class Cluster:
 
     def start(self, sid: str) -> None:
         self.starts += 1
-        links = LinkTable(sid, self.starts * 1000, self.priorities.get(sid, 100))
+        links = LinkTable(sid, lambda: self.starts * 1000, self.priorities.get(sid, 100))
         self.nodes[sid] = Node(sid, links, Election(links), Masters(sid))
 
     def stop(self, sid: str) -> None:

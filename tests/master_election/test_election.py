@@ -20,7 +20,7 @@ SCOPES = ("inbox", "sent", "mailbox:01 of user:ann", "mailbox:02 of user:ann")
 
 
 def alone(sid: str = "a") -> Election:
-    return Election(LinkTable(sid, 1, 100))
+    return Election(LinkTable(sid, lambda: 1, 100))
 
 
 def pair() -> Cluster:
@@ -56,7 +56,7 @@ def who(scope: str, candidate: str, former: str | None = None) -> Who:
 
 def root_of(*sids: str) -> Election:
     """The first of these is the root, in term 1."""
-    links = LinkTable(sids[0], 1, 100)
+    links = LinkTable(sids[0], lambda: 1, 100)
     for sid in sids[1:]:
         links.neighbour_up(sid, 1)
         links.receive([LinkAdvert(sid, 100, 1, ((sids[0], 1),))], sid)

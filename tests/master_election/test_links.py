@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master_election import links
+from master_election.counting import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from master_election.links import LinkTable, LinkUpdate
 from protocol.commands import LinkAdvert
 
@@ -18,7 +19,9 @@ class Network:
     """Tables joined by links that deliver in order, one queue a link and direction."""
 
     def __init__(self, sids: Iterable[str]) -> None:
-        self.tables = {sid: LinkTable(sid, 1, 100) for sid in sids}
+        self.clocks_ms = dict.fromkeys(sids, 1)
+        self.lies: list[LinkAdvert] = []
+        self.tables = {sid: self._table(sid) for sid in sids}
         self.queues: dict[tuple[str, str], deque[tuple[LinkAdvert, ...]]] = {}
         self.changes: dict[str, int] = dict.fromkeys(self.tables, 0)
 
@@ -34,18 +37,38 @@ class Network:
         for here, there in ((a, b), (b, a)):
             self._note(here, self.tables[here].neighbour_down(there))
 
-    def restart(self, sid: str, first_sequence: int) -> None:
+    def restart(self, sid: str, clock_ms: int) -> None:
         for near in self.tables[sid].neighbours:
             self.down(sid, near)
-        self.tables[sid] = LinkTable(sid, first_sequence, 100)
+        self.clocks_ms[sid] = clock_ms
+        self.tables[sid] = self._table(sid)
+
+    def lie(self, here: str, advert: LinkAdvert) -> None:
+        """A neighbour makes it up."""
+        self.lies.append(advert)
+        self._note(here, self.tables[here].receive([advert], self.tables[here].neighbours[0]))
 
     def deliver(self, link: tuple[str, str]) -> None:
+        """What nodes say of themselves is believed; what they pass on of lies is perhaps not, by other clocks."""
         sender, here = link
-        self._note(here, self.tables[here].receive(self.queues[link].popleft(), sender))
+        update = self.tables[here].receive(self.queues[link].popleft(), sender)
+        assert update.unbelieved in (None, *self.lies)
+        self._note(here, update)
+
+    def refresh(self, after_ms: int) -> None:
+        """So much time goes by, and every node says again how it is linked."""
+        for sid, table in self.tables.items():
+            self.clocks_ms[sid] += after_ms
+            self._note(sid, table.refresh())
+            self._note(sid, table.tick())
+        self.settle()
 
     def settle(self) -> None:
         while busy := [link for link, queue in self.queues.items() if queue]:
             self.deliver(busy[0])
+
+    def _table(self, sid: str) -> LinkTable:
+        return LinkTable(sid, lambda: self.clocks_ms[sid], 100)
 
     def _note(self, here: str, update: LinkUpdate) -> None:
         self.changes[here] += update.component_changed
@@ -62,7 +85,7 @@ def network(sids: str, edges: Sequence[str]) -> Network:
 
 
 def test_a_lone_node_is_its_own_component() -> None:
-    table = LinkTable("a", 1, 100)
+    table = LinkTable("a", lambda: 1, 100)
     assert table.component == ("a",)
     assert table.next_hop("a") is None
     assert table.next_hop("b") is None
@@ -78,7 +101,7 @@ def test_the_root_has_the_lowest_priority_of_those_that_it_advertises_then_the_l
 
 
 def test_a_link_counts_once_both_ends_say_so() -> None:
-    table = LinkTable("a", 1, 100)
+    table = LinkTable("a", lambda: 1, 100)
     update = table.neighbour_up("b", 250)
     assert not update.component_changed
     assert [flood.to for flood in update.floods] == ["b"]
@@ -140,7 +163,7 @@ def test_a_node_that_dies_leaves_the_component_though_its_adverts_stay() -> None
 
 def test_a_restarted_node_wins_over_its_past() -> None:
     net = network("abc", ["ab", "bc"])
-    net.restart("c", first_sequence=1000)
+    net.restart("c", clock_ms=1000)
     net.up("b", "c")
     net.settle()
     assert net.tables["a"].component == ("a", "b", "c")
@@ -152,7 +175,7 @@ def test_a_node_whose_clock_went_back_goes_above_its_past() -> None:
         net.down("b", "c")
         net.up("b", "c")
         net.settle()
-    net.restart("c", first_sequence=0)
+    net.restart("c", clock_ms=0)
     net.up("b", "c")
     net.settle()
     assert net.tables["a"].component == net.tables["c"].component == ("a", "b", "c")
@@ -168,6 +191,7 @@ def test_the_table_is_bounded_and_keeps_what_is_reachable(monkeypatch: pytest.Mo
     assert net.tables["a"].component == ("a", "b", "c")
 
 
+NOW_MS = 1_763_664_000_000
 SIDS = "abcdef"
 PAIRS = ["".join(pair) for pair in combinations(SIDS, 2)]
 
@@ -209,9 +233,69 @@ def test_once_quiet_all_tables_of_a_component_agree(flips: list[str], chooser: R
             assert len(set(path)) == len(path)
 
 
+REFRESH_MS = 30_000
+EDGES_MS = (0, LEAP, LEAP // 2, MAX_CLOCK_DIFFERENCE_MS, MAX_CLOCK_DIFFERENCE_MS + LEAP, -MAX_CLOCK_DIFFERENCE_MS)
+numbers_to_lie = st.integers(0, 2**63 - 1) | st.builds(
+    lambda below, near: NOW_MS + AHEAD_MAX - below + near, st.sampled_from(EDGES_MS), st.integers(-3, 3)
+)
+
+
+@given(
+    clocks=st.lists(st.integers(NOW_MS, NOW_MS + MAX_CLOCK_DIFFERENCE_MS), min_size=4, max_size=4),
+    lies=st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["a", "b", "a.2", "c.2", "x"]), numbers_to_lie), max_size=4
+    ),
+)
+def test_whatever_number_is_made_up_it_is_overruled_by_what_all_believe(
+    clocks: list[int], lies: list[tuple[str, str, int]]
+) -> None:
+    """Within a little more than twice what clocks differ by, and no node says what others do not believe."""
+    net = Network("abcd")
+    for sid, clock_ms in zip("abcd", clocks, strict=True):
+        net.restart(sid, clock_ms)
+    for edge in ("ab", "bc", "cd"):
+        net.up(*edge)
+    net.settle()
+    for here, of, number in lies:
+        net.lie(here, LinkAdvert(of, 1, number, (("b", 1),)))
+    net.settle()
+    for _ in range((2 * MAX_CLOCK_DIFFERENCE_MS + LEAP) // REFRESH_MS + 2):
+        net.refresh(REFRESH_MS)
+    for sid, table in net.tables.items():
+        assert (table.component, table.root) == (("a", "b", "c", "d"), "a")
+        assert all(table._adverts[near] == net.tables[near]._adverts[near] for near in "abcd"), sid
+
+
+def test_who_goes_above_another_run_waits_until_a_neighbour_whose_clock_is_behind_takes_that_in() -> None:
+    net = Network("ab")
+    net.restart("a", NOW_MS + MAX_CLOCK_DIFFERENCE_MS)
+    net.restart("b", NOW_MS)
+    net.up("a", "b")
+    net.settle()
+    net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
+    assert net.tables["a"]._adverts["a"].sequence < AHEAD_MAX
+    net.clocks_ms["a"] += 1
+    net.clocks_ms["b"] += 1
+    net.lie("a", LinkAdvert("a.2", 1, NOW_MS + AHEAD_MAX - LEAP, (("b", 1),)))
+    net.settle()
+    assert net.tables["b"]._adverts["a"].sequence == NOW_MS + AHEAD_MAX + 1
+
+
+def test_an_advert_that_no_node_counts_up_to_is_passed_over_and_the_others_of_its_command_count() -> None:
+    table = LinkTable("a", lambda: NOW_MS, 100)
+    table.neighbour_up("b", 1)
+    table.neighbour_up("c", 1)
+    far, near = (LinkAdvert("d", 100, NOW_MS + AHEAD_MAX + above, (("c", 1),)) for above in (1, 0))
+    update = table.receive([far, LinkAdvert("e", 100, 1, ())], "b")
+    assert update.unbelieved == far
+    assert [[advert.sid for advert in flood.adverts] for flood in update.floods] == [["e"]]
+    assert table.receive([near], "b").unbelieved is None
+    assert table._adverts["d"] == near
+
+
 def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MAX_LINKS", 10)
-    table = LinkTable("a", 1, 100)
+    table = LinkTable("a", lambda: 1, 100)
     table.neighbour_up("b", 100)
     table.neighbour_up("c", 100)
     table.receive((LinkAdvert("b", 100, 1, (("a", 100),)), LinkAdvert("c", 100, 1, (("a", 100),))), "b")
@@ -230,7 +314,7 @@ def test_a_table_has_room_for_so_many_links_and_passes_on_no_more(monkeypatch: p
 
 def test_what_a_past_run_has_left_is_gone_above_at_once() -> None:
     """Its clock was ahead, and several of its last ones are still on their way."""
-    table = LinkTable("a.2", 1, 100)
+    table = LinkTable("a.2", lambda: 1, 100)
     table.neighbour_up("b", 1)
     left = [LinkAdvert("a.1", 100, sequence, (("b", 1),)) for sequence in (500, 501, 502, 600)]
     (flood,) = table.receive([left[0]], "b").floods
@@ -241,9 +325,9 @@ def test_what_a_past_run_has_left_is_gone_above_at_once() -> None:
 
 
 def test_who_has_just_gone_above_another_run_waits_with_the_next_time() -> None:
-    table = LinkTable("a.2", 1, 100)
+    table = LinkTable("a.2", lambda: 1, 100)
     table.neighbour_up("b", 1)
-    first, second, third = (LinkAdvert("a.1", 100, 500 + above * links.LEAP, (("b", 1),)) for above in (0, 2, 4))
+    first, second, third = (LinkAdvert("a.1", 100, 500 + above * LEAP, (("b", 1),)) for above in (0, 2, 4))
     assert table.receive([first], "b").rival == first
     assert table.receive([second], "b") == LinkUpdate(rival=second)
     assert table.receive([third], "b") == LinkUpdate()  # this run has said nothing since the second one
@@ -256,7 +340,7 @@ def test_who_has_just_gone_above_another_run_waits_with_the_next_time() -> None:
 
 
 def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
-    tables = [LinkTable("a.1", 1000, 100), LinkTable("a.2", 2000, 100)]
+    tables = [LinkTable("a.1", lambda: 1000, 100), LinkTable("a.2", lambda: 2000, 100)]
     tables[0].neighbour_up("b", 1)
     said = deque((1, flood.adverts) for flood in tables[1].neighbour_up("b", 1).floods)
     heard: list[list[str]] = []
@@ -275,7 +359,7 @@ def test_two_living_runs_answer_each_other_once_a_heartbeat() -> None:
 
 
 def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:
-    table = LinkTable("a.1", 1, 100)
+    table = LinkTable("a.1", lambda: 1, 100)
     table.neighbour_up("b", 1)
     table.receive([LinkAdvert("b.7", 100, 5, (("a", 1),))], "b")
     assert (table.origin_of("b"), table.origin_of("c")) == ("b.7", None)

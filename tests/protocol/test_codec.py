@@ -16,7 +16,7 @@ from protocol.codec import (
     Request,
     Response,
 )
-from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text, Who
+from protocol.commands import Ack, Content, Copy, Done, FetchGuid, Hello, Ping, Save, Saved, Subscribe, Text
 from protocol.framing import FrameLimits
 from protocol.parser import LIST_MAX
 from protocol.units import MIB
@@ -76,8 +76,8 @@ def test_a_larger_one_does_not_leave() -> None:
         (save(b"x" * 51), False),
         (Subscribe("ä" * 20, "ö" * 20, subscribed=True), True),
         (Subscribe("ä" * 21, "ö" * 20, subscribed=True), False),
-        (Who(5, "x" * 118, "dc1"), True),
-        (Who(5, "x" * 119, "dc1"), False),
+        (Subscribe("x" * 64, "y" * 53, subscribed=True), True),
+        (Subscribe("x" * 64, "y" * 54, subscribed=True), False),
     ],
 )
 def test_both_ends_draw_the_same_limits(command: Save, fits: bool) -> None:  # noqa: FBT001 - parametrized
@@ -102,9 +102,9 @@ def test_items_before_the_damage_count_and_nothing_after_it() -> None:
 
 def test_a_synchronising_literal_asks_first() -> None:
     decoder = Decoder()
-    assert list(decoder.feed(b"a WHO 5 {3}\r\n")) == [ContinuationNeeded(b"a WHO 5 {3}\r\n", 3)]
+    assert list(decoder.feed(b"a SUBSCRIBE {3}\r\n")) == [ContinuationNeeded(b"a SUBSCRIBE {3}\r\n", 3)]
     assert Encoder().continuation() == b"+ OK\r\n"
-    assert list(decoder.feed(b"ann dc1\r\n")) == [Request("a", Who(5, "ann", "dc1"))]
+    assert list(decoder.feed(b"ann Work\r\n")) == [Request("a", Subscribe("ann", "Work", subscribed=True))]
 
 
 @pytest.mark.parametrize("plus", [b"", b"+"])

@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields
 from importlib.resources import files
+from random import Random
 from typing import get_args
 
 import pytest
@@ -14,6 +15,7 @@ from protocol.check import CHECKED, check_of
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.parser import ChangedError, terminal
 from protocol.values import Dot, UidSet
+from tests.mutating import Mutator
 from tests.protocol import strategies
 
 # The table of design section 4: every verb, with the class that it becomes.
@@ -96,6 +98,24 @@ def test_whatever_changes_of_a_checked_frame_it_is_not_read(text: str, kind: typ
     for at, octet in enumerate(data):
         with pytest.raises(ProtocolError):
             list(Decoder().feed(data[:at] + bytes([octet ^ 1]) + data[at + 1 :] + b"\r\n"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Links((c.LinkAdvert("dc1.a", 100, 17, (("dc2", 350),)), c.LinkAdvert("dc2.b", 100, 4, (("dc1", 910),)))),
+        c.Settled("dc1", 17, (Dot("dc1.a", 9), Dot("dc2.b", 12))),
+    ],
+)
+def test_whatever_a_bad_line_makes_of_it_it_is_not_read(command: c.Command) -> None:
+    data = Encoder().request(None, command)
+    line = Mutator(Random(1), rate=1)
+    for _ in range(200):
+        changed = line.commands(data)
+        if changed != data:
+            with pytest.raises(ChangedError):
+                list(Decoder().feed(changed))
+    assert line.counts[type(command).__name__] > 100
 
 
 def test_a_literal_of_a_checked_frame_that_changes_is_not_read() -> None:
@@ -189,7 +209,7 @@ def test_a_set_of_uids_without_pattern_passes() -> None:
     ],
 )
 def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
-    assert Encoder().request("a", c.Who(5, text, "dc1")) == b"a WHO 5 " + wire + b" dc1\r\n"
+    assert Encoder().request("a", c.Subscribe("ann", text, subscribed=True)) == b"a SUBSCRIBE ann " + wire + b"\r\n"
 
 
 @pytest.mark.parametrize(
@@ -247,8 +267,12 @@ def test_texts_take_the_shortest_form(text: str, wire: bytes) -> None:
 )
 def test_what_is_not_the_protocol_is_one_error(text: str) -> None:
     decoder = Decoder()
+    data = text.encode("latin-1")
+    if any(f" {verb} " in text for verb in ("ROOT", "WHO", "SETTLED")):
+        data += b" CHECK " + check_of(data, ()).hex().encode()
     with pytest.raises(ProtocolError) as error:
-        list(decoder.feed(text.encode("latin-1") + b"\r\n"))
+        list(decoder.feed(data + b"\r\n"))
+    assert not isinstance(error.value, ChangedError)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 400
 

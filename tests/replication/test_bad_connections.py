@@ -1,6 +1,7 @@
 """A connection that changes what it carries: nobody takes that in, and all that was sent arrives in the end."""
 
 import logging
+from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator.errors import UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication import joining
 from tests.replication.cluster import USER, Cluster, cluster, until
@@ -147,6 +149,54 @@ async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
         for node in nodes.all():
             assert sorted((await node.texts()).values()) == ["dc1", "dc3", "first"]
             assert list((await node.texts("Work")).values()) == ["Work"]
+
+
+async def move(nodes: Cluster, at: str, to: str) -> None:
+    """Ask for it again where the connection ends."""
+    while True:
+        with suppress(UnavailableError):
+            return await nodes[at].coordinator.mover.move_to(await nodes[at].inbox(), to)
+        await trio.sleep(5)
+
+
+OF_NODES = {  # what tells of nodes and masters: up to the octet that changes
+    "links of a node that nobody has": rb"LINKS [^\n]*\(d",
+    "number of a node's links": rb"LINKS \(\([^ ]+ \d+ \d",
+    "node that nobody has": rb"SETTLED dc",
+    "what a node has settled": rb"SETTLED dc\d \d+ \([^\n]*:\d",
+    "root's term": rb"ROOT \d",
+    "node that has dropped": rb"DROPPED \d+ dc\d",
+    "candidate": rb"WHO \d+ [^ ]+ dc\d",
+    "master": rb"MASTER dc\d",
+    "node that is to be master": rb"MASTER-MOVE \d+ \d+ dc\d",
+    "head of what moves": rb"MOVED [^\n]*:\d",
+}
+
+
+@pytest.mark.parametrize("field", OF_NODES)
+async def test_what_is_said_of_nodes_and_masters_is_not_taken_if_it_has_changed(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    """And no node is known for good that is none."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
+        for road in roads:
+            road.spoil(OF_NODES[field])
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes["dc2"].save("second")
+        await move(nodes, "dc1", "dc3")
+        await trio.sleep(60)
+        await nodes.linked()
+        await nodes.converged()
+        assert not all(road.spoils for road in roads), "nothing was changed"
+        for node in nodes.all():
+            assert set(node.coordinator.settling.known()) == set(nodes.sids)
+        assert "the connection changes what it carries" in caplog.text
 
 
 async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:

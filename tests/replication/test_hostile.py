@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from protocol.check import check_of
 from protocol.codec import Request, Response
 from protocol.commands import (
     Ack,
@@ -392,7 +393,8 @@ async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_c
         other = await approach(nodes)
         assert isinstance(await other.greet(), Response)
         term = nodes["dc2"].coordinator.mastership.election.term
-        await other.stream.send_all(b"w WHO %d {7}\r\n" % term)
+        who = b"w WHO %d {7}\r\n" % term
+        await other.stream.send_all(who)
         seen = b""
 
         async def read_until(expected: bytes) -> None:
@@ -404,7 +406,8 @@ async def test_a_literal_that_waits_for_leave_gets_it(tmp_path: Path, autojump_c
 
         with trio.fail_after(5):
             await read_until(b"+ OK\r\n")
-            await other.stream.send_all(b"mailbox dc2\r\n")
+            check = check_of(who + b" dc2", [b"mailbox"]).hex().encode()
+            await other.stream.send_all(b"mailbox dc2 CHECK %s\r\n" % check)
             await read_until(b"w OK MASTER dc2")
 
 

@@ -1,0 +1,89 @@
+"""A peer that makes up numbers of adverts, statements and terms: nobody is parted from the others for long."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from master_election.counting import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
+from protocol.commands import Command, Dropped, LinkAdvert, Links, Root, Settled
+from protocol.values import Dot
+from replicator.replication.mastership import REFRESH_S
+from tests.replication.cluster import EPOCH_MS, cluster, until
+from tests.replication.stranger import ORIGIN, visit
+
+FAR = EPOCH_MS + AHEAD_MAX + (1 << 32)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Links((LinkAdvert("dc2.x", 1, FAR, ()),)),
+        Links((LinkAdvert("dc3.x", 1, FAR, (("dc2", 1),)),)),
+        Links((LinkAdvert(ORIGIN, 1, FAR, (("dc2", 1),)),)),
+        Root(FAR, "dc1"),
+        Dropped(FAR, "dc1", ()),
+        Settled("dc3", FAR, (Dot("dc9.x", 1),)),
+        Settled("dc1", FAR, (Dot("dc9.x", 1),)),
+    ],
+)
+async def test_a_number_that_no_node_counts_up_to_is_passed_over(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, command: Command
+) -> None:
+    """Whoever passes it on may do so in good faith, so the link stays."""
+    caplog.set_level(logging.INFO)
+    async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
+        await nodes.linked(["dc2", "dc3"])
+        async with visit(nodes) as stranger:
+            for _ in range(3):
+                await stranger.send(command)
+            assert not await stranger.ended()
+        told = [record for record in caplog.records if FAR in (record.args or ())]
+        if isinstance(command, Settled):
+            assert {record.levelno for record in told} == {logging.INFO}
+        else:
+            assert [record.levelno for record in told] == [logging.WARNING]
+        assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
+        assert all(node.coordinator.mastership.election.term < FAR for node in nodes.all())
+        assert all("dc9.x" not in settled for settled in nodes["dc2"].coordinator.settling.known().values())
+        assert await nodes["dc3"].save("x") == 1
+
+
+async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Of a node that is linked, by another one. It does not go above that before all believe what it says then."""
+    async with cluster(tmp_path, autojump_clock, start=["dc2", "dc3"]) as nodes:
+        await nodes.linked(["dc2", "dc3"])
+        async with visit(nodes) as stranger:
+            highest = EPOCH_MS + int(trio.current_time() * 1000) + AHEAD_MAX
+            await stranger.send(Links((LinkAdvert(nodes["dc3"].store.origin, 1, highest, ()),)))
+            await stranger.send(Links((LinkAdvert(nodes["dc2"].store.origin, 1, highest, ()),)))
+            await stranger.send(Settled("dc3", highest, (Dot("dc9.x", 1),)))
+            await until(lambda: nodes["dc2"].component == {"dc2"})
+        await trio.sleep((MAX_CLOCK_DIFFERENCE_MS + LEAP) / 1000 + 2 * REFRESH_S)
+        assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
+        assert await nodes["dc3"].save("x") == 1
+        await nodes.converged()
+        known = nodes["dc2"].coordinator.settling.known
+        await until(lambda: known()["dc3"] == nodes["dc3"].store.settled())
+
+
+@pytest.mark.parametrize("ahead_s", [-290, 290])
+async def test_a_node_that_is_told_of_the_highest_number_it_heeds_stays_with_the_others(
+    tmp_path: Path, autojump_clock: MockClock, ahead_s: float
+) -> None:
+    """Whatever their clocks say; and what it says then it says to all."""
+    async with cluster(tmp_path, autojump_clock, start=["dc3"]) as nodes:
+        nodes.clock_ahead_s["dc2"] = ahead_s
+        await nodes.start("dc2")
+        await nodes.linked(["dc2", "dc3"])
+        async with visit(nodes) as stranger:
+            clock_ms = EPOCH_MS + int((trio.current_time() + ahead_s) * 1000)
+            highest = clock_ms + AHEAD_MAX - MAX_CLOCK_DIFFERENCE_MS - LEAP - 1
+            await stranger.send(Links((LinkAdvert("dc2.x", 1, highest, ()),)))
+            table = nodes["dc3"].coordinator.mastership.table
+            await until(lambda: table._adverts["dc2"].sequence == highest + LEAP + 1)
+        assert nodes["dc3"].component == {"dc2", "dc3"}
