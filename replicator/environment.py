@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,6 +55,17 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def suspended_s() -> float:
+    """For how long this machine has slept since it was started: trio's clock does not count that. 0 if it cannot tell.
+
+    The order of the readings matters: stopped between them, a process finds the result too small, and later right.
+    """
+    if sys.platform == "linux":
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return since_boot_s - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return 0.0
+
+
 def open_database(path: Path) -> sqlite3.Connection:
     """A connection to the file, which is created if it is not there; transactions are its user's."""
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
@@ -66,12 +78,14 @@ def open_scratch(directory: Path) -> BinaryIO:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock; waits use trio's clock.
+    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock.
 
+    Waits use trio's clock, which stands still while the machine sleeps: `suspended_s` is for how long it has.
     What runs `until_cancelled` goes on in its thread after that, and must do no harm there.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
+    suspended_s: Callable[[], float] = suspended_s
     random: random.Random = field(default_factory=random.SystemRandom)
     run_in_thread: ThreadRunner = run_in_thread
     run_until_cancelled: ThreadRunner = field(default_factory=Abandoning)

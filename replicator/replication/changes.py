@@ -162,9 +162,13 @@ class Changes:
     async def _number(self, operation: Operation) -> Reply:
         self._durability.check()
         reply = await self._run(operation)
-        for dot in dots_of(reply):
-            await self._wait_durable(operation.key, dot)
-        return reply
+        while True:
+            for dot in dots_of(reply):
+                await self._wait_durable(operation.key, dot)
+            # A node that stood still since has no links: that none can be reached is only said after a while.
+            if self._mastership.has_met:
+                return reply
+            await self._mastership.meet()
 
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
         """A change that was there already rests on another node's entry, whose ACKs go to that node.

@@ -143,6 +143,12 @@ class Connections:
             await self._gives_way.wait()
             raise RunsTwiceError(self._why)
 
+    def drop_links(self) -> None:
+        """End all links at once. They are dialled again as after any other end."""
+        for state in self.peers.values():
+            if state.link is not None:
+                self._drop(state, state.link)
+
     def give_way(self, why: str) -> None:
         """End this node: another process that runs as it stays."""
         self._why = self._why or why
@@ -393,8 +399,7 @@ class Connections:
         if state.link is not None:
             if self._rival(state, link.hello.origin) is not None:
                 raise LinkRefusedError(f"{link.sid} is linked since its HELLO as {state.link.hello.origin}")
-            state.link.scope.cancel()
-            self._forget(state, state.link)
+            self._drop(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
         if state.lost is not None and state.lost[0] == link.hello.origin:
             state.lost = None
@@ -408,7 +413,11 @@ class Connections:
                 nursery.cancel_scope.cancel()
         finally:
             self._forget(state, link)
-        raise LinkRefusedError("the peer closed the connection")
+        raise LinkRefusedError(f"{'this node' if link.scope.cancel_called else 'the peer'} closed the connection")
+
+    def _drop(self, state: PeerState, link: PeerLink) -> None:
+        link.scope.cancel()
+        self._forget(state, link)
 
     def _forget(self, state: PeerState, link: PeerLink) -> None:
         if state.link is link:

@@ -70,6 +70,7 @@ from replicator.replication.offering import Offering
 from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
 from replicator.replication.other_texts import OtherTexts
 from replicator.replication.overdue import Overdue
+from replicator.replication.pulse import Pulse
 from replicator.replication.readiness import Readiness
 from replicator.replication.reconciling import Reconciler
 from replicator.replication.remote import RemoteEntries
@@ -133,6 +134,12 @@ class Coordinator:
         self._met_others = trio.Event()  # or had time to: this node may have just started, and be behind
         self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.behind)
+        self._pulse = Pulse(
+            # A peer may have had the last sign of life a heartbeat before this node stood still.
+            config.mastership.timeout_s - config.mastership.heartbeat_s,
+            suspended_s=environment.suspended_s,
+            went_on=self._went_on,
+        )
         self.mastership = Mastership(
             self.sid,
             store,
@@ -140,6 +147,7 @@ class Coordinator:
             policy=ScopePolicy(config.mastership.scope),
             priority=config.node.priority,
             peers=frozenset(peer.id for peer in config.peers),
+            pulse=self._pulse,
             link_to=self.connections.link,
             catch_up=self._catch_up,
             timeout_s=config.mastership.timeout_s,
@@ -229,6 +237,7 @@ class Coordinator:
         """Keep links and masters until cancelled."""
         mastership = self.config.mastership
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pulse.run)
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.durability.run, mastership.heartbeat_s)
@@ -435,6 +444,13 @@ class Coordinator:
 
     def _outlived(self, rival: str) -> None:
         self.connections.give_way(f"{self.sid} runs already, as {rival}, as other nodes tell; {HOW_TO_PART}")
+
+    def _went_on(self, after_s: float) -> None:
+        log.warning(
+            "this node stood still for %.1f s, and others may be masters in its place: it meets its peers anew", after_s
+        )
+        self.connections.drop_links()
+        self.mastership.went_on()
 
     def _routes_changed(self) -> None:
         self.feeds.routes_changed()

@@ -2,7 +2,8 @@
 
 Puts the state machines of `master_election` between the links: it feeds them events and does what they say. A node
 that has just become a mailbox's master first compares the heads of that mailbox with the other nodes and catches
-up; it numbers after that, or after `timeout_s` at the latest. How a scope changes hands is in `moving`.
+up; it numbers after that, or after `timeout_s` at the latest. One that has stood still masters nothing before it has
+met its peers again, or had the same time for it. How a scope changes hands is in `moving`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +37,7 @@ from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, R
 from protocol.values import context_dots
 from replicator.environment import is_older
 from replicator.replication.link import LinkDownError, PeerLink
+from replicator.replication.pulse import Pulse
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey
 from replicator.store.store import Store
@@ -81,7 +84,8 @@ class Mastership:
         clock_ms: Callable[[], int],
         policy: ScopePolicy,
         priority: int,
-        peers: Container[str],
+        peers: AbstractSet[str],
+        pulse: Pulse,
         link_to: LinkTo,
         catch_up: CatchUp,
         timeout_s: float,
@@ -97,6 +101,7 @@ class Mastership:
         self._store = store
         self._policy = policy
         self._peers = peers
+        self._pulse = pulse
         self._link_to = link_to
         self._catch_up = catch_up
         self._timeout_s = timeout_s
@@ -109,6 +114,8 @@ class Mastership:
         self._questions: dict[int, _Question] = {}
         self._asked = 0
         self._move_ended = trio.Event()
+        self._met = trio.Event()  # the peers, since this node stood still
+        self._met.set()
         # Not bounded here: the election holds no more questions than `MAX_HELD`.
         self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[object]]](math.inf)
 
@@ -121,6 +128,13 @@ class Mastership:
     def link_down(self, sid: str) -> None:
         """A link has ended."""
         self._links_changed(self.table.neighbour_down(sid))
+
+    def went_on(self) -> None:
+        """This node has stood still: it masters nothing before it has met its peers again, or had time for it."""
+        self._met.set()
+        self._met = trio.Event()
+        self.later(partial(self._wait_for_peers, self._met))
+        self._note_met()
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
         """A neighbour speaks.
@@ -175,13 +189,17 @@ class Mastership:
         return self._ready.get(key.mailbox_id) == self._times_given(self.scope(key)) and self.is_ours(key)
 
     def is_ours(self, key: MailboxKey) -> bool:
-        """Whether this node masters the mailbox at this moment. Any thread may ask."""
-        return self.masters.is_ours(self.scope(key))
+        """Whether this node masters the mailbox at this moment, not having stood still. Any thread may ask."""
+        return not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
 
     async def find(self, key: MailboxKey) -> str:
-        """The mailbox's master; this node, if nobody was and it asks first. Waits while a term settles or it moves."""
+        """The mailbox's master; this node, if nobody was and it asks first.
+
+        Waits while a term settles, while it moves, and until this node has met its peers after it stood still.
+        """
         scope = self.scope(key)
         while True:
+            await self.meet()
             while self.masters.is_moving(scope):
                 await self._move_ended.wait()
             known = self.masters.master(scope)
@@ -191,8 +209,19 @@ class Mastership:
             answer = await self.ask(Who(term, scope, self.sid))
             if answer is None:
                 await trio.sleep(RETRY_S)
-            else:
+            elif self.has_met:
                 self.masters.learn(scope, answer.sid, term, answer.covering, came)
+
+    @property
+    def has_met(self) -> bool:
+        """Whether this node knows whom it can reach: it has had time to meet its peers since it last stood still."""
+        return self._met.is_set() and not self._pulse.is_missing
+
+    async def meet(self) -> None:
+        """Return once `has_met`."""
+        self._pulse.beat()
+        while not self._met.is_set():
+            await self._met.wait()
 
     async def root_names(self, key: MailboxKey) -> str | None:
         """Whom the root names as master, where this node remembers one; None: it does not, or no answer came.
@@ -268,6 +297,7 @@ class Mastership:
             self._meet(update.rival)
         if update.component_changed:
             self._do(self.election.component_changed())
+            self._note_met()
         if update.routes_changed:
             self._routes_changed()
 
@@ -281,6 +311,15 @@ class Mastership:
                 sid,
                 number,
             )
+
+    async def _wait_for_peers(self, met: trio.Event) -> None:
+        with trio.move_on_after(self._timeout_s):
+            await met.wait()
+        met.set()
+
+    def _note_met(self) -> None:
+        if self._peers <= set(self.table.component):
+            self._met.set()
 
     def _meet(self, advert: LinkAdvert) -> None:
         """Another run of this node goes above this one: end only if that stays, and goes on answering long enough.

@@ -161,7 +161,7 @@ class Readiness:
         alone_since = trio.current_time()
         while not await self._has_all():
             await trio.sleep(LOOK_EVERY_S if self._left is None else LEFT_EVERY_S)
-            if self._sources() or not self._admission.begun.is_set():
+            if self._sources() or not self._mastership.has_met or not self._admission.begun.is_set():
                 alone_since = trio.current_time()
             elif trio.current_time() > alone_since + self._timeout_s:
                 log.warning("no peer is left to catch up with: this node shows what it has")
@@ -203,7 +203,7 @@ class Readiness:
     def _forget_gone(self) -> None:
         """Do not wait for what only a peer has that is gone, or has lost its disk, while there is another one."""
         now, present = trio.current_time(), self._present()
-        for sid in present:
+        for sid in present if self._mastership.has_met else self._told:
             self._told[sid].present_at = now
         is_linked = any(link.sid in present for link in self._sources())
         for sid, told in list(self._told.items()):

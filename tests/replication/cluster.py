@@ -6,6 +6,7 @@ nothing is left to do. Every node's database is checked when it stops.
 
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -59,10 +60,13 @@ async def _at_once(work: Callable[[], T]) -> T:
     return work()
 
 
-def virtual_environment(clock: MockClock, seed: str, ahead_s: float = 0) -> Environment:
+def virtual_environment(
+    clock: MockClock, seed: str, ahead_s: float = 0, suspended_s: Callable[[], float] = lambda: 0.0
+) -> Environment:
     """Time is the test's, randomness comes from the seed, and no thread runs."""
     return Environment(
         clock_ms=lambda: EPOCH_MS + int((clock.current_time() + ahead_s) * 1000),
+        suspended_s=suspended_s,
         random=random.Random(seed),
         run_in_thread=_at_once,
         run_until_cancelled=_at_once,
@@ -162,6 +166,7 @@ class Cluster:
         self.peer_address = LOOPBACK
         self.mastership = MastershipConfig()
         self.clock_ahead_s: dict[str, float] = {}
+        self.suspended_s: defaultdict[str, float] = defaultdict(float)  # for how long each node's machine has slept
         self.renamed: dict[tuple[str, str], str] = {}  # (who dials, whom) -> who has that address now
         self.gave_way: dict[
             str, str
@@ -316,7 +321,9 @@ class Cluster:
         if self._clock is None:
             return Environment()
         self._runs += 1
-        return virtual_environment(self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0))
+        return virtual_environment(
+            self._clock, f"{sid} {self._runs}", self.clock_ahead_s.get(sid, 0), lambda: self.suspended_s[sid]
+        )
 
     async def _dial(self, sid: str, peer: str) -> trio.abc.Stream:
         return self.line(await self.network.connect(sid, self.renamed.get((sid, peer), peer)))

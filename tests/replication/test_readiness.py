@@ -272,6 +272,28 @@ async def test_a_mailbox_whose_entries_wait_at_the_start_is_compared_before_it_i
         assert await node.texts(user="ann") == await one.texts(user="ann")
 
 
+async def test_a_node_that_stood_still_gives_its_peers_the_time_to_come_back(
+    tmp_path: Path, autojump_clock: MockClock, gate: Gate
+) -> None:
+    async with with_mail(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("away", user="ann")
+        gate.shut()
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(SMALL_S)
+        node = nodes["dc3"]
+        nodes.isolate("dc2")
+        autojump_clock.jump(3600)
+        await nodes.linked(["dc1", "dc3"], ["dc2"])
+        await trio.sleep(SMALL_S)
+        (problem,) = await node.report.healthy()
+        assert "what dc1, dc2 had when it started: " in problem
+        nodes.rejoin("dc2")
+        gate.open.set()
+        await until(lambda: is_whole(node))
+        await nodes.converged()
+
+
 @pytest.mark.parametrize("is_wiped", [False, True])
 async def test_what_only_a_peer_had_that_is_gone_is_not_waited_for(
     tmp_path: Path, autojump_clock: MockClock, gate: Gate, *, is_wiped: bool

@@ -243,6 +243,7 @@ class Machine:
         OWNER.set(owner)
         environment = Environment(
             clock_ms=self.clock.now_ms,
+            suspended_s=lambda: 0.0,
             random=random.Random(f"{self.dice.random()}"),
             run_in_thread=mount.run,
             run_until_cancelled=mount.run,

@@ -11,7 +11,7 @@ from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
-from tests.replication.cluster import TIMEOUT_S, USER
+from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
 from tests.simulation.disk import DiskFault
 from tests.simulation.machine import NodeGoneError
 from tests.simulation.plan import Plan
@@ -295,6 +295,57 @@ async def test_a_master_that_stands_still_for_three_minutes_is_replaced_and_come
         await world.heal()
         for sid in THREE:
             assert await texts(world[sid]) == ["at another", "at the one that stands still", "makes dc1 the master"]
+
+
+@pytest.mark.parametrize("seed", ["0", "4", "11", "18"])
+@pytest.mark.parametrize("still_s", [3.6, 3.9, 10.0])
+async def test_a_master_that_stood_still_numbers_nothing_of_its_past(
+    tmp_path: Path, autojump_clock: MockClock, seed: str, still_s: float
+) -> None:
+    """What waited there, at its doors or for its disk, is done once it has links: nothing forks, UIDs stay as told."""
+    plan = Plan(seed, delay_s=(0.0001, 0.01), sync_s=0.02)
+    async with running(tmp_path, autojump_clock, plan) as world:
+        told = {"makes dc1 the master": await save(world["dc1"], "makes dc1 the master")}
+        await have(world, 1, THREE)
+
+        async def client(sid: str, text: str) -> None:
+            told[text] = await save(world[sid], text)
+
+        await trio.sleep(world.dice.uniform(0, HEARTBEAT_S))
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(client, "dc1", f"waits for the disk, {number}")
+                await trio.sleep(world.dice.uniform(0, 0.01))
+            world["dc1"].freeze()
+            for number in range(5):
+                nursery.start_soon(client, "dc1", f"waits at the door, {number}")
+                nursery.start_soon(client, "dc2", f"elsewhere, {number}")
+            await trio.sleep(still_s)
+            world["dc1"].thaw()
+        await world.settle()
+        assert not world.history.merges
+        for sid in THREE:
+            shown = await world[sid].call(lambda node: node.texts())
+            assert {text: [uid] for uid, text in shown.items()} == told
+
+
+async def test_a_node_that_stands_still_as_it_catches_up_does_not_take_itself_for_alone(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        world["dc3"].crash()
+        for number in range(50):
+            await save(world["dc1"], f"{number} {'x' * 20_000}")
+        for other in ("dc1", "dc2"):
+            world.network.road(other, "dc3").bytes_per_s = 20_000
+        await world["dc3"].start()
+        await trio.sleep(2 * TIMEOUT_S)
+        world["dc3"].freeze()
+        await trio.sleep(2 * TIMEOUT_S)
+        world["dc3"].thaw()
+        await reach(world, *THREE)
+        await trio.sleep(2)
+        assert world["dc3"].node.coordinator.readiness.problem() is not None
 
 
 async def test_the_master_crashes_and_others_wait_no_longer_than_the_timeout(
