@@ -182,12 +182,12 @@ class Mastership:
             known = self.masters.master(scope)
             if known is not None:
                 return known
-            term, came = self.masters.term, self.masters.came(scope)
+            term, moves = self.masters.term, self.masters.moves(scope)
             answer = await self.ask(Who(term, scope, self.sid))
             if answer is None:
                 await trio.sleep(RETRY_S)
             else:
-                self.masters.learn(scope, answer.sid, term, answer.covering, came)
+                self.masters.learn(scope, answer.sid, term, answer.covering, moves)
 
     async def root_names(self, key: MailboxKey) -> str | None:
         """Whom the root names as master, where this node remembers one; None: it does not, or no answer came.
