@@ -31,8 +31,7 @@ from master_election.masters import Masters, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
-from protocol.values import context_dots
-from replicator.environment import is_older
+from protocol.values import context_dots, is_older
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.store.history import USER_MAX_BYTES
 from replicator.store.reading import MailboxKey

@@ -117,7 +117,7 @@ class Cluster:
 
     def start(self, sid: str) -> None:
         self.starts += 1
-        links = LinkTable(sid, self.starts * 1000, self.priorities.get(sid, 100))
+        links = LinkTable(f"{sid}.{self.starts:x}", self.starts * 1000, self.priorities.get(sid, 100))
         self.nodes[sid] = Node(sid, links, Election(links), Masters(sid))
 
     def stop(self, sid: str) -> None:
@@ -316,6 +316,7 @@ class Cluster:
             self._say(f"{node.sid}: master of {scope} is {reply.sid}")
         else:
             self._say(f"{node.sid}: answer {reply.sid} about {scope} comes too late")
+            self.ask(node.sid, scope)
 
     def _taken(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:
         if isinstance(reply, Moved) and node.masters.taken(scope, reply.scope, term):

@@ -277,7 +277,9 @@ def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
     for master in "ba":
         assert not masters.learn(PART, master, asked_in=1, covering=USER, moves=before), "it may be c's since"
         assert not masters.is_ours(PART)
-    assert masters.learn(PART, "b", asked_in=1, covering=USER, moves=masters.moves(PART)), "of the move it may hear later"
+    assert masters.learn(PART, "b", asked_in=1, covering=USER, moves=masters.moves(PART)), (
+        "of the move it may hear later"
+    )
     assert masters.is_ours(PART)
 
 
