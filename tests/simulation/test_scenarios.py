@@ -187,12 +187,12 @@ async def test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_
         dc1 = world["dc1"]
         await save(dc1, "expunged", "one")
         old = dc1.disk.copy()
+        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
+        for text in large:
+            await dc1.call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
         await save(dc1, "two", "three")
         await dc1.call(lambda node: node.expunge(1))
         await dc1.call(lambda node: node.flag(2))
-        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
-        for text in large:
-            await world["dc2"].call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
         await world.settle()
         cache = await remember(dc1)
         dc1.crash()
