@@ -3,7 +3,8 @@
 The root is a function of the component, so nobody votes. What has to be agreed is the term, and that everything
 from before it is forgotten:
 
-- On every change of its component a node stops mastering and raises its term by one.
+- On every change of its component a node stops mastering and raises its term by one. A new run of one of its nodes is
+  such a change: what the run before had given away, the root may not have heard.
 - The root floods ROOT with its term, at once and again on every tick, down the tree of shortest paths.
 - A node answers every ROOT of its root with DROPPED, once it has dropped what it mastered. If the ROOT's term is
   higher than its own, it takes that term and drops once more; if it is lower, the DROPPED carries the node's own, and
@@ -11,8 +12,8 @@ from before it is forgotten:
 - A root that has DROPPED for its term from every node of its component answers WHO. A node that has dropped and
   heard the ROOT of its term passes WHO on to the root. Until then either holds it.
 
-So only the root repeats, and that alone heals lost messages, messages that came before the change of component that
-explains them, and a root that missed a restart. Within one term of one root a scope has one master: a question names
+So only the root repeats, and that alone heals lost messages, and messages that came before the change of component
+that explains them. Within one term of one root a scope has one master: a question names
 the term that it is asked in, and the root answers it in that term only, and not before all have forgotten what was
 before. A master that hands a scope over tells the root, which then names the new one.
 """

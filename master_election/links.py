@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from master_election.counting import LEAP, is_believed, may_overrule
 from protocol.commands import LinkAdvert
+from protocol.values import is_older
 
 MAX_NODES = 1024
 """Adverts kept, and neighbours in an advert: far beyond a mail cluster."""
@@ -47,7 +48,7 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class LinkUpdate:
-    """What an event calls for. `component_changed`: other nodes, or another root.
+    """What an event calls for. `component_changed`: other nodes, a later run of one of them, or another root.
 
     `rival`: an advert of another run of this node, which was above its own. A run that is gone leaves few of those
     behind; one that is alive answers each advert of this node with one.
@@ -82,6 +83,7 @@ class LinkTable:
         self._overruled_by: int | None = None  # the highest number of another run, to be leapt over at the next `tick`
         self._edges: Edges = {}
         self._component: tuple[str, ...] = (own.sid,)
+        self._latest_runs: dict[str, str] = {own.sid: origin}  # SIDs of the component -> the latest origin seen in it
         self._root: tuple[int, str] = (priority, own.sid)
         self._distances: dict[str, dict[str, int]] = {}
 
@@ -245,10 +247,16 @@ class LinkTable:
         routes_changed = edges != self._edges
         if routes_changed:
             self._edges, self._distances = edges, {}
-        before = self._component, self._root
+        before = self._latest_runs, self._root
         self._component = tuple(sorted(_hops_to(edges, self.sid)))
+        self._latest_runs = {sid: self._latest_run(self._adverts[sid]) for sid in self._component}
         self._root = min((self._adverts[sid].priority, sid) for sid in self._component)
-        return LinkUpdate(floods, before != (self._component, self._root), routes_changed)
+        return LinkUpdate(floods, before != (self._latest_runs, self._root), routes_changed)
+
+    def _latest_run(self, advert: LinkAdvert) -> str:
+        """What has ended was master of something; two runs that go above each other are seen to start once."""
+        known = self._latest_runs.get(advert.sid)
+        return advert.origin if known is None or is_older(known, advert.origin) else known
 
 
 def _edges(adverts: Mapping[str, LinkAdvert]) -> Edges:

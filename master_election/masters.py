@@ -83,6 +83,7 @@ class Masters:
         self._elsewhere: OrderedDict[str, str] = OrderedDict()  # also of what is being taken: who was asked
         self._covering: OrderedDict[str, tuple[str, int]] = OrderedDict()  # of parts of wider scopes; with its `_came`
         self._came: Counter[str] = Counter()  # how often a wider scope has come to this node
+        self._given: Counter[str] = Counter()  # how often a scope was given away
         self._taking: dict[str, str] = {}  # the scopes of mailboxes that were asked for, and what covered them then
         self._splitting: set[str] = set()  # parts that are promised, of wider ones that stay ours
         self._untold: set[str] = set()  # what was given away, and the root has not heard of it
@@ -138,9 +139,10 @@ class Masters:
         """Whether changes must wait for the end of a move."""
         return self.standing(scope) in (Standing.TAKING, Standing.GIVING)
 
-    def came(self, scope: str) -> int:
-        """How often what the scope is part of has come to this node: what was said before that is out of date."""
-        return self._came[wider(scope) or scope]
+    def moves(self, scope: str) -> int:
+        """How often it, or what it is part of, has come or was given away: what the root said before is out of date."""
+        around = wider(scope)
+        return self._given[scope] + (0 if around is None else self._came[around] + self._given[around])
 
     # ---- events
 
@@ -152,24 +154,30 @@ class Masters:
         self._elsewhere.clear()
         self._covering.clear()
         self._came.clear()
+        self._given.clear()
         self._taking.clear()
         self._splitting.clear()
         self._untold.clear()
 
     def learn(
-        self, scope: str, master: str, asked_in: int, covering: str | None = None, came: int | None = None
+        self, scope: str, master: str, asked_in: int, covering: str | None = None, moves: int | None = None
     ) -> bool:
         """The root answered a WHO that was asked in the term `asked_in`. False: too late, ask again.
 
-        `came`: as it was then. If the wider scope has come here since, the part may have been split off before that.
+        `moves`: as it was then. If the wider scope has come here since, the part may have been split off before that;
+        what was given away since may be named as ours still. Of what is held here, and of what the root has not heard
+        of, this node knows more than the root.
         """
         if asked_in != self.term:
             return False
+        if scope in self._held:
+            self._cover(scope, scope)
+            return True
         if scope in self._untold:
             return True
-        covering = covering or scope
-        if covering != scope and came not in (None, self._came[covering]):
+        if moves not in (None, self.moves(scope)):
             return False
+        covering = covering or scope
         happening = Happening.ROOT_NAMES_US if master == self.sid else Happening.ROOT_NAMES_OTHER
         if covering not in self._untold and self._step(covering, happening):
             if master == self.sid:
@@ -237,6 +245,7 @@ class Masters:
         """What was promised is handed over. False: the term has ended meanwhile, and with it all mastership."""
         if asked_in != self.term or not self._step(part, Happening.GIVEN):
             return False
+        self._given[part] += 1
         self._remember(part, destination)
         self._splitting.discard(part)
         self._untold.add(part)

@@ -47,6 +47,17 @@ def sid_of(origin: str) -> str:
     return origin.rpartition(".")[0]
 
 
+def is_older(origin: str, other: str) -> bool:
+    """Whether the one run of a node started before the other one, by the clocks of their machines."""
+    return _by_start(origin) < _by_start(other)
+
+
+def _by_start(origin: str) -> tuple[int, str]:
+    """Orders hexadecimal numbers of any length, and anything else in some way that all nodes share."""
+    boot = origin.partition(".")[2]
+    return len(boot), boot
+
+
 class Stamp(NamedTuple):
     """A hybrid logical clock reading: totally ordered, follows causality (design section 2).
 

@@ -99,14 +99,3 @@ class Environment:
     def new_origin(self, sid: str) -> str:
         """A name for a run of the node that was never used before, also if its data came back from an old backup."""
         return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"
-
-
-def is_older(origin: str, other: str) -> bool:
-    """Whether the one run of a node started before the other one, by the clocks of their machines."""
-    return _by_start(origin) < _by_start(other)
-
-
-def _by_start(origin: str) -> tuple[int, str]:
-    """Orders hexadecimal numbers of any length, and anything else in some way that all nodes share."""
-    boot = origin.partition(".")[2]
-    return len(boot), boot

@@ -21,9 +21,9 @@ import trio
 from master_election.counting import MAX_CLOCK_DIFFERENCE_MS
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.commands import PROTOCOL_VERSION, Hello, Ping, RefusalCode, Refused
-from protocol.values import sid_of
+from protocol.values import is_older, sid_of
 from replicator.config import Config, PeerConfig
-from replicator.environment import Environment, is_older
+from replicator.environment import Environment
 from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
 from replicator.replication.link import LinkDownError, LinkHandler, PeerLink
 from replicator.replication.remote import capability, warn_of_another

@@ -34,8 +34,7 @@ from master_election.masters import Masters, Standing
 from master_election.scopes import ScopePolicy, scope_of, wider
 from protocol.codec import ProtocolError
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
-from protocol.values import context_dots
-from replicator.environment import is_older
+from protocol.values import context_dots, is_older
 from replicator.replication.link import LinkDownError, PeerLink
 from replicator.replication.pulse import Pulse
 from replicator.store.history import USER_MAX_BYTES
@@ -205,12 +204,12 @@ class Mastership:
             known = self.masters.master(scope)
             if known is not None:
                 return known
-            term, came = self.masters.term, self.masters.came(scope)
+            term, moves = self.masters.term, self.masters.moves(scope)
             answer = await self.ask(Who(term, scope, self.sid))
             if answer is None:
                 await trio.sleep(RETRY_S)
             elif self.has_met:
-                self.masters.learn(scope, answer.sid, term, answer.covering, came)
+                self.masters.learn(scope, answer.sid, term, answer.covering, moves)
 
     @property
     def has_met(self) -> bool:

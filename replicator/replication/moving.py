@@ -65,7 +65,7 @@ class Mover:
         if came_from is not None and _wish(key, move) in self._forwarded:
             return self._not_this_way(key)
         scope = self._mastership.scope(key)
-        master, came = await self._mastership.find(key), self._masters.came(scope)
+        master, moves = await self._mastership.find(key), self._masters.moves(scope)
         if master == self._mastership.sid:
             return await self._give(key, move)
         link = self._mastership.toward(master)
@@ -73,7 +73,7 @@ class Mover:
         if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
             return self._not_this_way(key)  # also where it may have moved: who asked must ask the root
         if isinstance(reply, Moved) and reply.scope in _names(scope):
-            self._masters.learn(scope, move.destination, move.term, reply.scope, came)
+            self._masters.learn(scope, move.destination, move.term, reply.scope, moves)
         return reply
 
     def _not_this_way(self, key: MailboxKey) -> Refused:

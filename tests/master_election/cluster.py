@@ -68,7 +68,7 @@ class Message:
 class Question:
     scope: str
     term: int
-    came: int
+    moves: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Cluster:
 
     def start(self, sid: str) -> None:
         self.starts += 1
-        links = LinkTable(sid, lambda: self.starts * 1000, self.priorities.get(sid, 100))
+        links = LinkTable(f"{sid}.{self.starts:x}", lambda: self.starts * 1000, self.priorities.get(sid, 100))
         self.nodes[sid] = Node(sid, links, Election(links), Masters(sid))
 
     def stop(self, sid: str) -> None:
@@ -162,7 +162,7 @@ class Cluster:
         node = self.nodes[sid]
         if node.masters.master(scope) is None:
             request = next(self.tags)
-            node.requests[request] = Question(scope, node.masters.term, node.masters.came(scope))
+            node.requests[request] = Question(scope, node.masters.term, node.masters.moves(scope))
             self._perform(sid, node.election.receive_who(Who(node.masters.term, scope, sid), request))
 
     def move(self, sid: str, scope: str) -> None:
@@ -312,10 +312,11 @@ class Cluster:
         scope = question.scope
         if not isinstance(reply, Master):
             self._say(f"{node.sid}: has no answer about {scope}")
-        elif node.masters.learn(scope, reply.sid, question.term, reply.covering, question.came):
+        elif node.masters.learn(scope, reply.sid, question.term, reply.covering, question.moves):
             self._say(f"{node.sid}: master of {scope} is {reply.sid}")
         else:
             self._say(f"{node.sid}: answer {reply.sid} about {scope} comes too late")
+            self.ask(node.sid, scope)
 
     def _taken(self, node: Node, scope: str, term: int, reply: Master | Moved | Refused) -> None:
         if isinstance(reply, Moved) and node.masters.taken(scope, reply.scope, term):

@@ -365,3 +365,14 @@ def test_the_run_of_a_node_is_known_as_long_as_it_can_be_reached() -> None:
     assert (table.origin_of("b"), table.origin_of("c")) == ("b.7", None)
     table.neighbour_down("b")
     assert table.origin_of("b") is None
+
+
+def test_a_later_run_of_a_node_is_a_change_and_one_that_alternates_with_it_is_one_once() -> None:
+    table = LinkTable("a.1", lambda: 1, 100)
+    table.neighbour_up("b", 250)
+    runs = ("b.9", "b.9", "b.10", "b.9", "b.10", "b.11")
+    changes = [
+        table.receive([LinkAdvert(origin, 100, sequence, (("a", 250),))], "b").component_changed
+        for sequence, origin in enumerate(runs)
+    ]
+    assert changes == [True, False, True, False, False, True]

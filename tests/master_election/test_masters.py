@@ -212,6 +212,30 @@ def test_what_was_given_away_is_not_asked_for_before_the_root_has_heard_of_it(sc
     assert masters.master(scope) is None
 
 
+def test_a_part_that_is_promised_is_nobodys_whatever_the_root_says_that_has_not_heard_of_it() -> None:
+    masters = of_user()
+    assert masters.promise(PART, PART)
+    assert masters.learn(PART, "a", asked_in=1, covering=USER)
+    assert (masters.is_ours(PART), masters.is_moving(PART)) == (False, True)
+    assert masters.give(PART, "b", asked_in=1)
+    masters.told(PART, asked_in=1)
+    assert (masters.is_ours(PART), masters.master(PART)) == (False, "b")
+
+
+@pytest.mark.parametrize(("scope", "given"), [("inbox", "inbox"), (PART, PART), (PART, USER)])
+def test_what_a_root_said_before_it_was_given_away_is_asked_again(scope: str, given: str) -> None:
+    masters = Masters("a")
+    covering = None if scope == given else USER
+    masters.learn(scope, "a", asked_in=1, covering=covering)
+    before = masters.moves(scope)
+    assert masters.promise(scope, given)
+    assert masters.give(given, "b", asked_in=1)
+    masters.told(given, asked_in=1)
+    assert not masters.learn(scope, "a", asked_in=1, covering=covering, moves=before)
+    assert not masters.is_ours(scope)
+    assert masters.learn(scope, "b", asked_in=1, covering=covering, moves=masters.moves(scope))
+
+
 def test_what_is_being_taken_does_not_depend_on_what_is_said_of_its_part_meanwhile() -> None:
     masters = Masters("a")
     masters.learn(PART, "b", asked_in=1, covering=USER)
@@ -247,13 +271,15 @@ def test_a_user_that_the_root_gives_us_comes_without_the_parts_that_are_elsewher
 def test_what_a_root_said_before_a_user_came_is_asked_again() -> None:
     masters = Masters("a")
     masters.learn(OTHER, "b", asked_in=1, covering=USER)
-    before = masters.came(PART)
+    before = masters.moves(PART)
     masters.want(OTHER)
     assert masters.taken(OTHER, USER, asked_in=1)
     for master in "ba":
-        assert not masters.learn(PART, master, asked_in=1, covering=USER, came=before), "it may be c's since"
+        assert not masters.learn(PART, master, asked_in=1, covering=USER, moves=before), "it may be c's since"
         assert not masters.is_ours(PART)
-    assert masters.learn(PART, "b", asked_in=1, covering=USER, came=masters.came(PART)), "of the move it may hear later"
+    assert masters.learn(PART, "b", asked_in=1, covering=USER, moves=masters.moves(PART)), (
+        "of the move it may hear later"
+    )
     assert masters.is_ours(PART)
 
 

@@ -140,8 +140,29 @@ BREAKAGES = (
     ),
     Breakage(
         "coming-back", "a node that has just started shows what it has so far", "replicator/replication/readiness.py",
-        "if self._all.is_set() or key.mailbox_id in self._ready:", "if key.uidvalidity:",
+        "if self._all.is_set() or key.mailbox_id in self._ready:",
+        "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
         "test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part",
+    ),
+    Breakage(
+        "older-copy", "a node on an older copy of its disk shows what that holds",
+        "replicator/replication/readiness.py",
+        "if self._all.is_set() or key.mailbox_id in self._ready:",
+        "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
+        "test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before",
+    ),
+    Breakage(
+        "second-run", "a peer lets a second run of a node in, although the first one answers",
+        "replicator/replication/connections.py",
+        "if state.link is not None and await _answers(state.link):\n                    raise",
+        "if state.link:\n                    return",
+        "test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended",
+    ),
+    Breakage(
+        "outlived", "a run goes on although an older one is known in another part",
+        "replicator/replication/mastership.py",
+        "self._outlived(origin)", "return",
+        "test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet",
     ),
 )  # fmt: skip
 

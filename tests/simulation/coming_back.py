@@ -1,4 +1,5 @@
-"""What a node may show that has lost its disk: no mailbox without mail that all other nodes showed when it came back.
+"""What a node may show that has lost its disk, or has an older copy of it, and reaches others: no mailbox without mail
+that all other nodes showed when it came back.
 
 Its clients have it in their caches under the UIDVALIDITY that the mailbox still has, and would drop it.
 """
@@ -29,7 +30,7 @@ class ComingBack:
         self._due.clear()
 
     def begins(self, sid: str) -> None:
-        """The node starts with an empty disk."""
+        """The node starts with an empty disk, or an older copy of its own."""
         others = self._others(sid)
         if others:
             self._due[sid] = set.intersection(*map(_shown, others))
@@ -50,7 +51,7 @@ class ComingBack:
         there = {message.guid for message in view.messages.values()}
         self.checked += bool(due)
         lacking = len(due - there)
-        assert not lacking, f"{sid} has lost its disk, and shows {len(there)} mails of a mailbox without {lacking}"
+        assert not lacking, f"{sid} has another disk, and shows {len(there)} mails of a mailbox without {lacking}"
 
 
 def _shown(connection: sqlite3.Connection) -> Shown:

@@ -126,6 +126,13 @@ class Disk:
         with closing(sqlite3.connect(self.path)) as connection:
             return reading.log_context(connection)
 
+    def restore_of(self, other: Disk) -> None:
+        """Hold what another disk, which has a database, holds now. The node is down."""
+        copy = other.copy()
+        assert copy is not None
+        self._copied_files[copy] = other._copied_files[copy]
+        self.restore(copy)
+
     def _new_directory(self) -> Path:
         self._directories += 1
         directory = self._root / f"{self._sid}.{self._directories}"

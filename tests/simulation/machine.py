@@ -16,7 +16,7 @@ from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config
 from replicator.environment import Environment
-from replicator.errors import MailError
+from replicator.errors import MailError, RunsTwiceError, leaves
 from replicator.mailstore import Folder
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
@@ -148,7 +148,11 @@ class Clock:
 
 
 class Machine:
-    """Hardware that nodes run on. `config` is that of a node with this data directory."""
+    """Hardware that nodes run on. `config` is that of a node with this data directory.
+
+    `name`: of the machine where it is not its node's own, but has a copy of that one's disk. Then a run that finds out
+    that another one is the node ends, and says why in `gave_way`.
+    """
 
     def __init__(
         self,
@@ -163,17 +167,21 @@ class Machine:
         observer: Observer,
         config: Callable[[str, Path], Config],
         collects: bool,
+        name: str | None = None,
     ) -> None:
         self.sid = sid
-        self.dice = random.Random(f"{seed} {sid}")
-        self.disk = Disk(directory, sid, self.dice)
+        self.name = name or sid
+        self.address = self.name  # in the network
+        self.gave_way: str | None = None
+        self.dice = random.Random(f"{seed} {self.name}")
+        self.disk = Disk(directory, self.name, self.dice)
         self.clock = Clock()
         self.life: Life | None = None
         self.watch = watch
         self.story = story
         self._network, self._nursery = network, nursery
         self._observer, self._config = observer, config
-        self._objects = (directory / f"objects-{sid}").as_uri() if collects else None
+        self._objects = (directory / f"objects-{self.name}").as_uri() if collects else None
         self.is_starting = False
         self._was_emptied = False  # its database is new, and that of a node which was there before
         self.ended = trio.Event()  # the last run, and all that it did as it unwound
@@ -187,7 +195,7 @@ class Machine:
     def node(self) -> Node:
         """The node that runs. Raises NodeGoneError."""
         if self.life is None:
-            raise NodeGoneError(f"{self.sid} is down")
+            raise NodeGoneError(f"{self.name} is down")
         return self.life.node
 
     # ---- life and death
@@ -195,8 +203,8 @@ class Machine:
     async def start(self) -> None:
         assert not self.is_up
         assert not self.is_starting
-        self.is_starting = True
-        self.story.say(f"{self.sid} starts")
+        self.is_starting, self.gave_way = True, None
+        self.story.say(f"{self.name} starts")
         try:
             with trio.CancelScope(shield=True):
                 await self._nursery.start(self._live)
@@ -210,7 +218,7 @@ class Machine:
         life.owner.thaw()
         life.node.scope.cancel()
         await life.node.stopped.wait()
-        self._network.end_connections(self.sid)
+        self._network.end_connections(self.address)
         check_file(self.disk.path)
 
     def crash(self, *, silently: bool = False) -> None:
@@ -218,28 +226,34 @@ class Machine:
         life = self._end("loses its power" if silently else "crashes")
         life.owner.is_dead = True
         self.disk.power_cut()
-        self._network.end_connections(self.sid, silently=silently)
+        self._network.end_connections(self.address, silently=silently)
         life.owner.thaw()
         life.node.scope.cancel()
 
     def restore(self, copy: Path | None) -> None:
         """The next run begins with this copy of the disk; None: with an empty one."""
         assert self.life is None
-        self.story.say(f"{self.sid} gets {'an older copy of its' if copy else 'an empty'} disk")
+        self.story.say(f"{self.name} gets {'an older copy of its' if copy else 'an empty'} disk")
         self._was_emptied = copy is None
         self._observer.disk_replaced()
         self.watch.disk_replaced(self.disk.restore(copy))
 
+    def copy_disk_of(self, other: Machine) -> None:
+        """Begin with a copy of the other one's disk, as it is now; that one may run."""
+        assert self.life is None
+        self.story.say(f"{self.name} gets a copy of the disk of {other.name}")
+        self.disk.restore_of(other.disk)
+
     def _end(self, how: str) -> Life:
         life = self.life
         assert life is not None
-        self.story.say(f"{self.sid} {how}")
+        self.story.say(f"{self.name} {how}")
         life.is_up, self.life = False, None
-        self._network.accepting.pop(self.sid, None)
+        self._network.accepting.pop(self.address, None)
         return life
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
-        owner, mount, stopped = Owner(self.sid), self.disk.mount(), trio.Event()
+        owner, mount, stopped = Owner(self.name), self.disk.mount(), trio.Event()
         OWNER.set(owner)
         environment = Environment(
             clock_ms=self.clock.now_ms,
@@ -262,7 +276,7 @@ class Machine:
                         config,
                         store,
                         environment,
-                        lambda peer: self._network.connect(self.sid, peer.id),
+                        lambda peer: self._network.connect(self.address, peer.id),
                         archive=archive,
                         is_new=is_new,
                     )
@@ -277,12 +291,19 @@ class Machine:
                         life = self.life = Life(owner, node, nursery)
                         mount.before_writing = self._note_term
                         store.listeners.insert(0, _while_up(life, self.watch, self.story))
-                        self._network.accepting[self.sid] = self._accept
+                        self._network.accepting[self.address] = self._accept
                         nursery.start_soon(coordinator.run)
                         task_status.started()
+        except* RunsTwiceError as errors:
+            if self.name == self.sid:
+                raise
+            self.gave_way = str(leaves(errors)[0])
+            self._end(f"gives way: {self.gave_way}")
+            self._network.end_connections(self.address)
+            check_file(self.disk.path)
         except* Exception:
             if not owner.is_dead:
-                self.story.say(f"{self.sid} dies of an error of its own")
+                self.story.say(f"{self.name} dies of an error of its own")
                 raise
         finally:
             stopped.set()
@@ -296,7 +317,7 @@ class Machine:
             try:
                 await store.write(self._claim)
             except MailError as error:  # whoever runs it would start it again
-                self.story.say(f"{self.sid} cannot start: {error}")
+                self.story.say(f"{self.name} cannot start: {error}")
                 await trio.sleep(RESTART_S)
             else:
                 return self._was_emptied
@@ -328,12 +349,12 @@ class Machine:
 
     def freeze(self) -> None:
         assert self.life is not None
-        self.story.say(f"{self.sid} stands still")
+        self.story.say(f"{self.name} stands still")
         self.life.owner.freeze()
 
     def thaw(self) -> None:
         if self.life is not None and self.life.owner.frozen:
-            self.story.say(f"{self.sid} goes on")
+            self.story.say(f"{self.name} goes on")
             self.life.owner.thaw()
 
     @property
@@ -348,7 +369,7 @@ class Machine:
         """
         life = self.life
         if life is None:
-            raise NodeGoneError(f"{self.sid} is down")
+            raise NodeGoneError(f"{self.name} is down")
         box = _Box[T]()
 
         async def run(node: Node) -> None:
@@ -370,7 +391,7 @@ class Machine:
         if box.error is not None and life.is_up:
             raise box.error
         if not box.results:
-            raise NodeGoneError(f"{self.sid} went down")
+            raise NodeGoneError(f"{self.name} went down")
         return box.results[0]
 
     def _at_home(self, life: Life, work: Callable[[Node], Awaitable[None]]) -> None:
@@ -381,7 +402,7 @@ class Machine:
             await work(life.node)
 
         if life.nursery.cancel_scope.cancel_called:
-            raise NodeGoneError(f"{self.sid} is going down")
+            raise NodeGoneError(f"{self.name} is going down")
         life.nursery.start_soon(task)
 
 

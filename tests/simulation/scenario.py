@@ -39,14 +39,15 @@ async def texts(machine: Machine) -> list[str]:
     return sorted((await machine.call(lambda node: node.texts())).values())
 
 
-async def reach(world: World, *sids: str) -> None:
-    """Return when these nodes reach each other and nobody else, and agree on their masters."""
+async def reach(world: World, *sids: str, at: Iterable[Machine] | None = None) -> None:
+    """Return when these nodes reach each other and nobody else, and agree on their masters. `at`: they, or copies."""
+    machines = [world[sid] for sid in sids] if at is None else list(at)
 
     def settled(node: Node) -> bool:
         mastership = node.coordinator.mastership
         return set(mastership.table.component) == set(sids) and mastership.election.settled
 
-    await until(lambda: all(settled(world[sid].node) for sid in sids))
+    await until(lambda: all(settled(machine.node) for machine in machines))
 
 
 async def have(world: World, count: int, sids: Iterable[str]) -> None:

@@ -11,11 +11,15 @@ from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
 from replicator.replication.changes import REQUEST_TIMEOUT_S
+from replicator.replication.link import PeerLink
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
+from tests.simulation.cache import Cache
 from tests.simulation.disk import DiskFault
-from tests.simulation.machine import NodeGoneError
+from tests.simulation.machine import Machine, NodeGoneError
 from tests.simulation.plan import Plan
+from tests.simulation.readers import Reader
 from tests.simulation.scenario import have, reach, running, save, texts
+from tests.simulation.world import World
 
 THREE = ("dc1", "dc2", "dc3")
 REFUSING = DurabilityConfig(2, WhenShort.REFUSE)
@@ -174,6 +178,143 @@ async def test_when_all_lose_their_power_at_once_what_was_reported_is_there(
         assert len(reported) > 20
         for sid in THREE:
             assert set(reported) <= set(await texts(world[sid]))
+
+
+async def test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock, Plan(users=(USER,))) as world, trio.open_nursery() as nursery:
+        dc1 = world["dc1"]
+        await save(dc1, "expunged", "one")
+        old = dc1.disk.copy()
+        large = [f"{number:03} {'x' * 20_000}" for number in range(100)]
+        for text in large:
+            await dc1.call(lambda node, text=text: node.save(text, user="somebody"))  # type: ignore[misc]
+        await save(dc1, "two", "three")
+        await dc1.call(lambda node: node.expunge(1))
+        await dc1.call(lambda node: node.flag(2))
+        await world.settle()
+        cache = await remember(dc1)
+        dc1.crash()
+        dc1.restore(old)
+        world.coming_back.begins("dc1")
+        for other in ("dc2", "dc3"):
+            world.network.road(other, "dc1").bytes_per_s = 20_000
+        nursery.start_soon(Reader(world, 1).run)
+        await dc1.start()
+        cache = await remember(dc1, cache)
+        assert sorted(cache.messages) == [2, 3, 4]
+        assert world.coming_back.checked
+        assert len(large) > sum(dc1.node.store.context.values()), "it was not waited for until all was here"
+        await world.heal()
+        await Reader(world, 2).insist(dc1)
+        nursery.cancel_scope.cancel()
+
+
+async def remember(machine: Machine, cache: Cache | None = None) -> Cache:
+    """A client's memory of INBOX, brought up to date as soon as the node shows the mailbox."""
+    while True:
+        with suppress(NotReadyError):
+            view = await machine.call(lambda node: node.view())
+            context = dict(machine.node.store.context)
+            return cache.resync(view, context) if cache else Cache.fetch("INBOX", view, context)
+
+
+# ---- one node, two processes
+
+
+def links_of(world: World, *sids: str) -> list[PeerLink]:
+    """All links of these nodes."""
+    return [link for sid in sids for link in world[sid].node.coordinator.connections.links]
+
+
+async def end(copy: Machine, original: str) -> None:
+    """Return when the copy has found out that another run is the node."""
+    with trio.move_on_after(4 * TIMEOUT_S):
+        await copy.ended.wait()
+    assert copy.gave_way is not None, f"{copy.name} goes on beside the node"
+    assert f"{copy.sid} runs already, as {original}" in copy.gave_way
+
+
+async def take_place(world: World, copy: Machine) -> None:
+    """The node ends, and the copy is the node."""
+    await world[copy.sid].stop()
+    world.take_place(copy)
+    await copy.start()
+    await reach(world, *THREE)
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc3"])
+async def test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        original = world[sid].node.store.origin
+        await save(world[sid], "before")
+        copy, links = world.copy(sid), links_of(world, *THREE)
+        await copy.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end, copy, original)
+            for number in range(5):
+                await save(world[sid], f"meanwhile {number}")
+        assert links_of(world, *THREE) == links
+        await take_place(world, copy)
+        await save(world[sid], "at the copy")
+        await world.heal()
+        there = ["at the copy", "before", *(f"meanwhile {number}" for number in range(5))]
+        assert [await texts(world[each]) for each in THREE] == [there] * 3
+        assert world[sid].node.store.origin != original
+
+
+@pytest.mark.parametrize("roads", [[("dc2", "dc3")], [("dc1", "dc3"), ("dc2", "dc3")]])
+async def test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet(
+    tmp_path: Path, autojump_clock: MockClock, roads: list[tuple[str, str]]
+) -> None:
+    """`roads`: that are mended first. The copy's part is it and dc3."""
+    async with running(tmp_path, autojump_clock) as world:
+        original = world["dc1"].node.store.origin
+        await save(world["dc1"], "before")
+        await have(world, 1, THREE)
+        world.cut(world.between(["dc3"]))
+        await reach(world, "dc1", "dc2")
+        copy, links = world.copy("dc1"), links_of(world, "dc1")
+        world.network.cut((copy.address, "dc2"))
+        await copy.start()
+        await reach(world, "dc1", "dc3", at=[world["dc3"], copy])
+        await save(copy, "at the copy")
+        await save(world["dc3"], "beside the copy")
+        await save(world["dc1"], "at the node")
+        await save(world["dc2"], "beside the node")
+        world.mend_roads(roads)
+        await end(copy, original)
+        assert world["dc1"].node.store.origin == original
+        assert [link for link in links_of(world, "dc1") if link.sid == "dc2"] == links
+        await world.heal()
+        there = ["at the copy", "at the node", "before", "beside the copy", "beside the node"]
+        assert [await texts(world[sid]) for sid in THREE] == [there] * 3
+        await take_place(world, copy)
+        await save(world["dc1"], "in its place")
+        await world.heal()
+        assert [await texts(world[sid]) for sid in THREE] == [[*there, "in its place"]] * 3
+
+
+async def test_what_a_copy_alone_has_taken_is_there_when_it_takes_the_place_of_the_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        await save(world["dc1"], "before")
+        copy = world.copy("dc1")
+        world.network.cut(*((copy.address, other) for other in ("dc2", "dc3")))
+        await copy.start()
+        await reach(world, "dc1", at=[copy])
+        await save(copy, "at the copy")
+        await save(world["dc1"], "at the node")
+        original = world["dc1"].node.store.origin
+        world.network.mend(*((copy.address, other) for other in ("dc2", "dc3")))
+        await end(copy, original)
+        await take_place(world, copy)
+        await world.heal()
+        assert [await texts(world[sid]) for sid in THREE] == [["at the copy", "at the node", "before"]] * 3
 
 
 # ---- the network

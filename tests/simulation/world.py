@@ -66,21 +66,9 @@ class World:
         self.coming_back = ComingBack(self._others)
         self.network = Network(nursery, plan.seed)
         self.sids = [f"dc{number + 1}" for number in range(plan.size)]
-        self.machines = {
-            sid: Machine(
-                sid,
-                plan.seed,
-                directory=directory,
-                network=self.network,
-                nursery=nursery,
-                story=self.story,
-                watch=Watch(sid, self.history),
-                observer=self,
-                config=self._config,
-                collects=plan.log is not None,
-            )
-            for sid in self.sids
-        }
+        self._directory, self._nursery = directory, nursery
+        self.machines = {sid: self._machine(sid, sid) for sid in self.sids}
+        self.copies: dict[str, Machine] = {}  # by name: of nodes, on machines and disks of their own
         self.faults = 0  # that have been drawn
         self.names: dict[tuple[str, str, str, int], bytes] = {}  # SID, user, folder, UIDVALIDITY -> mailbox id
         self.ids_by_uid: dict[tuple[str, bytes, int], dict[int, str]] = {}  # SID, mailbox, UIDVALIDITY -> EMAILIDs
@@ -93,6 +81,46 @@ class World:
 
     def __getitem__(self, sid: str) -> Machine:
         return self.machines[sid]
+
+    def _machine(self, sid: str, name: str) -> Machine:
+        return Machine(
+            sid,
+            self.plan.seed,
+            directory=self._directory,
+            network=self.network,
+            nursery=self._nursery,
+            story=self.story,
+            watch=Watch(name, self.history),
+            observer=self,
+            config=self._config,
+            collects=self.plan.log is not None,
+            name=name,
+        )
+
+    def copy(self, sid: str) -> Machine:
+        """Another machine that runs as this node, with a copy of its disk; not started, and nobody calls it."""
+        name = f"{sid}-copy{len(self.copies) + 1}"
+        machine = self.copies[name] = self._machine(sid, name)
+        machine.disk.latency_s = self.plan.sync_s
+        machine.copy_disk_of(self[sid])
+        return machine
+
+    def take_place(self, copy: Machine) -> None:
+        """The copy has its node's address from now on, and the disk that the node had is gone. Both are down."""
+        original = self[copy.sid]
+        assert not original.is_up
+        assert not copy.is_up
+        original.watch.disk_replaced({})
+        copy.address, self.machines[copy.sid] = original.address, copy
+
+    def _all(self) -> dict[str, Machine]:
+        """By name."""
+        return {**{machine.name: machine for machine in self.machines.values()}, **self.copies}
+
+    def _run(self, origin: str | None) -> Machine | None:
+        """The machine on which this run of a node goes on."""
+        runs = (machine for machine in self._all().values() if machine.life is not None)
+        return next((machine for machine in runs if machine.node.store.origin == origin), None)
 
     def up(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_up]
@@ -156,7 +184,7 @@ class World:
     async def submit(self, machine: Machine, submit: Callable[[], Awaitable[Reply]]) -> Reply:
         """See `Observer`: every wait is bounded, and OK means as many disks as it says."""
         life, began, frozen_s = machine.life, trio.current_time(), machine.frozen_s
-        before = {sid: self._standing(sid) for sid in self.machines}
+        before = {name: _standing(one) for name, one in self._all().items()}
         try:
             reply = await submit()
         finally:
@@ -166,7 +194,7 @@ class World:
                 assert waited_s <= limit_s, f"a change at {machine.sid} took {waited_s:.1f} s"
         if life is not None and life.is_up:
             for dot in dots_of(reply):
-                needed = self._copies_needed(machine.sid, dot.sid, before)
+                needed = self._copies_needed(machine, self._run(dot.origin), before)
                 self.history.acknowledge(
                     dot, needed, f"at {machine.sid}", began, holds_texts=self._holds_texts, showing=self._showing
                 )
@@ -209,38 +237,33 @@ class World:
         assert life is not None
         if self.plan.mutates:  # then a root can be told what is not so; design section 3, promise 5
             return []
-        rivals = [self.machines[sid] for sid in life.node.coordinator.mastership.table.component if sid != machine.sid]
+        table = life.node.coordinator.mastership.table
+        rivals = [self._run(table.origin_of(sid)) for sid in table.component if sid != machine.sid]
         return [
-            rival.sid
+            rival.name
             for rival in rivals
-            if rival.life is not None
+            if rival is not None
+            and rival.life is not None
             and rival.life.began < life.term_began - RESTART_S
             and rival.life.node.coordinator.mastership.masters.term < life.term
         ]
 
-    def _standing(self, sid: str) -> Standing | None:
-        life = self.machines[sid].life if sid in self.machines else None
-        if life is None:
-            return None
-        coordinator = life.node.coordinator
-        mastership = coordinator.mastership
-        return Standing(mastership.masters.term, mastership.table.component, coordinator.durability.reachable)
-
     def _showing(self, chain_id: bytes, dot: Dot) -> set[str]:
         """Nodes that run and show what the entry did."""
-        found = {machine.sid: chains.load(machine.node.store._connection, chain_id) for machine in self.up()}
-        return {sid for sid, chain in found.items() if chain is not None and chain.has_seen(dot)}
+        running = {name: machine for name, machine in self._all().items() if machine.is_up}
+        found = {name: chains.load(machine.node.store._connection, chain_id) for name, machine in running.items()}
+        return {name for name, chain in found.items() if chain is not None and chain.has_seen(dot)}
 
-    def _holds_texts(self, sid: str, texts: list[bytes]) -> bool:
-        return not texts or holds_texts(self.machines[sid], texts)
+    def _holds_texts(self, name: str, texts: list[bytes]) -> bool:
+        return not texts or holds_texts(self._all()[name], texts)
 
-    def _copies_needed(self, sid: str, author: str, before: Mapping[str, Standing | None]) -> int:
+    def _copies_needed(self, machine: Machine, author: Machine | None, before: Mapping[str, Standing | None]) -> int:
         """How many disks must have what this node calls safe. `before`: all nodes', when the change was asked for."""
         durability = self.plan.durability
         if durability.when_short is WhenShort.REFUSE:
             return durability.copies if not self.plan.mutates else 1
-        at, by = before.get(sid), before.get(author)
-        stands = at == self._standing(sid) and by == self._standing(author)
+        at, by = before.get(machine.name), before.get(author.name) if author else None
+        stands = at == _standing(machine) and author is not None and by == _standing(author)
         if at is None or by is None or not stands or at[:2] != by[:2] or self.plan.mutates:
             return 1  # whoever was master may rightly have reached fewer nodes than there are now
         return min(durability.copies, by.reachable)
@@ -278,11 +301,20 @@ class World:
 
     async def end(self) -> None:
         """Switch all machines off."""
-        for machine in self.up():
-            machine.crash()
+        for machine in self._all().values():
+            if machine.is_up:
+                machine.crash()
         with trio.CancelScope(shield=True):
-            for machine in self.machines.values():
+            for machine in self._all().values():
                 await machine.ended.wait()
+
+
+def _standing(machine: Machine) -> Standing | None:
+    if machine.life is None:
+        return None
+    coordinator = machine.life.node.coordinator
+    mastership = coordinator.mastership
+    return Standing(mastership.masters.term, mastership.table.component, coordinator.durability.reachable)
 
 
 @asynccontextmanager
