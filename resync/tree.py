@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
-from protocol.values import UID_MAX, Dot, context_dots
+from protocol.values import UID_MAX, Dot, Stamp, context_dots
 from resync.entry import (
     ID_BYTES,
     Change,
@@ -88,8 +88,7 @@ class TreeState:
                 )
                 self._highest = uidvalidity
             case FolderRename(mailbox_id, name):
-                old = self._existing(entry, mailbox_id)
-                self.folders[mailbox_id] = old._replace(name=name, time=stamp.time, sid=stamp.sid)
+                self.folders[mailbox_id] = renamed(self._existing(entry, mailbox_id), name, stamp)
             case FolderDelete(mailbox_id):
                 old = self._existing(entry, mailbox_id)
                 self.folders[mailbox_id] = old._replace(deleted=True, time=stamp.time, sid=stamp.sid)
@@ -128,6 +127,12 @@ class TreeState:
             old = self.folders.get(folder.mailbox_id, folder)
             if folder.uidvalidity < old.uidvalidity or (old.deleted and old.sid != UNITED and not folder.deleted):
                 raise ContradictionError(f"{entry.dot} lowers a UIDVALIDITY or brings a deleted folder back")
+
+
+def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
+    """The folder under that name. One that was united moves along with its parent, and stays united."""
+    is_united = folder.deleted and folder.sid == UNITED
+    return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united else stamp.sid)
 
 
 def replay_tree(entries: Iterable[Entry]) -> TreeState:

@@ -15,6 +15,7 @@ from resync.entry import (
     FolderSubscribe,
     TreeMerge,
 )
+from resync.tree import renamed
 
 FolderRow = tuple[bytes, str, str, int, int, int, str]
 """The columns of `folder`, in order."""
@@ -27,8 +28,7 @@ def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -
         case FolderCreate(mailbox_id, name, uidvalidity):
             _write_folder(tx, chain, (mailbox_id, entry.user, name, uidvalidity, 0, *stamp))
         case FolderRename(mailbox_id, name):
-            old = _existing(tx, mailbox_id)
-            _write_folder(tx, chain, (*old[:2], name, old[3], old[4], *stamp))
+            _write_folder(tx, chain, _columns(renamed(_state(_existing(tx, mailbox_id)), name, stamp)))
         case FolderDelete(mailbox_id):
             old = _existing(tx, mailbox_id)
             _write_folder(tx, chain, (*old[:4], 1, *stamp))
@@ -47,6 +47,11 @@ def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -
 def _columns(folder: FolderState) -> FolderRow:
     mailbox_id, user, name, uidvalidity, deleted, time, sid = folder
     return mailbox_id, user, name, uidvalidity, int(deleted), time, sid
+
+
+def _state(row: FolderRow) -> FolderState:
+    mailbox_id, user, name, uidvalidity, deleted, time, sid = row
+    return FolderState(mailbox_id, user, name, uidvalidity, bool(deleted), time, sid)
 
 
 def _folder(tx: Transaction, mailbox_id: bytes) -> FolderRow | None:

@@ -222,7 +222,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     if old != INBOX and name.startswith(old + SEPARATOR):
         raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
     _check_living(tx, user, known, [old, *_parents(name)])
-    # What is below may be deleted and in sight: it moves along, and goes with its last mail as it would have.
+    # What is below may be deleted and in sight: it moves along, and goes with its last mail as it would have. One that
+    # was united with another stays so (`resync.tree.renamed`).
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():

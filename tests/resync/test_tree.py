@@ -236,6 +236,20 @@ def test_a_folder_that_was_united_and_renamed_apart_is_there_under_its_new_name(
     assert set(one.living()) == {"Work"}, "who deletes a folder does so for good"
 
 
+def test_a_united_folder_that_moved_along_with_its_parent_may_still_be_renamed_apart() -> None:
+    one, other = pair()
+    third = Node("c", one.clock)
+    for node in (one, other):
+        node.create("Work/Done")
+    second = other.living()["Work/Done"].mailbox_id
+    third.meet(other)
+    one.meet(other)
+    one.number(FolderRename(second, "Past/Done"))
+    third.rename("Work/Done", "Later")
+    one.meet(third)
+    assert one.living()["Later"].mailbox_id == second
+
+
 def test_a_parent_that_two_masters_make_is_one_folder() -> None:
     one, other = pair()
     one.create("A")

@@ -249,7 +249,7 @@ class Client:
         copied = await transfer(view, _uids(chosen), folder)
         self._note_transfer(node, view, chosen, to, moves=moves)
         texts = {message.uid: message.content_hash for message in chosen}
-        for source, destination in copied.uids:
+        for source, destination in copied.uids if copied.shown else ():  # else no client is told of them
             shown = to.messages.get(destination)
             assert shown is None or shown.content_hash == texts[source], f"UID {source} was copied as another message"
         if moves and _shows_all(node, view, began):

@@ -19,7 +19,7 @@ from replicator.config import (
 CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: that is a scenario of its own
 
 MUTATING = 0.1  # of the seeds
-LONG = 0.02  # of the seeds of at most three nodes: each costs as much as ten others
+LONG = 0.05  # of the seeds of at most three nodes: each costs as much as ten others, and finds as much
 
 NO_LIMIT_S = 1e6  # longer than any simulation
 

@@ -8,7 +8,7 @@ was told that it was safe only if so many disks had to be lost for that (`Histor
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -22,13 +22,13 @@ from replicator.store.attachments.sweep import sweep
 from replicator.store.chain import Chain
 from replicator.store.reading import MailboxKey
 from replicator.store.recorded import Recorded
-from resync.entry import FolderCreate, FolderDelete, FolderSubscribe
+from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 from resync.row import Row
 from tests.attachments.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.simulation.cache import Cache
 from tests.simulation.forgetting import forget_all
-from tests.simulation.history import History, Placement
+from tests.simulation.history import History, Placement, TreeChange
 from tests.simulation.texts import holds_texts
 from tests.simulation.watch import uidvalidity_of
 
@@ -156,6 +156,16 @@ def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row
             assert not others, f"P3: UID {row.uid} is in use for {placement} and was shown for {others}"
 
 
+def _moved_along(changes: Sequence[TreeChange], mailbox_id: bytes) -> bool:
+    """Whether what named the folder last was the renaming of a folder above it. `changes`: by stamp."""
+    renames = [(item.dot, item.change) for item in changes if isinstance(item.change, FolderRename)]
+    own = [(dot, change.name) for dot, change in renames if change.mailbox_id == mailbox_id]
+    if not own:
+        return False
+    last, name = own[-1]
+    return any(dot == last and name.startswith(f"{change.name}/") for dot, change in renames)
+
+
 def _check_trees(known: _Known, node: Node) -> None:
     connection = node.store._connection
     changes = sorted(
@@ -165,11 +175,13 @@ def _check_trees(known: _Known, node: Node) -> None:
     subscribed: dict[tuple[str, str], bool] = {}
     named: dict[tuple[str, str], set[bytes]] = defaultdict(set)  # user and name -> folders that ever had it
     last_name: dict[bytes, str] = {}
+    names_of: dict[bytes, set[str]] = defaultdict(set)
     for item in changes:
         if isinstance(item.change, FolderSubscribe):
             subscribed[item.user, item.change.name] = item.change.subscribed
         elif not isinstance(item.change, FolderDelete):
             named[item.user, item.change.name].add(item.change.mailbox_id)
+            names_of[item.change.mailbox_id].add(item.change.name)
             last_name[item.change.mailbox_id] = item.change.name
     for item in changes:
         if isinstance(item.change, FolderCreate) and item.change.mailbox_id not in deleted:
@@ -180,7 +192,10 @@ def _check_trees(known: _Known, node: Node) -> None:
             name, is_gone = row
             last = last_name[item.change.mailbox_id]
             assert name == last, f"a folder of {item.user} is called {name} and was last called {last}"
-            united = reading.folder(connection, item.user, name) or named[item.user, name] - {item.change.mailbox_id}
+            # One that was united and is in sight for its mail moves along with a parent, and goes with its last mail.
+            names = names_of[item.change.mailbox_id] if _moved_along(changes, item.change.mailbox_id) else {name}
+            sharing = set[bytes]().union(*(named[item.user, one] for one in names)) - {item.change.mailbox_id}
+            united = reading.folder(connection, item.user, name) or sharing
             assert not is_gone or united, f"the folder {name} of {item.user} is gone and nobody deleted it"
     for user in {item.user for item in changes}:
         expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
