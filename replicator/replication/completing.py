@@ -66,12 +66,13 @@ class Completer:
                     return
                 async with AsyncExitStack() as stack:
                     taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
-                    self._note_shortage(batch if isinstance(taken, DiskFullError) else ())
                     if isinstance(taken, DiskFullError):  # what comes in vain comes again
+                        self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
-                    elif taken is None:
+                    elif taken is None:  # says nothing about the room
                         pause_s = RETRY_S
                     else:
+                        self._note_shortage(())
                         whole = {text.content_hash: text for text in taken}
                         lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
                         if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):

@@ -203,6 +203,12 @@ def test_node_ends_cleanly_on_a_signal_that_comes_before_it_is_one(tmp_path: Pat
     assert "ready" not in process.seen.splitlines()
 
 
+def own_node() -> psutil.Process:
+    """The node that runs as a child of this process, which may have other children from other tests."""
+    [child] = [child for child in psutil.Process().children() if "--until-stdin-closes" in child.cmdline()]
+    return child
+
+
 async def test_second_signal_kills_unless_it_is_the_first_once_more(
     node: ClusterNode, mock_clock: trio.testing.MockClock
 ) -> None:
@@ -211,7 +217,7 @@ async def test_second_signal_kills_unless_it_is_the_first_once_more(
     ready, ended = trio.Event(), []
 
     def started(_: Sequence[NodeProcess]) -> None:
-        children.extend(psutil.Process().children())
+        children.append(own_node())
         ready.set()
 
     async def run() -> None:
@@ -243,7 +249,7 @@ async def test_node_that_does_not_end_is_killed_in_the_end(
     ending = trio.Event()
 
     def started(_: Sequence[NodeProcess]) -> None:
-        psutil.Process().children()[0].suspend()
+        own_node().suspend()
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with trio.open_nursery() as nursery:
