@@ -21,7 +21,7 @@ from benchmarks.report import Figure
 from benchmarks.scale import Scale
 from benchmarks.states import are_equal, checkpoint, drop_log
 from benchmarks.wire import ImapClient, MeasurementError
-from replicator.replication.seeding import AGE_MIN_S
+from replicator.replication.checkpoints.bootstrap import AGE_MIN_S
 
 SHARED = '[checkpoint]\nurl = "file:objects"\nshared = true\n'
 OBJECTS = "objects"

@@ -26,11 +26,12 @@ from benchmarks.mails import MailTexts
 from benchmarks.wire import MeasurementError
 from replicator.environment import Environment
 from replicator.mailstore import INBOX
-from replicator.store import collecting, numbering, reading, schema
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries, schema
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import entry_removal, sequencer
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 
 CLUSTER = "mail"
 AT_ONCE = 500  # messages of one job of the writer
@@ -101,7 +102,7 @@ async def _make(wanted: Prepared) -> None:
             for first in range(0, messages, AT_ONCE):
                 some = texts.take(min(AT_ONCE, messages - first))
                 await store.write(partial(_save_all, environment=environment, key=key, texts=some))
-        while not wanted.keep_log and (await store.write(partial(collecting.collect, upto=store.context))).entries:
+        while not wanted.keep_log and (await store.write(partial(entry_removal.collect, upto=store.context))).entries:
             pass
     for sid, path in zip(wanted.sids[1:], paths[1:], strict=True):
         shutil.copyfile(paths[0], path)
@@ -112,17 +113,17 @@ async def _make(wanted: Prepared) -> None:
 async def _create(store: Store, environment: Environment, user: str, folder: str) -> MailboxKey:
     """The folder; and INBOX, which every user has."""
     for name in dict.fromkeys((INBOX, folder)):
-        if name not in await store.read(lambda reader: reading.folders(reader, user)):
+        if name not in await store.read(lambda reader: queries.folders(reader, user)):
             spare_ids = iter(environment.new_guid, b"")
-            create = partial(numbering.create_folder, user=user, name=name, mailbox_id=environment.new_guid())
+            create = partial(sequencer.create_folder, user=user, name=name, mailbox_id=environment.new_guid())
             await store.write(partial(create, spare_ids=spare_ids))
-    return (await store.read(lambda reader: reading.folders(reader, user)))[folder].key(user)
+    return (await store.read(lambda reader: queries.folders(reader, user)))[folder].key(user)
 
 
 def _save_all(tx: Transaction, environment: Environment, key: MailboxKey, texts: Sequence[StoredText]) -> None:
     for text in texts:
         guid, now_ms = environment.new_guid(), environment.clock_ms()
-        numbering.save(tx, key, text, guid=guid, received_ms=now_ms, flags=())
+        sequencer.save(tx, key, text, guid=guid, received_ms=now_ms, flags=())
 
 
 if __name__ == "__main__":

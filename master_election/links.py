@@ -8,7 +8,7 @@ anything else; thus a node that gets a message over a link already knows what th
 Nothing here waits: links deliver in order or go down, and coming up again repeats everything. But what one node was
 told may be wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has
 a much higher one than it is told answers with that, until the node hears of it that it is of, and goes above it. No
-node takes in a number that is too far above its clock (`counting.py`), nor goes so high itself that others would not
+node takes in a number that is too far above its clock (`number_bounds.py`), nor goes so high itself that others would not
 take that in: then it waits for its clock.
 """
 
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from master_election.counting import LEAP, is_believed, may_overrule
+from master_election.number_bounds import LEAP, is_believed, may_overrule
 from protocol.commands import LinkAdvert
 from protocol.values import is_older
 

@@ -19,7 +19,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from lark.load_grammar import FromPackageLoader
 
 from protocol import commands as c
-from protocol.check import CHECKED, check_of
+from protocol.checksum import CHECKED, check_of
 from protocol.framing import Frame, FrameLimits
 from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, Dot, UidSet

@@ -26,18 +26,18 @@ from replicator.lmtp.trace import host_name
 from replicator.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.jobs import tasks_of
-from replicator.replication.report import Report
-from replicator.replication.service import ClusterMail
-from replicator.replication.tasks import Tasks
-from replicator.store import schema
-from replicator.store.archive import Archive
+from replicator.replication.mail_store import ClusterMail
+from replicator.replication.node_status import Report
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import Tasks
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
-from replicator.store.checkpoint import Home
-from replicator.store.replacement import check_none
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.db import schema
+from replicator.store.db.transaction import Transaction
+from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 from replicator.streams import Handler, Tls, certified_names, guarded, listen
 from replicator.users import UserDirectory
 

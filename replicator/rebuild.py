@@ -19,10 +19,11 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DataError, MailError
 from replicator.node import DATABASE, attachments_of, make_directory
-from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.rebuilding import Progress, Rebuild, RebuildError, Rebuilt
-from replicator.store import replacement, schema, wreck
+from replicator.replication.links.connections import REBUILDING
+from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
+from replicator.store.db import schema
+from replicator.store.repair import damaged_database, database_swap
 from replicator.store.store import Store
 from replicator.streams import Tls, certified_names, guarded, listen
 
@@ -42,7 +43,7 @@ async def rebuild_node(
     path = config.node.data / DATABASE
     with schema.exclusive(path):
         with ExitStack() as failing:
-            failing.callback(replacement.give_up, path)
+            failing.callback(database_swap.give_up, path)
             try:
                 rebuilt = await _filled(config, environment, tell)
             except (MailError, sqlite3.Error) as error:
@@ -50,7 +51,7 @@ async def rebuild_node(
             failing.pop_all()
         date = datetime.fromtimestamp(environment.clock_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         try:
-            aside = replacement.take_place(path, date)
+            aside = database_swap.take_place(path, date)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}; the new database lies beside it; run this again") from error
     rebuilt.set_aside = str(aside) if aside else None
@@ -60,11 +61,13 @@ async def rebuild_node(
 async def _filled(config: Config, environment: Environment, tell: Callable[[Progress], None]) -> Rebuilt:
     """Build the new database beside the old one; it is closed then."""
     path = config.node.data / DATABASE
-    new = replacement.replacement_of(path)
+    new = database_swap.replacement_of(path)
     origin = environment.new_origin(config.node.id)
     with ExitStack() as ended:
-        ended.callback(wreck.discard, path)
-        damaged = ended.enter_context(wreck.opened(await environment.run_in_thread(partial(wreck.legible, path))))
+        ended.callback(damaged_database.discard, path)
+        damaged = ended.enter_context(
+            damaged_database.opened(await environment.run_in_thread(partial(damaged_database.legible, path)))
+        )
         async with Store.open(new, origin, environment, attachments_of(config)) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
             await store.write(lambda tx: schema.begin(tx.connection))  # in the damaged one's place, which had

@@ -2,7 +2,7 @@
 
 The branches of a mailbox, without what one of them has expunged, are folded step by step, as there. What a step makes
 of a message follows from its two versions alone (`pairs`); only messages that need new UIDs are put in order
-(`numbering`). Nothing of a damaged mailbox is believed, and so it takes no part.
+(`new_uids`). Nothing of a damaged mailbox is believed, and so it takes no part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark import contexts, numbering, pairs
+from spark import contexts, new_uids, pairs
 from spark.bits import bit, bits_of, has
 from spark.mailboxes import DAMAGED, EQUAL
 from spark.pairs import AGE
@@ -102,7 +102,7 @@ def _paired(before: DataFrame, step: int) -> DataFrame:
 
 def _renumbered(displaced: DataFrame, step: int, keep: Keep) -> DataFrame:
     """By age, above both UIDNEXTs. The merge's own entry is in the context of what has been joined from here on."""
-    in_order = numbering.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
+    in_order = new_uids.numbered(displaced.select("mailbox", *AGE, "guid"), (*AGE, "guid"), keep)
     given = F.greatest("our_uidnext", "their_uidnext") + F.col("number")
     found = displaced.join(in_order.select("mailbox", "guid", "number"), ["mailbox", "guid"])
     return found.select(*displaced.drop("given").columns, given.alias("given")).withColumns(

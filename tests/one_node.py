@@ -25,7 +25,7 @@ from replicator.mailstore import (
     read_all,
 )
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.service import ClusterMail
+from replicator.replication.mail_store import ClusterMail
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message

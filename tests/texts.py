@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.commands import Parts
-from replicator.store.content import StoredText
+from replicator.store.bodies.body_rows import StoredText
 
 
 def plain(message: bytes | Parts) -> bytes:

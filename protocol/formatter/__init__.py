@@ -6,7 +6,7 @@ be said is our own misuse, raises ValueError here and never reaches a peer.
 
 from __future__ import annotations
 
-from protocol.check import CHECKED, check_of
+from protocol.checksum import CHECKED, check_of
 from protocol.commands import Refused
 from protocol.formatter import (  # noqa: F401 - each tells `form` of its classes
     catching_up,

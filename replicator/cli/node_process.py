@@ -21,8 +21,8 @@ from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config
 from replicator.errors import ConfigError, DataError, leaves
 from replicator.node import run_node
-from replicator.replication.rebuilding import RebuildError
-from replicator.store.damage import DatabaseDamagedError
+from replicator.replication.rebuild.rebuilder import RebuildError
+from replicator.store.db.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from replicator.cli.target import CommandError
 from replicator.config import Config
 from replicator.node import DATABASE
 from replicator.rebuild import rebuild_node
-from replicator.replication.rebuilding import Progress, Rebuilt
-from replicator.store.replacement import replacement_of
+from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
+from replicator.store.repair.database_swap import replacement_of
 
 
 def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ from replicator.flags import settable_in
 from replicator.http.message import ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
-from replicator.http.tasks import TASK_ROUTES
+from replicator.http.task_routes import TASK_ROUTES
 from replicator.mailstore import INBOX, Folder, NewMessage, canonical_name
 from replicator.metrics import exposition
 from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
 from replicator.imap.fetch_items import Atom
-from replicator.imap.numbering import Numbering
 from replicator.imap.responses import (
     FlagFormatter,
     fetch_response,
@@ -19,6 +18,7 @@ from replicator.imap.responses import (
     untagged,
     without_text,
 )
+from replicator.imap.sequence_numbers import Numbering
 from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView, Message
 

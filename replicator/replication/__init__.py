@@ -1,7 +1,8 @@
-"""Keeping the nodes the same: links, masters, shipping, forwarding.
+"""Replication between nodes, and what clients' changes need of it.
 
-`connections` makes and watches links, `link` is one of them. `shipping` sends the log over a link by its own
-cursor, `receiving` takes it in. `mastership` knows who numbers what; `operations` are the changes that clients ask
-for, which `coordinator` brings to their master. `service` is the mail store that the doors see. Only the writer of
-the store numbers anything, and nothing is sent that is not on disk.
+Rooms, each with its own `__init__`, from the lowest: `links` carries commands; `mastership` knows who numbers what;
+`bodies` moves message texts; `writes` brings a change to its master and to enough disks; `log` and `checkpoints` ship
+entries and end the log; `convergence` joins what has forked; `startup` says what a fresh node may serve; `tasks` and
+`rebuild` do what operators ask for. `coordinator` puts them together, `mail_store` is what the doors see of them,
+`node_status` what operators see. Only the store's writer numbers anything, and nothing is sent that is not on disk.
 """

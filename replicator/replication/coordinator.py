@@ -1,6 +1,6 @@
 """The node among its peers: what runs on its links, and who answers what comes in over them.
 
-What a client asks for goes to `changes`; what peers ask for goes from here to whoever knows it.
+What a client asks for goes to `writes.router`; what peers ask for goes from here to whoever knows it.
 """
 
 from __future__ import annotations
@@ -50,42 +50,44 @@ from replicator.config import Config
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
 from replicator.metrics import AttachmentMetrics
-from replicator.replication import comparison, content, snapshots
-from replicator.replication.admission import Admission
-from replicator.replication.bases import Bases, LogAlone
-from replicator.replication.behind import Behind
-from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Changes, NotMasterError
-from replicator.replication.collecting import Collector, NoCollector
-from replicator.replication.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
-from replicator.replication.durability import Durability
-from replicator.replication.expiring import Expirer
-from replicator.replication.feeds import Feeds
-from replicator.replication.filling import Filler
-from replicator.replication.healing import Healer
-from replicator.replication.joining import Joiner
-from replicator.replication.link import LinkDownError, PeerLink
-from replicator.replication.mastership import Mastership
-from replicator.replication.moving import Mover
-from replicator.replication.offering import Offering
-from replicator.replication.operations import Operation, from_command, saves_from, transfer_s
-from replicator.replication.other_texts import OtherTexts
-from replicator.replication.overdue import Overdue
-from replicator.replication.pulse import Pulse
-from replicator.replication.readiness import Readiness
-from replicator.replication.reconciling import Reconciler
-from replicator.replication.remote import RemoteEntries
-from replicator.replication.salvage import Salvage
-from replicator.replication.seeding import Seeder
-from replicator.replication.settling import Settling
-from replicator.replication.shipping import check_claims
-from replicator.replication.shortage import Shortage
-from replicator.replication.state_transfer import StateTransfer
-from replicator.replication.sweeping import Sweeper
-from replicator.replication.texts import Texts
-from replicator.replication.wire import refusal
-from replicator.store.archive import Archive
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.backfill import Filler
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.bodies.orphan_sweep import Sweeper
+from replicator.replication.bodies.retention import Expirer
+from replicator.replication.checkpoints.bootstrap import Seeder
+from replicator.replication.checkpoints.checkpoint_reader import Bases, LogAlone
+from replicator.replication.checkpoints.log_truncation import Collector, NoCollector
+from replicator.replication.convergence import sync_server
+from replicator.replication.convergence.abandoned_entries import Salvage
+from replicator.replication.convergence.body_conflicts import OtherTexts
+from replicator.replication.convergence.fork_merge import Joiner
+from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.replication.convergence.overdue_entries import Overdue
+from replicator.replication.convergence.reconciliation import Reconciler
+from replicator.replication.convergence.state_transfer import StateTransfer
+from replicator.replication.links.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
+from replicator.replication.links.entry_codec import refusal
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.links.object_entries import RemoteEntries
+from replicator.replication.log.disk_shortage import Shortage
+from replicator.replication.log.feeds import Feeds
+from replicator.replication.log.sender import check_claims
+from replicator.replication.log.settled import Settling
+from replicator.replication.mastership.handover import Mover
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.mastership.stall_detector import Pulse
+from replicator.replication.startup.admission import Admission
+from replicator.replication.startup.readiness import Readiness
+from replicator.replication.writes import head_exchange
+from replicator.replication.writes.durability import Durability
+from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.prestage import Offering
+from replicator.replication.writes.requests import Operation, from_command, saves_from, transfer_s
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Changes, NotMasterError
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -230,7 +232,7 @@ class Coordinator:
             is_whole=self._is_whole,
             are_all_here=self._are_all_here,
         )
-        self._snapshots = snapshots.Snapshots(store)
+        self._snapshots = sync_server.Snapshots(store)
         self._new_id = environment.new_guid
 
     async def run(self) -> None:
@@ -349,11 +351,11 @@ class Coordinator:
             case Mbox():
                 if command.texts and command.destination in {None, self.sid}:
                     await self.other_texts.put_right(_named(link, command.number))
-                return await comparison.compare(self.store, self.mastership, link, command, self.healer.lacks)
+                return await head_exchange.compare(self.store, self.mastership, link, command, self.healer.lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
-                return await snapshots.answer(self._snapshots, self.mastership, link, command)
+                return await sync_server.answer(self._snapshots, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
-                return await content.answer_fetch(self.store, link, command, self.texts.read_part)
+                return await peer_fetch.answer_fetch(self.store, link, command, self.texts.read_part)
             case Offer():
                 return await self.offering.answer(link, command)
             case Save():

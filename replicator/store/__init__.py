@@ -1,7 +1,7 @@
-"""The node's disk: the mutation log, its two projections and the content, in one SQLite database.
+"""The node's disk: the log, its two projections and the message bodies, in one SQLite database and an attachment store.
 
-`writer` is the only one that writes; it turns many requests into one transaction and one fsync. `numbering` makes
-new entries on top of a head, `apply` carries entries into the projections, both inside the writer's transaction;
-`reading` reads beside it. `store` is what the rest of the node uses. No entry leaves this package before it is on
-disk, and nothing but `apply` may write to the projections.
+Rooms, from the lowest: `attachments` are files; `bodies` are made of them and of recipes; `db` has the tables, the one
+writer and all queries; `checkpoints` and `gc` stand beside the log; `log` makes and applies entries; `repair` finds and
+mends damage; `inventory` writes Parquet. `store` is what the rest of the node uses. No entry leaves this package before
+it is on disk.
 """

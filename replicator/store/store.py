@@ -16,16 +16,17 @@ import trio
 from protocol.values import Dot, sid_of
 from replicator.environment import Environment, ThreadRunner
 from replicator.errors import MailError, UnavailableError
-from replicator.store import chain as chains
-from replicator.store import postponed, reading, schema
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.attachments.store import Attachments
-from replicator.store.damage import Damage
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Commit, Logged, Transaction
-from replicator.store.views import Views
-from replicator.store.writer import Writer
+from replicator.store.db import chain as chains
+from replicator.store.db import queries, schema
+from replicator.store.db.damage import Damage
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit, Logged, Transaction
+from replicator.store.db.views import Views
+from replicator.store.db.writer import Writer
+from replicator.store.log import pending_resync
 from replicator.view import MailboxView
 
 log = logging.getLogger(__name__)
@@ -121,16 +122,16 @@ class Store:
                 publish=self._publish,
                 damage=self.damage,
             )
-            self.context = reading.log_context(self._connection)
-            self.collected = reading.log_collected(self._connection)
-            self.tail = Tail(reading.log_end(self._connection))
-            self._waiting = reading.log_waiting(self._connection)  # dot -> chain, of what is not applied
+            self.context = queries.log_context(self._connection)
+            self.collected = queries.log_collected(self._connection)
+            self.tail = Tail(queries.log_end(self._connection))
+            self._waiting = queries.log_waiting(self._connection)  # dot -> chain, of what is not applied
             self._waiting_in = Counter(self._waiting.values())
-            self._unsettled_after = postponed.unsettled_after(self._connection)
+            self._unsettled_after = pending_resync.unsettled_after(self._connection)
             self._opened = opened.pop_all()
         self._reader_room = trio.Semaphore(READERS)
         self._writing = trio.CancelScope(shield=True)
-        self.views = Views(lambda mailbox_id: self.read(lambda reader: reading.messages(reader, mailbox_id)))
+        self.views = Views(lambda mailbox_id: self.read(lambda reader: queries.messages(reader, mailbox_id)))
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
 
@@ -224,7 +225,7 @@ class Store:
         if recent is not None:
             return recent
         end = self.tail.end  # a commit can be read before it is published, and then has not happened yet
-        return await self.read(lambda reader: reading.log_after(reader, position, end, SLICE_ENTRIES, SLICE_BYTES))
+        return await self.read(lambda reader: queries.log_after(reader, position, end, SLICE_ENTRIES, SLICE_BYTES))
 
     async def view(self, key: MailboxKey) -> MailboxView:
         """The live view of a mailbox."""
@@ -275,7 +276,7 @@ class Store:
 
     async def reread_waiting(self) -> None:
         """Let the disk say which entries wait, whatever was believed. Raises MailError, sqlite3.Error."""
-        await self.write(lambda tx: tx.reread_waiting(reading.log_waiting))
+        await self.write(lambda tx: tx.reread_waiting(queries.log_waiting))
 
     def waiting(self) -> Mapping[Dot, bytes]:
         """The entries in the log of which this node does not show what they did, and their mailboxes or trees."""

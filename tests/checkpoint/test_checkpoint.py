@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.store.checkpoint import (
+from replicator.store.checkpoints.checkpoint import (
     ROWS_AT_ONCE,
     CheckpointReader,
     Home,
@@ -19,8 +19,8 @@ from replicator.store.checkpoint import (
     write_mailbox,
     write_tree,
 )
-from replicator.store.history import Head, head_of
-from replicator.store.sealed import Kind, UnreadableError, seal
+from replicator.store.checkpoints.container import Kind, UnreadableError, seal
+from replicator.store.db.entry_validation import Head, head_of
 from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_change, tree_id
 from resync.row import Row
 from resync.state import MailboxState

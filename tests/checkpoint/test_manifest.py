@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.store.checkpoint import Home, date, ms_of
-from replicator.store.history import Head
-from replicator.store.manifest import (
+from replicator.store.checkpoints.checkpoint import Home, date, ms_of
+from replicator.store.checkpoints.container import Kind, UnreadableError, seal
+from replicator.store.checkpoints.manifest import (
     DATE_MAX_MS,
     HEADS_AT_ONCE,
     Manifest,
@@ -18,7 +18,7 @@ from replicator.store.manifest import (
     newest_first,
     write_manifest,
 )
-from replicator.store.sealed import Kind, UnreadableError, seal
+from replicator.store.db.entry_validation import Head
 from resync.entry import tree_id
 
 HOME = Home("mail", "dc1")

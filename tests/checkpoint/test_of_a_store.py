@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from protocol.values import Dot
-from replicator.store import reading
-from replicator.store.checkpoint import CheckpointReader, state_of, write_mailbox, write_tree
-from replicator.store.history import Head, head_of
+from replicator.store.checkpoints.checkpoint import CheckpointReader, state_of, write_mailbox, write_tree
+from replicator.store.db import queries
+from replicator.store.db.entry_validation import Head, head_of
 from replicator.store.store import Store
 from resync.entry import Entry
 from resync.state import MailboxState, replay
@@ -53,15 +53,15 @@ async def change_at_random(store: Store, rng: random.Random) -> None:
 def checkpoints(connection: sqlite3.Connection) -> dict[Head, bytes]:
     """Of all that the database shows."""
     made: dict[Head, bytes] = {}
-    for chain in list(reading.chains_of(connection, None)):
+    for chain in list(queries.chains_of(connection, None)):
         assert chain.head is not None
-        entry = reading.entry_at(connection, chain.head)
+        entry = queries.entry_at(connection, chain.head)
         assert entry is not None
         head = head_of(entry)
         if head.is_tree:
-            pieces = write_tree(head, reading.tree_state(connection, chain.user, chain))
+            pieces = write_tree(head, queries.tree_state(connection, chain.user, chain))
         else:
-            pieces = write_mailbox(head, chain, reading.mailbox_rows(connection, chain.id))
+            pieces = write_mailbox(head, chain, queries.mailbox_rows(connection, chain.id))
         made[head] = b"".join(pieces)
     return made
 

@@ -9,7 +9,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.store.sealed import FRAME_BYTES_MAX, MAGIC, VERSION, Kind, UnreadableError, Unsealer, seal
+from replicator.store.checkpoints.container import (
+    FRAME_BYTES_MAX,
+    MAGIC,
+    VERSION,
+    Kind,
+    UnreadableError,
+    Unsealer,
+    seal,
+)
 
 FRAMES = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 HEAD = MAGIC + Kind.CHECKPOINT.value + VERSION.to_bytes(2)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.replication.jobs import tasks_of
+from replicator.replication.tasks.registry import tasks_of
 from replicator.view import Message
 from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, Names, one_node

@@ -14,7 +14,7 @@ import trio
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.replication.jobs import tasks_of
+from replicator.replication.tasks.registry import tasks_of
 from tests.one_node import Names
 from tests.replication.cluster import Cluster, cluster
 

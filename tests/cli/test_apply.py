@@ -18,8 +18,8 @@ from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
 from replicator.cli.plan_files import Plan
 from replicator.cli.target import parse_url
 from replicator.environment import wall_clock_ms
-from replicator.replication.healing import Healer
-from replicator.store import reading
+from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.store.db import queries
 from replicator.tasks import ApplyStatus, PlannedMailbox
 from resync.plan import MANIFEST
 from tests.cli.conftest import Invoke
@@ -55,7 +55,7 @@ async def _meet(nodes: Cluster) -> None:
 async def _rows(nodes: Cluster) -> list[Row]:
     """The folder tree last."""
     shown = [
-        {chain.id: chain for chain in await node.store.read(partial(reading.chains_of, user=None))}
+        {chain.id: chain for chain in await node.store.read(partial(queries.chains_of, user=None))}
         for node in nodes.all()
     ]
     known = shown[0] | shown[1]

@@ -15,9 +15,9 @@ import pytest
 from benchmarks.cluster import Cluster
 from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
-from replicator.replication import inventorying
-from replicator.replication.inventorying import COMMAND, Inventory, environment
-from replicator.store import schema
+from replicator.replication.tasks import inventory
+from replicator.replication.tasks.inventory import COMMAND, Inventory, environment
+from replicator.store.db import schema
 from replicator.store.inventory.conversation import line_of
 from resync.inventory import MANIFEST
 from tests.cli.conftest import Invoke
@@ -132,7 +132,7 @@ def test_its_process_cannot_be_started(
     served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without memory for it, or descriptors, the operating system refuses in the same way."""
-    monkeypatch.setattr(inventorying, "COMMAND", (str(tmp_path / "missing"),))
+    monkeypatch.setattr(inventory, "COMMAND", (str(tmp_path / "missing"),))
     result = invoke("inventory", "--to", tmp_path / "to", "--url", served.url)
     assert (result.exit_code, result.stdout) == (1, "")
     why = "inventory failed: the process that writes it cannot be started: [Errno 2] No such file or directory"
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_its_process(
         begun[0].suspend()  # so that it does not end by itself when the node leaves it
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inventorying, "REMOVAL_S", 0)
+    monkeypatch.setattr(inventory, "REMOVAL_S", 0)
     monkeypatch.setattr(NodeClient, "follow", interrupted)
     result = invoke("inventory", "--to", "s3://b/p", "--endpoint", silent_server, "--url", filled.url)
     assert (result.exit_code, result.stderr) == (1, "Error: inventory cancelled\n")

@@ -9,8 +9,8 @@ import trio
 from click.testing import Result
 
 from replicator.cli.client import NodeClient, TaskKind
-from replicator.replication.healing import Healer
-from replicator.replication.shipping import Shipper
+from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.replication.log.sender import Shipper
 from replicator.tasks import ResyncStatus
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode

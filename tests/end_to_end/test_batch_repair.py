@@ -25,7 +25,7 @@ from benchmarks.cluster import Cluster, Node
 from benchmarks.wire import connect_lmtp, deliver
 from replicator.cli.commands import cli
 from replicator.environment import Environment
-from replicator.store.collecting import collect
+from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
 from tests.end_to_end.ledger import Cache, Seen, log_in
 from tests.spark.java import needs_java

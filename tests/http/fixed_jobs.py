@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from replicator.replication.tasks import TaskError, Tasks
+from replicator.replication.tasks.runner import TaskError, Tasks
 from replicator.tasks import (
     ApplyOptions,
     ApplyStatus,

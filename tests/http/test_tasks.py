@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.http.tasks import WAIT_S
+from replicator.http.task_routes import WAIT_S
 from replicator.tasks import (
     HEADS_MAX,
     PLANNED_MAX,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.numbering import Numbering
+from replicator.imap.sequence_numbers import Numbering
 from replicator.imap.sequence_set import SequenceSet
 
 UIDS = st.lists(st.integers(1, 60), unique=True).map(sorted)

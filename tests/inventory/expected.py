@@ -1,21 +1,21 @@
-"""What an inventory is to have, as `store.reading` says it, row by row."""
+"""What an inventory is to have, as `store.db.queries` says it, row by row."""
 
 from __future__ import annotations
 
 import sqlite3
 
-from replicator.store import reading
-from replicator.store.chain import Chain
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
 from resync.row import Row
 from tests.inventory.reading_back import Rows
 
 
 def tables(connection: sqlite3.Connection) -> dict[str, Rows]:
-    heads = list(reading.chains_of(connection, None))
-    trees = [reading.tree_rows(connection, user) for user in reading.users(connection)]
+    heads = list(queries.chains_of(connection, None))
+    trees = [queries.tree_rows(connection, user) for user in queries.users(connection)]
     folders = sorted((folder for tree, _ in trees for folder in tree), key=lambda folder: folder.mailbox_id)
     subscriptions = sorted(one for _, tree in trees for one in tree)
-    messages = [(head.id, row) for head in heads for row in reading.mailbox_rows(connection, head.id)]
+    messages = [(head.id, row) for head in heads for row in queries.mailbox_rows(connection, head.id)]
     guids = sorted((row.guid, mailbox, row) for mailbox, row in messages)
     return {
         "heads": [_head(head) for head in heads],

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicator.replication import inventorying
-from replicator.replication.inventorying import COMMAND, Inventory, environment
+from replicator.replication.tasks import inventory
+from replicator.replication.tasks.inventory import COMMAND, Inventory, environment
 from replicator.store.inventory.conversation import (
     KEEP,
     Done,
@@ -107,7 +107,7 @@ async def run_cancelled(tmp_path: Path, scope: trio.CancelScope) -> tuple[bool, 
 
 def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it was there, and the node had not heard so."""
-    scope, found, lines_of = trio.CancelScope(), set[str](), inventorying._lines
+    scope, found, lines_of = trio.CancelScope(), set[str](), inventory._lines
 
     async def cancelling(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
         async with aclosing(lines_of(stream)) as lines:
@@ -118,7 +118,7 @@ def test_cancelled_means_that_nothing_is_there(tmp_path: Path, monkeypatch: pyte
                     await trio.lowlevel.checkpoint()
                 yield line
 
-    monkeypatch.setattr(inventorying, "_lines", cancelling)
+    monkeypatch.setattr(inventory, "_lines", cancelling)
     assert trio.run(run_cancelled, tmp_path, scope) == (True, False)
     assert found == ALL
     assert not (tmp_path / "new").exists()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from replicator.store import schema
+from replicator.store.db import schema
 from replicator.store.inventory import parquet, tables, targets
 from replicator.store.inventory.arrays import Converter
 from replicator.store.inventory.conversation import Begun, MailboxName

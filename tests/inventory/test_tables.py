@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import UidSet
-from replicator.store import numbering, reading
-from replicator.store.damage import is_damage
+from replicator.store.db import queries
+from replicator.store.db.damage import is_damage
 from replicator.store.inventory import parquet, tables, writing
 from replicator.store.inventory.conversation import LeftOut
 from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import KEYS, key_of
+from replicator.store.log import sequencer
 from resync.inventory import TABLES
 from tests.inventory import expected
 from tests.inventory.reading_back import take
@@ -79,7 +80,7 @@ def test_an_inventory_is_what_the_node_shows(steps: int, rng: random.Random) -> 
     with TemporaryDirectory() as directory, small(batch=rng.randint(1, 9), group=rng.randint(1, 9), file=16):
         taken = take(node.connection, Path(directory) / "to")
     assert taken.tables == expected.tables(node.connection)
-    assert taken.manifest.context == reading.log_context(node.connection)
+    assert taken.manifest.context == queries.log_context(node.connection)
     assert not taken.manifest.unreadable
     node.connection.close()
 
@@ -231,10 +232,10 @@ def test_flags_of_one_kind_are_unpacked_once_and_mean_what_they_say(monkeypatch:
     for number in range(50):
         node.now_ms += 7
         node.write(saving(b"text %d" % number, guid(number), INBOX, ["\\Seen", "$" * 40][: number % 3]))
-    node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([2, 5]), added=[], removed=["\\Seen"]))
+    node.write(lambda tx: sequencer.store(tx, INBOX, UidSet.of([2, 5]), added=[], removed=["\\Seen"]))
     # Of these two, only the time of the first flag differs.
-    node.write(lambda tx: numbering.store(tx, INBOX, UidSet.of([8, 11]), added=["\\Flagged"], removed=[]))
-    rows = list(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+    node.write(lambda tx: sequencer.store(tx, INBOX, UidSet.of([8, 11]), added=["\\Flagged"], removed=[]))
+    rows = list(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
     blobs = [blob for (blob,) in node.connection.execute("SELECT flags FROM by_uid ORDER BY uid")]
     reader = FlagReader()
     ends, kinds, times = reader.read(blobs)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master_election import links
-from master_election.counting import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from master_election.links import LinkTable, LinkUpdate
+from master_election.number_bounds import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import LinkAdvert
 
 

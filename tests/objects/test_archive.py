@@ -7,11 +7,11 @@ import pytest
 
 from protocol.values import Context, Dot
 from replicator.objects import ObjectMissingError, ObjectStore
-from replicator.store.archive import Archive
-from replicator.store.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
-from replicator.store.history import Head
-from replicator.store.manifest import Manifest, write_manifest
-from replicator.store.sealed import UnreadableError
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home, checkpoint_name, state_of, write_mailbox, write_tree
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.checkpoints.manifest import Manifest, write_manifest
+from replicator.store.db.entry_validation import Head
 from resync.entry import FolderState, SubscriptionState, tree_id
 from resync.row import Row
 from resync.state import MailboxState

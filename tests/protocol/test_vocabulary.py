@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import commands as c
-from protocol.check import CHECKED, check_of
+from protocol.checksum import CHECKED, check_of
 from protocol.codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.parser import ChangedError, terminal
 from protocol.values import Dot, UidSet

@@ -38,9 +38,9 @@ from replicator.mailstore import Folder, NewMessage, read_all
 from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.report import Report
-from replicator.replication.service import ClusterMail
-from replicator.store import reading, schema
+from replicator.replication.mail_store import ClusterMail
+from replicator.replication.node_status import Report
+from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.view import MailboxView, Message
 from tests.replication.network import Network
@@ -94,11 +94,11 @@ class Node:
     async def digests(self) -> dict[str, str]:
         """Of every mailbox and tree, by id."""
         return await self.store.read(
-            lambda reader: {chain.id.hex(): chain.digest().hex() for chain in reading.chains_of(reader, None)}
+            lambda reader: {chain.id.hex(): chain.digest().hex() for chain in queries.chains_of(reader, None)}
         )
 
     async def waiting(self) -> int:
-        return (await self.store.read(reading.log_counts))[1]
+        return (await self.store.read(queries.log_counts))[1]
 
     def damage(self, *statements: str) -> None:
         """Its database, while it runs."""

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from replicator.mailstore import INBOX
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Commit
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
 from replicator.view import MailboxView
 from tests.replication.cluster import USER, Cluster, Node, until
 

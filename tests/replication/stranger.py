@@ -25,8 +25,8 @@ from protocol.commands import (
     Text,
 )
 from protocol.values import Dot
-from replicator.replication.wire import EntryAssembler
-from replicator.store.reading import MailboxKey
+from replicator.replication.links.entry_codec import EntryAssembler
+from replicator.store.db.queries import MailboxKey
 from resync.entry import DIGEST_BYTES, Entry
 from tests.replication.cluster import EPOCH_MS, Cluster
 

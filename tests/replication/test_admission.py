@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from protocol.commands import Links
 from replicator.errors import NotReadyError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication.admission import NEW, TOLD_EVERY_S
-from replicator.replication.operations import CreateOperation
+from replicator.replication.startup.admission import NEW, TOLD_EVERY_S
+from replicator.replication.writes.requests import CreateOperation
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 from tests.replication.stranger import approach
 

@@ -12,20 +12,21 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot
-from replicator.replication import applying, syncing
-from replicator.replication.applying import MAILBOX_TIMEOUT_S, TEXTS_TIMEOUT_S
-from replicator.replication.healing import Healer
-from replicator.replication.joining import Joiner
-from replicator.replication.link import LinkDownError
-from replicator.replication.mastership import Mastership
-from replicator.replication.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
-from replicator.replication.reconciling import FIND_TIMEOUT_S, Outcome, Reconciler
-from replicator.replication.shipping import Shipper
-from replicator.replication.texts import Texts
-from replicator.store import reading
-from replicator.store.chain import Chain
-from replicator.store.content import lacking_count
-from replicator.store.transaction import Logged
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.fork_merge import Joiner
+from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciler
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.log.sender import Shipper
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.tasks import repair_plan
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
+from replicator.replication.tasks.repair_plan import MAILBOX_TIMEOUT_S, TEXTS_TIMEOUT_S
+from replicator.store.bodies.body_rows import lacking_count
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.transaction import Logged
 from replicator.tasks import ApplyOptions, ApplyStatus, PlannedMailbox
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.test_resyncing import DAMAGES, _never, check, fork, meet, part, stop_the_log, tasks_at
@@ -41,7 +42,7 @@ async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox
     """All that these nodes show differently, mailboxes before trees: whoever applies it is to know better."""
     chains: dict[str, dict[bytes, Chain]] = {}
     for sid in sids or nodes.nodes:
-        found = await nodes[sid].store.read(partial(reading.chains_of, user=None))
+        found = await nodes[sid].store.read(partial(queries.chains_of, user=None))
         chains[sid] = {chain.id: chain for chain in found}
     known = {chain.id: chain for of_node in chains.values() for chain in of_node.values()}
     planned = []
@@ -162,13 +163,13 @@ async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
         planned = await plan(nodes)
         assert [one.heads["dc1"] is None for one in planned].count(True) == 1
         order: list[bool] = []
-        reconcile = applying.Apply._reconcile
+        reconcile = repair_plan.Apply._reconcile
 
-        async def noting(job: applying.Apply, key: reading.MailboxKey, others: list[str]) -> None:
+        async def noting(job: repair_plan.Apply, key: queries.MailboxKey, others: list[str]) -> None:
             order.append(key.uidvalidity == 0)
             await reconcile(job, key, others)
 
-        monkeypatch.setattr(applying.Apply, "_reconcile", noting)
+        monkeypatch.setattr(repair_plan.Apply, "_reconcile", noting)
         status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
         assert (status.outcomes, status.texts_lacking) == ({"repaired": 3}, 0)
         assert order[0] is True
@@ -186,7 +187,7 @@ async def fork_that_dc2_masters(nodes: Cluster, monkeypatch: pytest.MonkeyPatch)
     stop_the_log(monkeypatch)
     await meet(nodes)
     [inbox] = await plan(nodes)
-    key = reading.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
+    key = queries.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
     assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
     return inbox
 
@@ -206,15 +207,15 @@ async def test_a_master_who_is_told_of_a_fork_joins_it_however_long_that_takes(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large mailbox, of which the log brings nothing."""
-    learn = syncing.learn
+    learn = sync_client.learn
 
-    async def slowly(*arguments: Any, **options: Any) -> syncing.Learned | None:
+    async def slowly(*arguments: Any, **options: Any) -> sync_client.Learned | None:
         await trio.sleep(2 * FIND_TIMEOUT_S)
         return await learn(*arguments, **options)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         inbox = await fork_that_dc2_masters(nodes, monkeypatch)
-        monkeypatch.setattr(syncing, "learn", slowly)
+        monkeypatch.setattr(sync_client, "learn", slowly)
         assert (await apply(nodes["dc1"], ApplyOptions((inbox,)))).outcomes == {"repaired": 1}
         assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
 
@@ -247,7 +248,7 @@ async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_wh
 async def test_a_slow_node_is_not_waited_for_as_long_again(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "AT_ONCE", 1)
+    monkeypatch.setattr(repair_plan, "AT_ONCE", 1)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for name in ("A", "B", "C"):
             await nodes["dc1"].mail.create_folder(USER, name)
@@ -303,7 +304,7 @@ async def test_what_is_equal_by_now_is_not_counted_as_moved(tmp_path: Path, auto
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("text")
         shown = await nodes.converged()
-        chains = await nodes["dc1"].store.read(partial(reading.chains_of, user=None))
+        chains = await nodes["dc1"].store.read(partial(queries.chains_of, user=None))
         heads = {sid: Dot(f"{sid}.before", 7) for sid in nodes.nodes}
         planned = [PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads) for chain in chains]
         status = await apply(nodes["dc2"], ApplyOptions(tuple(planned)))
@@ -371,7 +372,7 @@ async def test_a_link_that_ends_while_rows_are_compared(
         await nodes["dc2"].save("at dc2")
         stop_the_log(monkeypatch)
         await meet(nodes)
-        monkeypatch.setattr(syncing, "learn", ends)
+        monkeypatch.setattr(sync_client, "learn", ends)
         status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
         assert why(status) == [("unreachable", "INBOX", "a link has ended meanwhile")]
 
@@ -426,7 +427,7 @@ async def test_a_check_is_not_advised_where_only_a_new_database_helps(
             raise damaged
 
         planned = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc2": None})
-        monkeypatch.setattr(applying, "chain_of", malformed)
+        monkeypatch.setattr(repair_plan, "chain_of", malformed)
         [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((planned,))))
         assert (outcome, text) == ("damaged", str(damaged))
 
@@ -467,7 +468,7 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
             await node.save(f"at {node.sid}")
         await meet(nodes)
         planned, before = await plan(nodes), await digests(nodes)
-        key = reading.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
+        key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
         nodes["dc2"].damage(DAMAGES["a row is gone"])
         [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions(planned)))
@@ -484,7 +485,7 @@ async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_wh
 
 async def whose(nodes: Cluster) -> list[set[tuple[bytes, str, int]]]:
     """At each node."""
-    found = [await node.store.read(partial(reading.chains_of, user=None)) for node in nodes.all()]
+    found = [await node.store.read(partial(queries.chains_of, user=None)) for node in nodes.all()]
     return [{(chain.id, chain.user, chain.uidvalidity) for chain in chains} for chains in found]
 
 
@@ -558,10 +559,10 @@ async def test_branches_that_cannot_be_joined(
 async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "RECONCILED_AT_ONCE", 1)
+    monkeypatch.setattr(repair_plan, "RECONCILED_AT_ONCE", 1)
     reconcile = Reconciler.reconcile
 
-    async def slowly(reconciler: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
+    async def slowly(reconciler: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
         await trio.sleep(MAILBOX_TIMEOUT_S - 1)
         return await reconcile(reconciler, key, sid)
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from replicator.errors import UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication import joining
+from replicator.replication.convergence import fork_merge
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.test_overdue import change
 from tests.replication.test_state_transfer import forget_log
@@ -128,7 +128,7 @@ async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
     tmp_path: Path, autojump_clock: MockClock, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a node end because its HELLO came under another origin."""
-    monkeypatch.setattr(joining, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         for folder in ("Other", "Work"):
             await nodes["dc1"].mail.create_folder(USER, folder)

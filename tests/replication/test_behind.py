@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, WhenShort
-from replicator.replication.behind import Behind
-from replicator.replication.durability import Durability
+from replicator.replication.writes.durability import Durability
+from replicator.replication.writes.lagging_peers import Behind
 from tests.replication.cluster import TIMEOUT_S, Node, cluster
 from tests.replication.test_state_transfer import forget_log, logs_agree
 

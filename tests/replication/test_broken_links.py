@@ -12,10 +12,10 @@ from protocol.commands import Command, RefusalCode, Refused, Reply, Saved, Snaps
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication import link as link_module
-from replicator.replication.changes import REQUEST_TIMEOUT_S
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.link import OUTPUT_BYTES, PeerLink
+from replicator.replication.links import link as link_module
+from replicator.replication.links.link import OUTPUT_BYTES, PeerLink
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 
 

@@ -201,7 +201,7 @@ async def test_a_link_that_comes_back_ships_what_is_missing_and_no_more(
 async def test_mailboxes_beyond_the_numbers_of_a_link_take_over_the_least_recently_used(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.link.MAX_NUMBERS", 2)
+    monkeypatch.setattr("replicator.replication.links.link.MAX_NUMBERS", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         names = [f"F{number}" for number in range(5)]
         for name in names:

@@ -14,11 +14,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.replication import inspection
-from replicator.replication.jobs import tasks_of
-from replicator.replication.tasks import Tasks
-from replicator.store import check, sweeps
-from replicator.store.content import StoredText
+from replicator.replication.tasks import inspection
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import Tasks
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.repair import mailbox_check, table_check
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, TaskName, TaskOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
@@ -267,8 +267,8 @@ async def test_whatever_a_text_is_its_messages_get_theirs(
 async def test_slices_join_without_a_seam(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(check, "SLICE_ROWS", size)
-    monkeypatch.setattr(sweeps, "SLICE_ROWS", size)
+    monkeypatch.setattr(mailbox_check, "SLICE_ROWS", size)
+    monkeypatch.setattr(table_check, "SLICE_ROWS", size)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)
         for number in range(5):

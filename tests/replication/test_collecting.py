@@ -8,11 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import LogConfig, MastershipConfig
-from replicator.replication import collecting
-from replicator.replication.collecting import Collector
-from replicator.replication.jobs import tasks_of
+from replicator.replication.checkpoints import log_truncation
+from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.replication.tasks.registry import tasks_of
 from replicator.status import CheckpointStatus
-from replicator.store import reading
+from replicator.store.db import queries
 from replicator.tasks import CheckOptions
 from tests.replication.cluster import Node, cluster
 
@@ -21,7 +21,7 @@ SAID_S = 45.0  # what is settled is said every ten seconds, passed on, and looke
 
 
 async def log_entries(node: Node) -> int:
-    return (await node.store.read(reading.log_counts))[0]
+    return (await node.store.read(queries.log_counts))[0]
 
 
 async def checkpoint(node: Node) -> CheckpointStatus:
@@ -163,7 +163,7 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is slow: what is on its way to it is less than what leaves the log by a limit."""
-    monkeypatch.setattr(collecting, "LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr(log_truncation, "LONGEST_WAIT_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()

@@ -17,15 +17,16 @@ from trio.testing import MockClock
 from protocol.commands import FetchPart, Parts, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
-from replicator.replication import completing, content, receiving, shipping
-from replicator.replication.completing import FULL_RETRY_MOST_S, UNAVAILABLE_S
-from replicator.replication.content import AnyFetch, ReadPart
-from replicator.replication.intake import Received
-from replicator.replication.interrupted import KEPT_S, LOOK_EVERY_S
-from replicator.replication.link import PeerLink
-from replicator.replication.offering import Offering
-from replicator.replication.wire import Arrived
-from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.partial_downloads import KEPT_S, LOOK_EVERY_S
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.upload import Received
+from replicator.replication.links.entry_codec import Arrived
+from replicator.replication.links.link import PeerLink
+from replicator.replication.log import body_completion, receiver, sender
+from replicator.replication.log.body_completion import FULL_RETRY_MOST_S, UNAVAILABLE_S
+from replicator.replication.writes.prestage import Offering
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
 from tests.replication.cluster import Cluster, Node, cluster, until
@@ -45,8 +46,8 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parts come on the link itself: it would fall silent, and be dropped, again and again."""
-    monkeypatch.setattr(receiving, "WAITING_BYTES", 50_000)
-    monkeypatch.setattr(completing, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(receiver, "WAITING_BYTES", 50_000)
+    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
@@ -87,8 +88,8 @@ async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
-    monkeypatch.setattr(completing, "PARTED_BYTES", 100_000)
-    monkeypatch.setattr(completing, "CLOCKS_APART_MS", 300_000)
+    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion, "CLOCKS_APART_MS", 300_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
@@ -103,7 +104,7 @@ async def test_messages_that_were_forgotten_are_not_looked_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's tail in memory still has their recipes."""
-    monkeypatch.setattr(completing, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
     keeping = ContentConfig(keep_expunged_s=100.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
         await nodes.stop("dc2")
@@ -161,7 +162,7 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbours are within five minutes, as is allowed; dc3 gives the text up at once, and counts as a copy."""
-    answer = content.answer_fetch
+    answer = peer_fetch.answer_fetch
 
     async def losing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if isinstance(command, FetchPart) and link.sid == "dc3":
@@ -173,12 +174,12 @@ async def test_clocks_that_differ_along_a_line_make_no_entry_old(
         nodes.clock_ahead_s = {"dc2": 250.0, "dc3": 500.0}
         await nodes.start("dc2", "dc3")
         await nodes.linked()
-        monkeypatch.setattr(content, "answer_fetch", losing)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", losing)
         with trio.move_on_after(20) as scope:
             await save(nodes["dc1"], message(1))
         has_text = message(1) in (await texts(nodes["dc1"])).values()
         lacking = (await nodes["dc3"].report.node_status()).texts_lacking
-        monkeypatch.setattr(content, "answer_fetch", answer)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
         await nodes.converged()
         assert has_text
         assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} texts"
@@ -221,7 +222,7 @@ async def test_a_damaged_page_of_texts_stops_no_log(
         await nodes["dc1"].save("first")
         await nodes.converged()
         with monkeypatch.context() as patch:
-            patch.setattr(shipping, "is_here", malformed)
+            patch.setattr(sender, "is_here", malformed)
             await save(nodes["dc1"], message(1))
             await nodes["dc1"].save("small", user="bob")
             await trio.sleep(300)
@@ -328,7 +329,7 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
             nursery.start_soon(comes)
             async with completer.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
                 assert whole == []
-        assert trio.current_time() - began < 2 * completing.LOST_RETRY_S + 1
+        assert trio.current_time() - began < 2 * body_completion.LOST_RETRY_S + 1
 
 
 async def last_of(node: Node) -> tuple[Entry, Parts]:

@@ -11,9 +11,9 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
-from replicator.replication.moving import folder_key
-from replicator.replication.operations import CopyOperation
-from replicator.store.branches import strays
+from replicator.replication.mastership.handover import folder_key
+from replicator.replication.writes.requests import CopyOperation
+from replicator.store.log.forks import strays
 from resync import tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
 

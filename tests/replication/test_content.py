@@ -10,13 +10,13 @@ from trio.testing import MockClock
 from protocol.commands import Reply
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import read_all
-from replicator.replication import content
-from replicator.replication.content import AnyFetch, ReadPart
-from replicator.replication.link import PeerLink
-from replicator.replication.texts import PATIENCE_S
-from replicator.store.content import StoredText, replace_text
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.body_store import PATIENCE_S
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.links.link import PeerLink
+from replicator.store.bodies.body_rows import StoredText, replace_text
+from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 from tests.replication.cluster import Node, cluster
 
 TEXT = "the text " * 20
@@ -80,7 +80,7 @@ async def test_a_text_that_a_peer_sends_wrong_is_asked_of_the_next(
         await nodes["dc1"].save(TEXT)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
-        monkeypatch.setattr("replicator.replication.content.read_text", wrong_at_first())
+        monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_text", wrong_at_first())
         assert await nodes["dc3"].texts() == {1: TEXT}
 
 
@@ -111,14 +111,14 @@ async def test_a_neighbour_that_does_not_answer_keeps_no_text_away(
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save(TEXT)
         await nodes.converged()
-        answer = content.answer_fetch
+        answer = peer_fetch.answer_fetch
 
         async def answer_late(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if store is silent.store:
                 await trio.sleep(2 * PATIENCE_S)
             return await answer(store, link, command, read_part)
 
-        monkeypatch.setattr(content, "answer_fetch", answer_late)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", answer_late)
         for sid in ("dc1", "dc2"):
             silent = nodes[sid]
             await damage(nodes["dc3"], lose)

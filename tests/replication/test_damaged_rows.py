@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
-from replicator.replication.joining import DAMAGED_EVERY_S
+from replicator.replication.convergence.fork_merge import DAMAGED_EVERY_S
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
 from tests.replication.test_checking import ended, tasks_at

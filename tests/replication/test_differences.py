@@ -9,11 +9,11 @@ from trio.testing import MockClock
 
 from protocol.commands import Command, Reply, SyncEnd
 from protocol.values import UidSet
-from replicator.replication import differences
-from replicator.replication.differences import LOOK_AGAIN_S, LOOKS, Look
-from replicator.replication.link import PeerLink
-from replicator.store import numbering
-from replicator.store.reading import MailboxKey
+from replicator.replication.convergence import diff
+from replicator.replication.convergence.diff import LOOK_AGAIN_S, LOOKS, Look
+from replicator.replication.links.link import PeerLink
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import sequencer
 from resync.differing import Kind
 from tests.replication.cluster import Cluster, Node, cluster
 from tests.replication.meeting import key_of
@@ -27,7 +27,7 @@ async def _never(*_arguments: object) -> None:
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.healing.Healer._work", _never)
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.Healer._work", _never)
 
 
 async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
@@ -38,14 +38,14 @@ async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
     nodes.isolate("dc1")
     await nodes.linked(["dc1"], ["dc2"])
     await nodes["dc2"].save("at dc2")
-    monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
     nodes.rejoin("dc1")
     await nodes.linked()
     return key_of(await nodes["dc1"].view())
 
 
 async def flag(node: Node, key: MailboxKey, name: str) -> None:
-    await node.store.write(lambda tx: numbering.store(tx, key, UidSet.of([1]), added=[name], removed=[]))
+    await node.store.write(lambda tx: sequencer.store(tx, key, UidSet.of([1]), added=[name], removed=[]))
 
 
 async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
@@ -56,7 +56,7 @@ async def keep_writing(node: Node, key: MailboxKey, written: list[str]) -> None:
 
 
 async def standing(node: Node, key: MailboxKey) -> Look:
-    return await differences.standing(node.store, node.coordinator.mastership, "dc2", key)
+    return await diff.standing(node.store, node.coordinator.mastership, "dc2", key)
 
 
 async def test_what_stands_is_looked_at_twice(
@@ -135,11 +135,11 @@ async def test_rows_are_those_of_the_head_that_is_told(
             if isinstance(command, SyncEnd):
                 asked += 1
                 if asked == 1:
-                    await one.store.write(lambda tx: numbering.store(tx, key, UidSet.of([2]), added=["a"], removed=[]))
+                    await one.store.write(lambda tx: sequencer.store(tx, key, UidSet.of([2]), added=["a"], removed=[]))
             return await ask(self, command)
 
         monkeypatch.setattr(PeerLink, "request", request)
-        found = await differences.look(one.store, one.coordinator.mastership, "dc2", key)
+        found = await diff.look(one.store, one.coordinator.mastership, "dc2", key)
         assert asked == 2
         assert found.ours.head == (await one.view()).head
         assert found.by_kind == {Kind.MISSING_HERE: 1, Kind.FLAGS: 1}

@@ -14,14 +14,16 @@ from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError, UnavailableError
-from replicator.replication import collecting, comparison, filling, operations
-from replicator.replication.behind import Behind
-from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
-from replicator.replication.durability import Durability
-from replicator.replication.reconciling import Outcome
-from replicator.replication.shipping import Shipper
-from replicator.store.content import StoredText, is_here, read_text
-from replicator.store.reading import MailboxKey
+from replicator.replication.bodies import backfill
+from replicator.replication.checkpoints import log_truncation
+from replicator.replication.convergence.reconciliation import Outcome
+from replicator.replication.log.sender import Shipper
+from replicator.replication.writes import head_exchange, requests
+from replicator.replication.writes.durability import Durability
+from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
+from replicator.store.bodies.body_rows import StoredText, is_here, read_text
+from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
 from tests.replication.meeting import key_of
 from tests.replication.stranger import ORIGIN, visit
@@ -80,7 +82,7 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
         await trio.sleep_forever()
         return True
 
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.PROCEED) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("text")
@@ -239,7 +241,9 @@ async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
         async with visit(nodes) as stranger, trio.open_nursery() as nursery:
             await stranger.send(Links((LinkAdvert(ORIGIN, 100, EPOCH_MS, (("dc2", 1),)),)))
             await until(lambda: "dc1" in node.component)
-            nursery.start_soon(comparison.ask_who_has, node.store, coordinator.mastership, coordinator.durability, key)
+            nursery.start_soon(
+                head_exchange.ask_who_has, node.store, coordinator.mastership, coordinator.durability, key
+            )
             tag: str | None = None
             while tag is None:
                 match await stranger.next():
@@ -256,8 +260,8 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
 ) -> None:
     """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
-    monkeypatch.setattr(collecting, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(log_truncation, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
     stored = StoredText.of(b"text")
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
@@ -285,9 +289,9 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He waits for longer, as it may have to come over a slow line."""
-    monkeypatch.setattr(collecting, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
-    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 2_000)
+    monkeypatch.setattr(log_truncation, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
     text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]

@@ -10,10 +10,10 @@ from protocol.commands import Who
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication.changes import REQUEST_TIMEOUT_S
-from replicator.replication.mastership import SCOPE_MAX_BYTES
-from replicator.replication.operations import DeleteOperation, ExpungeOperation
-from replicator.store.reading import MailboxKey
+from replicator.replication.mastership.mastership import SCOPE_MAX_BYTES
+from replicator.replication.writes.requests import DeleteOperation, ExpungeOperation
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S
+from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
 from tests.replication.stranger import visit
 

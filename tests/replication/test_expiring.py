@@ -12,14 +12,15 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.config import ContentConfig
 from replicator.errors import UnavailableError
-from replicator.replication import expiring, filling
-from replicator.replication.expiring import LEAST_S, MOST_S, Expirer
-from replicator.replication.inspection import Inspection
-from replicator.replication.jobs import tasks_of
-from replicator.replication.texts import Texts
-from replicator.store import doomed, expunged
+from replicator.replication.bodies import backfill, retention
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.bodies.retention import LEAST_S, MOST_S, Expirer
+from replicator.replication.tasks.inspection import Inspection
+from replicator.replication.tasks.registry import tasks_of
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import is_here
+from replicator.store.bodies import deletion_candidates
+from replicator.store.bodies.body_rows import is_here
+from replicator.store.gc import expunged
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, UndeleteOptions
 from resync.entry import MailAdd
@@ -193,7 +194,7 @@ async def test_slices_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
         began = trio.current_time()
         await expirer.expire()
         assert (await store.read(expunged.totals))[0] == 0
-        assert trio.current_time() >= began + 5 * expiring.REST_S, "to forget, to look in three tables, to remove"
+        assert trio.current_time() >= began + 5 * retention.REST_S, "to forget, to look in three tables, to remove"
 
 
 async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -202,7 +203,7 @@ async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, au
         for text in ("gone", "again"):
             await node.save(text)
         await node.expunge(1, 2)
-        await node.store.write(lambda tx: doomed.doom_expired(tx.connection, 1 << 60, 5))
+        await node.store.write(lambda tx: deletion_candidates.doom_expired(tx.connection, 1 << 60, 5))
         await node.save("again")
         await nodes.stop("dc1")
         await nodes.start("dc1")
@@ -215,7 +216,7 @@ async def test_a_round_goes_in_slices(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FORGET_AT_ONCE", "REMOVE_AT_ONCE"):
-        monkeypatch.setattr(expiring, name, 2)
+        monkeypatch.setattr(retention, name, 2)
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         for number in range(7):
@@ -255,7 +256,7 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
         assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
         for options in (CheckOptions(), CheckOptions(repair=True), ScrubOptions()):
             assert (await check(away, options)).damage == {}
-        await trio.sleep(2 * (filling.PATIENCE_S + filling.RETRY_S))
+        await trio.sleep(2 * (backfill.PATIENCE_S + backfill.RETRY_S))
         assert (await away.report.node_status()).texts_lacking == 0
         assert away.coordinator.filler.lacking == 0
         await until(lambda: away.store.settled() == node.store.settled())

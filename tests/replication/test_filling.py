@@ -12,14 +12,14 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
-from replicator.replication import filling
-from replicator.replication.filling import Filler
-from replicator.replication.texts import WriteText
-from replicator.store.apply import apply, receive
-from replicator.store.content import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
-from replicator.store.reading import MailboxKey
+from replicator.replication.bodies import backfill
+from replicator.replication.bodies.backfill import Filler
+from replicator.replication.bodies.body_store import WriteText
+from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.apply import apply, receive
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 from resync.entry import Change, Entry, MailAdd, MailDel, Merge
 from resync.row import Row
 from tests.replication.cluster import virtual_environment
@@ -28,7 +28,7 @@ from tests.store.harness import INBOX, WORK, guid, open_store
 T = TypeVar("T")
 
 TEXT = StoredText.of(b"the text")
-LOOK_S = filling.PATIENCE_S + filling.RETRY_S
+LOOK_S = backfill.PATIENCE_S + backfill.RETRY_S
 
 
 class Neighbours:
@@ -182,13 +182,13 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
         reads += 1
         return lacking_in_vain(connection)
 
-    monkeypatch.setattr(filling, "lacking_in_vain", counted)
+    monkeypatch.setattr(backfill, "lacking_in_vain", counted)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
         for number in range(1, 101):
             await store.write(arriving(copied(f"other{number}.a", key(number))))
-            await trio.sleep(filling.PATIENCE_S)
+            await trio.sleep(backfill.PATIENCE_S)
         assert filler.lacking == 1
-    assert reads < 100 * filling.PATIENCE_S / filling.RETRY_S + 1
+    assert reads < 100 * backfill.PATIENCE_S / backfill.RETRY_S + 1
 
 
 async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
@@ -210,14 +210,14 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
             origin, mailbox = f"new{number}.a", key(100 + number)
             come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
-            await trio.sleep(filling.PATIENCE_S + 1)
+            await trio.sleep(backfill.PATIENCE_S + 1)
             assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.message
         took_s = trio.current_time() - began
         for stored in new:
             assert neighbours.asked.count(stored.content_hash) == 1
         for stored in lost:
             asked = neighbours.asked.count(stored.content_hash)
-            assert took_s // LOOK_S - 1 <= asked <= took_s // filling.RETRY_S + 1
+            assert took_s // LOOK_S - 1 <= asked <= took_s // backfill.RETRY_S + 1
 
 
 async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
@@ -226,11 +226,11 @@ async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
     neighbours = Neighbours()
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert len(neighbours.asked) == 1
         neighbours.have_it()
         await store.write(arriving(copied("dc2.a", WORK)))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert await has_text(store)
 
 
@@ -243,15 +243,15 @@ async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
         looked_for.append(content_hash)
         return is_here(connection, content_hash)
 
-    monkeypatch.setattr(filling, "is_here", noticed)
+    monkeypatch.setattr(backfill, "is_here", noticed)
     here = StoredText.of(b"here")
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
         await store.write(lambda tx: write_text(tx.connection, here))
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
         await store.write(arriving(copied("dc2.a", WORK, here)))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
 
 
@@ -265,7 +265,7 @@ async def test_where_nothing_is_lacking_nothing_is_looked_for(
         looks += 1
         return lacking_count(connection)
 
-    monkeypatch.setattr(filling, "lacking_count", counted)
+    monkeypatch.setattr(backfill, "lacking_count", counted)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
         await trio.sleep(10 * LOOK_S)
         assert looks == 1
@@ -274,17 +274,17 @@ async def test_where_nothing_is_lacking_nothing_is_looked_for(
 async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "NOTED", 1)
+    monkeypatch.setattr(backfill, "NOTED", 1)
     new = [StoredText.of(b"new %d" % number) for number in range(3)]
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert filler.lacking == 1
         await store.write(arriving(*(copied(f"new{n}.a", key(n), stored) for n, stored in enumerate(new))))
-        await trio.sleep(filling.PATIENCE_S + 1)
+        await trio.sleep(backfill.PATIENCE_S + 1)
         assert len(neighbours.asked) == 2
         await trio.sleep(LOOK_S)
         assert await store.read(lacking_count) == filler.lacking == 1

@@ -20,10 +20,11 @@ from protocol.commands import FetchPart, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.mailstore import NewMessage
-from replicator.replication import content, link
-from replicator.replication.content import AnyFetch, ReadPart
-from replicator.replication.link import PeerLink
-from replicator.replication.taking import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.download import FLUSH_TIMEOUT_S, UNKNOWN_RETRY_S
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.links import link
+from replicator.replication.links.link import PeerLink
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster
@@ -37,7 +38,7 @@ AnswerPart = Callable[[FetchPart], Reply | None]
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer_part: AnswerPart, delay_s: float = 0.0) -> None:
     """All nodes answer so when they are asked for a chunk; None: as they always do."""
-    answer = content.answer_fetch
+    answer = peer_fetch.answer_fetch
 
     async def answering(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if isinstance(command, FetchPart):
@@ -46,7 +47,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer_part: AnswerPart, delay_s:
                 return reply
         return await answer(store, link, command, read_part)
 
-    monkeypatch.setattr(content, "answer_fetch", answering)
+    monkeypatch.setattr(peer_fetch, "answer_fetch", answering)
 
 
 class Gate:

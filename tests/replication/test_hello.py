@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from protocol.codec import Response
 from protocol.commands import Hello, RefusalCode, Refused
 from replicator.config import Address
-from replicator.replication.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
+from replicator.replication.links.connections import HANDSHAKE_TIMEOUT_S, MAX_HANDSHAKES
 from replicator.status import LinkStatus
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.stranger import HELLO, Stranger, approach, reasons, visit

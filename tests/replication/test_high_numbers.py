@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from master_election.counting import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
+from master_election.number_bounds import AHEAD_MAX, LEAP, MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import Command, Dropped, LinkAdvert, Links, Root, Settled
 from protocol.values import Dot
-from replicator.replication.mastership import REFRESH_S
+from replicator.replication.mastership.mastership import REFRESH_S
 from tests.replication.cluster import EPOCH_MS, cluster, until
 from tests.replication.stranger import ORIGIN, visit
 

@@ -10,12 +10,12 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, sid_of
 from replicator.replication import coordinator
-from replicator.replication.changes import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
-from replicator.replication.holes import Holes
-from replicator.replication.jobs import tasks_of
-from replicator.store import holes as holes_module
+from replicator.replication.log.gap_recovery import Holes
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.store import store as store_module
-from replicator.store.proof import log_lacks
+from replicator.store.log import gaps as holes_module
+from replicator.store.repair.head_evidence import log_lacks
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import Cluster, Node, cluster, until, virtual_environment
 from tests.store.harness import open_store, save

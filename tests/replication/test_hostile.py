@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.check import check_of
+from protocol.checksum import check_of
 from protocol.codec import Request, Response
 from protocol.commands import (
     Ack,
@@ -43,9 +43,9 @@ from protocol.commands import (
     Store,
 )
 from protocol.values import UID_MAX, Dot, UidSet
-from replicator.replication.link import MAX_NUMBERS
-from replicator.replication.wire import MAX_CHANGES, Arrived
-from replicator.store.content import StoredText
+from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
+from replicator.replication.links.link import MAX_NUMBERS
+from replicator.store.bodies.body_rows import StoredText
 from resync.entry import tree_id
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, cluster, until
 from tests.replication.stranger import INBOX, INBOX_FIELDS, ORIGIN, Stranger, approach, header, reasons, text_of, visit
@@ -260,7 +260,7 @@ async def test_requests_are_served_and_name_nothing_that_is_another_users(
 async def test_more_requests_than_can_be_served_at_once_are_refused(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.link.MAX_REQUESTS", 3)
+    monkeypatch.setattr("replicator.replication.links.link.MAX_REQUESTS", 3)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
         for number in range(5):  # dc2 has just started and numbers nothing yet
@@ -337,7 +337,7 @@ async def test_what_is_said_of_origins_that_are_not_here_takes_no_memory(
 async def test_acknowledgements_of_ever_new_origins_end_the_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.shipping.MAX_ORIGINS", 3)
+    monkeypatch.setattr("replicator.replication.log.sender.MAX_ORIGINS", 3)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         for number in (1, 2, 3, 1, 2, 3):
             await stranger.send(Ack(f"dc9.{number}", number))
@@ -508,7 +508,7 @@ async def test_an_entry_of_several_changes_is_taken_whole_or_not_at_all(
 async def test_reading_stops_while_too_much_waits_for_the_disk(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.receiving.WAITING_BYTES", 100_000)
+    monkeypatch.setattr("replicator.replication.log.receiver.WAITING_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         await stranger.number_mailbox()
         await until(lambda: "dc1" in nodes["dc2"].coordinator.feeds)

@@ -11,14 +11,15 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import UnavailableError
-from replicator.replication import joining, syncing
-from replicator.replication.reconciling import Outcome
-from replicator.replication.shipping import Shipper
-from replicator.store import branches, reading
-from replicator.store.apply import receive
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Logged, Transaction
+from replicator.replication.convergence import fork_merge, sync_client
+from replicator.replication.convergence.reconciliation import Outcome
+from replicator.replication.log.sender import Shipper
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Logged, Transaction
+from replicator.store.log import forks
+from replicator.store.log.apply import receive
 from replicator.view import SEEN
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
@@ -30,12 +31,12 @@ TREE = MailboxKey(USER, tree_id(USER), 0)
 @pytest.fixture
 def log_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node ships entries."""
-    monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
 
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.healing.Healer._work", _never)
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.Healer._work", _never)
 
 
 async def _never(*_arguments: object) -> None:
@@ -74,7 +75,7 @@ async def test_what_another_node_has_more_is_taken_over_without_the_log(
         await other.mail.create_folder(USER, "Work")
         await other.mail.subscribe(USER, "Work", subscribed=True)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
             await meet(nodes)
             logged = dict(one.store.context)
             assert await reconcile(one, "dc3", TREE) is Outcome.ADOPTED
@@ -120,8 +121,8 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         await other.save("other")
         await other.flag(4)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
-            patch.setattr(branches, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
+            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+            patch.setattr(forks, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
             await meet(nodes)
             key = key_of(await one.view())
             assert await one.coordinator.mastership.find(key) == "dc1"
@@ -152,7 +153,7 @@ async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entr
         await one.save("one")
         await other.flag(1)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
             await meet(nodes)
             assert await reconcile(one, "dc2") is Outcome.MERGED
             await one.mail.store_flags(await one.view(), UidSet.of([1]), removed=frozenset([SEEN]))
@@ -175,7 +176,7 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         await one.save("one")
         await other.save("other")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("replicator.replication.shipping.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
             await meet(nodes)
             key = key_of(await other.view())
             assert await other.coordinator.mastership.find(key) == "dc2"
@@ -224,7 +225,7 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     """However long it is."""
-    monkeypatch.setattr(joining, "SHORT_MODSEQ", length)
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", length)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("both")
@@ -233,7 +234,7 @@ async def test_a_branch_is_replayed_from_the_log_if_nobody_shows_it(
         await nodes.linked(["dc1"], ["dc2"])
         await one.save("one")
         await other.save("other")
-        entry = await other.store.read(partial(reading.entry_at, dot=Dot(other.store.origin, 1)))
+        entry = await other.store.read(partial(queries.entry_at, dot=Dot(other.store.origin, 1)))
         assert entry is not None
         await nodes.stop("dc2")
         await one.store.write(partial(receive, entry=entry, texts=[StoredText.of(b"other")]))
@@ -251,9 +252,9 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
         await nodes.converged()
         await nodes.stop("dc1")
         await other.save("more")
-        learn, times = syncing.learn, 0
+        learn, times = sync_client.learn, 0
 
-        async def learn_late(*arguments: object, **named: object) -> syncing.Learned | None:
+        async def learn_late(*arguments: object, **named: object) -> sync_client.Learned | None:
             nonlocal times
             times += 1
             if times == 1:  # the log has brought it, and a client has gone on
@@ -261,7 +262,7 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
                 await nodes["dc1"].save("and on")
             return await learn(*arguments, **named)  # type: ignore[arg-type]  # passed on as they came
 
-        monkeypatch.setattr(syncing, "learn", learn_late)
+        monkeypatch.setattr(sync_client, "learn", learn_late)
         released = trio.Event()
         send = Shipper._send
 

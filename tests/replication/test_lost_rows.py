@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from replicator.errors import DataError, UnavailableError
-from replicator.store import reading
-from replicator.store.reading import MailboxKey
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import ResyncOptions
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -51,14 +51,14 @@ async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_ot
         nodes.isolate("dc1")
         alone = await restart_damaged(nodes, "dc1", LOST_CHAIN, *more)
         await nodes.linked(["dc1"], ["dc2", "dc3"])
-        end = await alone.store.read(reading.log_end)
+        end = await alone.store.read(queries.log_end)
         with pytest.raises(UnavailableError, match="check --repair"):
             await alone.save("alone")
         with pytest.raises(UnavailableError, match="check --repair"):
             await alone.view()
         with pytest.raises(UnavailableError, match="check --repair"):
             await alone.mail.status(await alone.inbox())
-        assert await alone.store.read(reading.log_end) == end
+        assert await alone.store.read(queries.log_end) == end
         nodes.rejoin("dc1")
         await nodes.linked()
         assert await alone.save("together") == 4

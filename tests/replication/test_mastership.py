@@ -15,11 +15,11 @@ from protocol.values import Dot
 from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DiskFullError, MailError
 from replicator.mailstore import INBOX
-from replicator.replication import syncing
-from replicator.replication.shipping import Shipper
-from replicator.store import branches
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Commit, Logged, Transaction
+from replicator.replication.convergence import sync_client
+from replicator.replication.log.sender import Shipper
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit, Logged, Transaction
+from replicator.store.log import forks
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 
 
@@ -193,7 +193,7 @@ async def test_a_new_master_takes_over_what_its_log_has_not_brought_yet_before_i
 async def test_a_new_master_catches_up_before_it_numbers(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "learn", _for_ever)
+    monkeypatch.setattr(sync_client, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock) as nodes:
         lagging = Lagging(monkeypatch, "dc3")
         lagging.released.set()
@@ -219,7 +219,7 @@ async def test_a_new_master_catches_up_before_it_numbers(
 async def test_a_new_master_that_cannot_catch_up_numbers_after_the_timeout(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "learn", _for_ever)
+    monkeypatch.setattr(sync_client, "learn", _for_ever)
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         lagging = Lagging(monkeypatch, "dc3")
         lagging.released.set()
@@ -254,7 +254,7 @@ async def test_a_new_master_whose_disk_takes_no_merge_goes_on_as_soon_as_it_does
         for node in nodes.all():
             await node.save(f"at {node.sid}")
         with monkeypatch.context() as patch:
-            patch.setattr(branches, "carry_out", fail)
+            patch.setattr(forks, "carry_out", fail)
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
             with pytest.raises(type(failure)):

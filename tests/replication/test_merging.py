@@ -16,13 +16,14 @@ from trio.testing import MockClock
 from protocol.commands import Rename, Save
 from protocol.values import UID_MAX, Dot
 from replicator.mailstore import INBOX
-from replicator.replication import joining
-from replicator.replication.joining import PLANS_MAX
-from replicator.store import branches, reading
-from replicator.store.apply import receive
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Commit
+from replicator.replication.convergence import fork_merge
+from replicator.replication.convergence.fork_merge import PLANS_MAX
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
+from replicator.store.log import forks
+from replicator.store.log.apply import receive
 from replicator.view import MailboxView
 from resync.clock import COUNTER_BITS
 from resync.entry import Entry, MailAdd, Merge
@@ -195,7 +196,7 @@ async def test_a_branch_that_is_still_on_its_way_is_joined_once(tmp_path: Path, 
             for sid in ("dc1", "dc2"):
                 await nodes[sid].store.write(saving(b"%d" % number, f"{sid} {number}".encode().rjust(16), STORED))
         await heal(nodes)
-        entries = await nodes["dc1"].store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
+        entries = await nodes["dc1"].store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
         assert sum(item.entry.is_merge for item in entries) == 1
 
 
@@ -253,7 +254,7 @@ def after_each_plan(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[
     async def read_and_act(query: Callable[[sqlite3.Connection], T]) -> T:
         nonlocal plans
         found = await read(query)
-        if isinstance(query, partial) and query.func is branches.plan_merge and found is not None:
+        if isinstance(query, partial) and query.func is forks.plan_merge and found is not None:
             plans += 1
             await act(plans)
         return found
@@ -272,7 +273,7 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         assert going_on.wait(60)
         return merge(ours, theirs, dot, anew)
 
-    monkeypatch.setattr(branches, "merge", merge_slowly)
+    monkeypatch.setattr(forks, "merge", merge_slowly)
     async with cluster(tmp_path, None, 1) as nodes, trio.open_nursery() as nursery:
         node = nodes["dc1"]
         await node.save("mine")
@@ -350,7 +351,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
             node, one, other, replace(one, dot=dot, predecessors=(one.dot, other.dot), modseq=2, changes=(used_up,))
         )
         await trio.sleep(60)
-        (warning,) = (record for record in caplog.records if record.name == joining.__name__)
+        (warning,) = (record for record in caplog.records if record.name == fork_merge.__name__)
         assert "a branch of folder 'Work' of alice is not joined and stays apart" in warning.getMessage()
         assert "UIDs" in warning.getMessage()
         assert await node.waiting() == 3
@@ -360,7 +361,7 @@ async def test_branches_that_would_take_more_uids_than_are_left_stay_apart(
 async def test_what_was_joined_is_named_as_operators_know_it(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, joining.__name__)
+    caplog.set_level(logging.INFO, fork_merge.__name__)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].mail.create_folder("alice", "Work")
         await nodes.converged()
@@ -369,7 +370,7 @@ async def test_what_was_joined_is_named_as_operators_know_it(
             await nodes[sid].save(f"at {sid}", "Work")
             await nodes[sid].mail.create_folder("alice", sid)
         await heal(nodes)
-    assert {record.getMessage() for record in caplog.records if record.name == joining.__name__} == {
+    assert {record.getMessage() for record in caplog.records if record.name == fork_merge.__name__} == {
         "joined two branches of folder 'Work' of alice",
         "joined two branches of the folder tree of alice",
     }

@@ -14,9 +14,9 @@ from protocol.values import UidSet
 from replicator.config import MastershipConfig, Scope
 from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication import reconciling
-from replicator.replication.moving import JOIN_INTERVAL_S, folder_key
-from replicator.replication.operations import CopyOperation
+from replicator.replication.convergence import reconciliation
+from replicator.replication.mastership.handover import JOIN_INTERVAL_S, folder_key
+from replicator.replication.writes.requests import CopyOperation
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 from tests.replication.test_mastership import key_of
 from tests.replication.test_state_transfer import forget_log
@@ -327,7 +327,7 @@ async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_numbe
         await two.save("second")
         await forget_log(two)
         with monkeypatch.context() as patch:
-            patch.setattr(reconciling, "adopt", fail)
+            patch.setattr(reconciliation, "adopt", fail)
             nodes.rejoin("dc1")
             await nodes.linked()
             assert await one.coordinator.mastership.find(await key_of(two)) == "dc1", "who asks first masters it"

@@ -14,15 +14,16 @@ from protocol.commands import FetchPart, Reply
 from replicator.config import MastershipConfig, Scope, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication import content, offering, operations, parts
-from replicator.replication import link as links
-from replicator.replication.changes import REQUEST_TIMEOUT_S
-from replicator.replication.content import AnyFetch, ReadPart
-from replicator.replication.intake import Received
-from replicator.replication.link import PeerLink
-from replicator.replication.offering import HELD_S, LOOK_EVERY_S
-from replicator.replication.operations import Operation
-from replicator.store.reading import MailboxKey
+from replicator.replication.bodies import attachments, peer_fetch
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.upload import Received
+from replicator.replication.links import link as links
+from replicator.replication.links.link import PeerLink
+from replicator.replication.writes import prestage, requests
+from replicator.replication.writes.prestage import HELD_S, LOOK_EVERY_S
+from replicator.replication.writes.requests import Operation
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S
+from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from tests.replication.cluster import Node, cluster, until
 from tests.replication.test_held_parts import answering
@@ -112,7 +113,7 @@ async def test_what_is_held_is_let_go_when_the_node_ends(tmp_path: Path, autojum
 async def test_who_does_not_take_it_gets_it_with_the_entry(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offering, "HELD_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(prestage, "HELD_BYTES_MAX", 4 << 20)
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         await nodes["dc1"].save("first")
         asked = list[int]()
@@ -167,10 +168,10 @@ async def test_a_slow_third_node_does_not_keep_a_large_message_from_being_delive
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, offers: bool
 ) -> None:
     """Without offers it works. To scale: 64 MiB at 512 KiB/s; the budget is 30 s and 256 s."""
-    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 16_000)
-    monkeypatch.setattr(parts, "CHUNK_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
+    monkeypatch.setattr(attachments, "CHUNK_TIMEOUT_S", 1000.0)
     if not offers:
-        monkeypatch.setattr(offering, "OFFERED_BYTES", 1 << 30)
+        monkeypatch.setattr(prestage, "OFFERED_BYTES", 1 << 30)
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -193,16 +194,16 @@ async def test_what_is_held_is_held_until_the_slowest_offer_has_had_its_time(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To scale: more than 30 MiB."""
-    monkeypatch.setattr(operations, "SLOWEST_BYTES_S", 16_000)
+    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 16_000)
     asked = dict[str, list[int]]()
-    answer = content.answer_fetch
+    answer = peer_fetch.answer_fetch
 
     async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if isinstance(command, FetchPart):
             asked.setdefault(link.sid, []).append(command.start)
         return await answer(store, link, command, read_part)
 
-    monkeypatch.setattr(content, "answer_fetch", counting)
+    monkeypatch.setattr(peer_fetch, "answer_fetch", counting)
     async with cluster(tmp_path, autojump_clock, 3, copies=2) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -264,7 +265,7 @@ async def test_what_a_slow_neighbour_offers_holds_up_no_entry_of_another(
     """It would wait for them as long as they may take."""
     monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 16)
     if not offers:
-        monkeypatch.setattr(offering, "OFFERED_BYTES", 1 << 30)
+        monkeypatch.setattr(prestage, "OFFERED_BYTES", 1 << 30)
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         for user in ("a", "b"):
             await nodes["dc3"].save("first", user=user)

@@ -13,10 +13,10 @@ from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
-from replicator.replication.changes import SOURCE_TIMEOUT_S
-from replicator.replication.operations import CopyOperation, ExpungeOperation, NotHereYetError, StoreOperation
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Commit
+from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, NotHereYetError, StoreOperation
+from replicator.replication.writes.router import SOURCE_TIMEOUT_S
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.store.harness import INBOX as STORED
 from tests.store.harness import expunging, guid, open_store, saving
@@ -295,8 +295,8 @@ async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, 
 async def test_changes_of_very_many_messages_are_made_in_parts(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.service.CHANGE_AT_ONCE", 2)
-    monkeypatch.setattr("replicator.replication.service.COPY_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.mail_store.CHANGE_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.mail_store.COPY_AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await mastered_by(nodes, "dc2", INBOX)
         await mastered_by(nodes, "dc1", "Archive")
@@ -318,7 +318,7 @@ async def test_changes_of_very_many_messages_are_made_in_parts(
 async def test_a_copy_in_parts_that_fails_leaves_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.service.COPY_AT_ONCE", 2)
+    monkeypatch.setattr("replicator.replication.mail_store.COPY_AT_ONCE", 2)
     async with cluster(tmp_path, autojump_clock) as nodes:
         await mastered_by(nodes, "dc1", INBOX)
         await mastered_by(nodes, "dc2", "Archive")

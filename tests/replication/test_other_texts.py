@@ -17,9 +17,9 @@ from trio.testing import MockClock
 
 from protocol.commands import EntryCommand, Save, Text
 from protocol.values import Dot
-from replicator.replication.other_texts import TextOf, that_counts
-from replicator.replication.wire import Arrived, EntryAssembler
-from replicator.store.content import StoredText, read_text, replace_text, write_text
+from replicator.replication.convergence.body_conflicts import TextOf, that_counts
+from replicator.replication.links.entry_codec import Arrived, EntryAssembler
+from replicator.store.bodies.body_rows import StoredText, read_text, replace_text, write_text
 from replicator.tasks import ApplyOptions, ResyncOptions
 from resync.entry import Entry, MailAdd
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
@@ -193,7 +193,7 @@ async def test_what_else_differs_is_mended_too(
         await nodes["dc3"].flag(2)
         await nodes["dc1"].flag(2, added=["\\Flagged"])
         for what in ("_work", "_catch_up"):
-            monkeypatch.setattr(f"replicator.replication.healing.Healer.{what}", _never)
+            monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.Healer.{what}", _never)
         nodes.rejoin("dc3")
         await nodes.linked()
         status = await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))

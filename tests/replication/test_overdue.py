@@ -13,12 +13,12 @@ from trio.testing import MockClock
 
 from protocol.commands import LinkAdvert, Settled
 from protocol.values import Dot, UidSet
-from replicator.replication import joining
-from replicator.replication.joining import _Apart
-from replicator.replication.overdue import ABANDON_S, LOOK_EVERY_S, OVERDUE_S
-from replicator.store import reading
-from replicator.store.apply import receive
-from replicator.store.chain import Chain
+from replicator.replication.convergence import fork_merge
+from replicator.replication.convergence.fork_merge import _Apart
+from replicator.replication.convergence.overdue_entries import ABANDON_S, LOOK_EVERY_S, OVERDUE_S
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.log.apply import receive
 from resync.entry import DIGEST_BYTES, Entry, FlagAdd
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.meeting import key_of
@@ -117,7 +117,7 @@ async def test_a_reply_that_never_comes_is_not_waited_for_for_ever(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, command: bytes
 ) -> None:
     """The request came under another tag. What waits for it holds up all that waits for that."""
-    monkeypatch.setattr(joining, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
@@ -184,7 +184,7 @@ async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: P
 
 
 async def chains_of(node: Node) -> list[Chain]:
-    return await node.store.read(lambda reader: list(reading.chains_of(reader, None)))
+    return await node.store.read(lambda reader: list(queries.chains_of(reader, None)))
 
 
 async def test_an_entry_that_was_only_believed_to_wait_is_forgotten(

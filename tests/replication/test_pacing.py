@@ -1,7 +1,7 @@
 import pytest
 from trio.testing import MockClock
 
-from replicator.replication.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, Patience
+from replicator.replication.tasks.pacing import SHOW_EVERY_S, SHOW_TIMEOUT_S, SLOW_TIMEOUT_S, Patience
 
 
 async def test_a_slow_node_has_less_time_until_it_is_in_time_again(autojump_clock: MockClock) -> None:

@@ -15,12 +15,12 @@ from protocol.commands import Content, FetchPart, Reply
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import NewMessage, read_all
-from replicator.replication import content
-from replicator.replication.bases import LogAlone
-from replicator.replication.checking import Check
-from replicator.replication.content import AnyFetch, ReadPart
-from replicator.replication.link import PeerLink
-from replicator.replication.scrubbing import Scrub
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.checkpoints.checkpoint_reader import LogAlone
+from replicator.replication.links.link import PeerLink
+from replicator.replication.tasks.check import Check
+from replicator.replication.tasks.scrub import Scrub
 from replicator.store.attachments.names import s_name
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
@@ -94,14 +94,14 @@ async def test_a_large_message_reaches_the_master_over_as_many_nodes_as_it_takes
 
 async def test_a_part_travels_once(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks: list[tuple[str, int]] = []
-    answer = content.answer_fetch
+    answer = peer_fetch.answer_fetch
 
     async def counting(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if isinstance(command, FetchPart):
             chunks.append((link.sid, command.start))
         return await answer(store, link, command, read_part)
 
-    monkeypatch.setattr(content, "answer_fetch", counting)
+    monkeypatch.setattr(peer_fetch, "answer_fetch", counting)
     async with cluster(tmp_path, autojump_clock) as nodes:
         for number in range(1, 6):
             await save(nodes["dc1"], message(number))
@@ -286,14 +286,14 @@ async def test_a_peer_whose_parts_give_another_message_is_not_believed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
-        answer, lies = content.answer_fetch, [b"x" * (1 << 17)] * 3
+        answer, lies = peer_fetch.answer_fetch, [b"x" * (1 << 17)] * 3
 
         async def lying(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
             if isinstance(command, FetchPart) and lies:
                 return Content(lies.pop())
             return await answer(store, link, command, read_part)
 
-        monkeypatch.setattr(content, "answer_fetch", lying)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", lying)
         await save(nodes["dc1"], message(1))
         await nodes.converged()
         await trio.sleep(60)

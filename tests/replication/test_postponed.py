@@ -11,10 +11,11 @@ from trio.testing import MockClock
 
 from protocol.values import covers
 from replicator.errors import NotReadyError, UnavailableError
-from replicator.replication import seeding, state_transfer
-from replicator.replication.reconciling import Outcome, Reconciler
-from replicator.store import postponed
-from replicator.store.reading import MailboxKey
+from replicator.replication.checkpoints import bootstrap
+from replicator.replication.convergence import state_transfer
+from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import pending_resync
 from replicator.tasks import ResyncOptions
 from tests.replication.cluster import Cluster, cluster
 from tests.replication.test_resyncing import run
@@ -85,7 +86,7 @@ async def test_what_was_left_is_not_settled_until_it_is_equal(
         assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
         assert covers(nodes["dc3"].store.settled(), written)
-        assert await nodes["dc3"].store.read(postponed.load) == []
+        assert await nodes["dc3"].store.read(pending_resync.load) == []
 
 
 async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
@@ -104,7 +105,7 @@ async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
         rest()
         await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
         assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
-        assert await nodes["dc3"].store.read(postponed.load) == [], "dc2 has settled all that dc1 had"
+        assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
 
 
 async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_gets_it(
@@ -124,7 +125,7 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
             assert (await nodes[sid].coordinator.collector.checkpoint_now()).mailboxes
         await nodes.stop("dc3")
         nodes.erase("dc3")
-        await trio.sleep(seeding.AGE_MIN_S + 10)
+        await trio.sleep(bootstrap.AGE_MIN_S + 10)
         await nodes.start("dc3")
         await nodes.linked()
         await trio.sleep(5)
@@ -177,7 +178,7 @@ async def test_a_second_transfer_adds_what_it_passes_over(
             await nodes.start("dc2")
             await nodes.linked()
             await trio.sleep(2 * state_transfer.ROUNDS)
-            assert await nodes["dc2"].store.read(postponed.count) == 1
+            assert await nodes["dc2"].store.read(pending_resync.count) == 1
             origin = nodes["dc1"].store.origin
             assert nodes["dc2"].store.settled().get(origin, 0) < nodes["dc1"].store.context[origin]
             await nodes.stop("dc2")
@@ -214,13 +215,13 @@ async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
         await nodes.linked()
         await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
         three = nodes["dc3"]
-        assert await three.store.read(postponed.load)
+        assert await three.store.read(pending_resync.load)
         assert [one.peer for one in (await run(three, ResyncOptions())).differences] == ["dc1"]
-        assert await three.store.read(postponed.load), "dc1 is still meant, and was not asked"
+        assert await three.store.read(pending_resync.load), "dc1 is still meant, and was not asked"
         await nodes.stop("dc3")
         nodes.sids.remove("dc1")
         await nodes.start("dc3")
         await nodes.linked()
         assert (await run(nodes["dc3"], ResyncOptions())).differences == []
-        assert await nodes["dc3"].store.read(postponed.load) == []
+        assert await nodes["dc3"].store.read(pending_resync.load) == []
         assert covers(nodes["dc3"].store.settled(), nodes["dc3"].store.context)

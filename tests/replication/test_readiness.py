@@ -10,13 +10,13 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, covers
 from replicator.errors import NotReadyError
-from replicator.replication import state_transfer
-from replicator.replication.readiness import COMPARE_EVERY_S, PATIENCE_S
-from replicator.replication.receiving import Receiver
-from replicator.replication.wire import Announced, Arrived
-from replicator.store import postponed
-from replicator.store.apply import receive
-from replicator.store.content import StoredText
+from replicator.replication.convergence import state_transfer
+from replicator.replication.links.entry_codec import Announced, Arrived
+from replicator.replication.log.receiver import Receiver
+from replicator.replication.startup.readiness import COMPARE_EVERY_S, PATIENCE_S
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.log import pending_resync
+from replicator.store.log.apply import receive
 from resync.entry import Entry, MailAdd
 from tests.replication.cluster import EPOCH_MS, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.test_postponed import keep_busy
@@ -242,7 +242,7 @@ async def test_a_wiped_node_does_not_show_what_a_state_transfer_has_postponed(
         rest()
         assert await node.texts(user="ann") == await nodes["dc1"].texts(user="ann")
         await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
-        assert not await node.store.read(postponed.load)
+        assert not await node.store.read(pending_resync.load)
         assert node.coordinator.admission.begun.is_set()
         assert not await node.report.healthy()
 

@@ -11,12 +11,13 @@ import trio
 from trio.testing import MockClock
 
 from replicator.errors import leaves
-from replicator.replication.connections import REBUILDING
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.rebuilding import Progress, Rebuild, RebuildError, Rebuilt
-from replicator.store import reading, schema, wreck
-from replicator.store.content import lacking_count
-from replicator.store.replacement import replacement_of, take_place
+from replicator.replication.links.connections import REBUILDING
+from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt
+from replicator.store.bodies.body_rows import lacking_count
+from replicator.store.db import queries, schema
+from replicator.store.repair import damaged_database
+from replicator.store.repair.database_swap import replacement_of, take_place
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Cluster, cluster, until
 from tests.replication.test_parts import contents, held, keep_apart, message, save, scrub, texts
@@ -51,7 +52,7 @@ async def rebuilding(nodes: Cluster, sid: str, tell: Callable[[Progress], None] 
 
 
 async def rebuilt(nodes: Cluster, sid: str, tell: Callable[[Progress], None] = nobody) -> Rebuilt:
-    with wreck.opened(database(nodes, sid)) as damaged:
+    with damaged_database.opened(database(nodes, sid)) as damaged:
         async with rebuilding(nodes, sid, tell) as rebuild:
             return await rebuild.run(damaged)
 
@@ -414,4 +415,4 @@ async def test_live_traffic_does_not_keep_it_from_its_end(tmp_path: Path, autoju
         await nodes.linked()
         await nodes.converged()
         assert set(saved[:-1]) < set((await nodes["dc3"].texts()).values())
-        assert await nodes["dc3"].store.read(reading.log_counts)
+        assert await nodes["dc3"].store.read(queries.log_counts)

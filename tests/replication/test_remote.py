@@ -18,11 +18,11 @@ from protocol.values import Dot, UidSet
 from replicator.config import CheckpointConfig, MastershipConfig
 from replicator.environment import Environment
 from replicator.objects import ObjectStore
-from replicator.replication import remote
-from replicator.replication.remote import INLINE_S, REST_S, TIMEOUT_S, capability
-from replicator.store import reading
-from replicator.store.entry_object import entry_name, write_entry
-from replicator.store.sealed import Kind, seal
+from replicator.replication.links import object_entries
+from replicator.replication.links.object_entries import INLINE_S, REST_S, TIMEOUT_S, capability
+from replicator.store.checkpoints.container import Kind, seal
+from replicator.store.checkpoints.entry_object import entry_name, write_entry
+from replicator.store.db import queries
 from resync.entry import Change, Entry, FlagAdd, MailAdd
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster, until
 from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header, reasons
@@ -35,7 +35,7 @@ CALM = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # minutes go by: each
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "CHANGES_MIN", MAILS - 1)
+    monkeypatch.setattr(object_entries, "CHANGES_MIN", MAILS - 1)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def copy_all(nodes: Cluster) -> Dot:
 
 
 async def entry_at(nodes: Cluster, dot: Dot) -> Entry:
-    entry = await nodes["dc1"].store.read(lambda reader: reading.entry_at(reader, dot))
+    entry = await nodes["dc1"].store.read(lambda reader: queries.entry_at(reader, dot))
     assert entry is not None
     return entry
 
@@ -125,16 +125,16 @@ async def test_what_is_small_or_brings_texts_goes_on_the_link(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_mail(tmp_path, autojump_clock) as nodes:
-        monkeypatch.setattr(remote, "CHANGES_MIN", MAILS)
+        monkeypatch.setattr(object_entries, "CHANGES_MIN", MAILS)
         await copy_all(nodes)
-        monkeypatch.setattr(remote, "BYTES_MIN", 10)
+        monkeypatch.setattr(object_entries, "BYTES_MIN", 10)
         await nodes["dc1"].save("a text that is longer than that")
         await assert_copied(nodes)
         assert objects(nodes) == []
         await copy_all(nodes)  # large by its bytes
         await assert_copied(nodes, times=2)
         assert len(objects(nodes)) == 1
-        monkeypatch.setattr(remote, "BYTES_MAX", 10)
+        monkeypatch.setattr(object_entries, "BYTES_MAX", 10)
         await copy_all(nodes)
         await assert_copied(nodes, times=3)
         assert len(objects(nodes)) == 1
@@ -350,7 +350,7 @@ async def test_a_peers_entry_is_taken_from_the_store_in_its_turn(tmp_path: Path,
             await stranger.send_entry(3, FLAGGED)
             await until(lambda: store.context.get(ORIGIN) == 3)
             assert await no_question(stranger)
-        assert await store.read(lambda reader: reading.entry_at(reader, entry.dot)) == entry
+        assert await store.read(lambda reader: queries.entry_at(reader, entry.dot)) == entry
 
 
 async def test_what_is_here_is_not_read_again(

@@ -20,12 +20,12 @@ from protocol.values import Dot, UidSet
 from replicator.config import LogConfig, MastershipConfig
 from replicator.mailstore import INBOX
 from replicator.metrics import HttpMetrics, ImapMetrics, LmtpMetrics
-from replicator.replication.comparison import compare
-from replicator.replication.link import PeerLink
-from replicator.replication.report import _Metrics
+from replicator.replication.links.link import PeerLink
+from replicator.replication.node_status import _Metrics
+from replicator.replication.writes.head_exchange import compare
 from replicator.status import LinkStatus
-from replicator.store import chain as chains
-from replicator.store.chain import Chain
+from replicator.store.db import chain as chains
+from replicator.store.db.chain import Chain
 from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, USER, Node, cluster
 
 VERSION = version("mail-replicator")

@@ -15,14 +15,14 @@ from replicator.config import UidConflict
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
-from replicator.replication.changes import SHOW_TIMEOUT_S
-from replicator.replication.operations import CopyOperation, Operation, SaveOperation
-from replicator.replication.resolving import ROUNDS, Resolver
-from replicator.store.apply import receive
-from replicator.store.branches import branch_heads, merge_branch, replay_branch
-from replicator.store.content import StoredText
+from replicator.replication.writes.requests import CopyOperation, Operation, SaveOperation
+from replicator.replication.writes.router import SHOW_TIMEOUT_S
+from replicator.replication.writes.uid_retry import ROUNDS, Resolver
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.apply import receive
+from replicator.store.log.forks import branch_heads, merge_branch, replay_branch
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 from replicator.view import MailboxView
 from resync.state import MailboxState
 from tests.one_node import run_inline

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.replication import resyncing
-from replicator.replication.differences import LOOK_AGAIN_S
-from replicator.replication.jobs import tasks_of
-from replicator.replication.pacing import SHOW_TIMEOUT_S
-from replicator.replication.tasks import Tasks
-from replicator.store import reading
+from replicator.replication.convergence.diff import LOOK_AGAIN_S
+from replicator.replication.tasks import resync
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import Tasks
+from replicator.store.db import queries
 from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.test_state_transfer import forget_log
@@ -29,12 +29,12 @@ async def _never(*_arguments: object) -> None:
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("_work", "_catch_up"):
-        monkeypatch.setattr(f"replicator.replication.healing.Healer.{what}", _never)
+        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.Healer.{what}", _never)
 
 
 def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node ships entries from now on."""
-    monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
 
 
 @asynccontextmanager
@@ -253,7 +253,7 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
         await one.flag(2)
         await nodes.converged()
         folder, shown = await one.inbox(), await one.texts()
-        rows = await one.store.read(partial(reading.rows, mailbox_id=folder.mailbox_id))
+        rows = await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id))
         if is_log_gone:
             for node in nodes.all():
                 await forget_log(node)
@@ -266,7 +266,7 @@ async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_t
         status = await run(one, ResyncOptions(USER, "INBOX"))
         assert [(different.folder, different.done) for different in status.differences] == [("INBOX", "restored here")]
         assert await one.texts() == shown
-        assert await one.store.read(partial(reading.rows, mailbox_id=folder.mailbox_id)) == rows
+        assert await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id)) == rows
         assert (await run(one, ResyncOptions(USER, "INBOX"))).differences == []
         assert (await check(one)).damage == {}
         await one.save("later")
@@ -367,7 +367,7 @@ async def test_a_rate_is_kept_and_a_cancelled_run_ends_at_once(tmp_path: Path, a
 async def test_more_differences_than_are_listed_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resyncing, "DIFFERENCES_MAX", 1)
+    monkeypatch.setattr(resync, "DIFFERENCES_MAX", 1)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         stop_the_log(monkeypatch)

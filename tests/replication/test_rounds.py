@@ -19,14 +19,15 @@ from replicator.config import LogConfig
 from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
-from replicator.replication.bases import Bases
-from replicator.replication.changes import LONGEST_WAIT_S
-from replicator.replication.checking import Check
-from replicator.replication.collecting import Collector
-from replicator.store import catalog, reading
-from replicator.store.archive import Archive
-from replicator.store.chain import Chain
-from replicator.store.checkpoint import Home, checkpoint_name
+from replicator.replication.checkpoints.checkpoint_reader import Bases
+from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.replication.tasks.check import Check
+from replicator.replication.writes.router import LONGEST_WAIT_S
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home, checkpoint_name
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 from tests.replication.cluster import virtual_environment
@@ -129,7 +130,7 @@ class Running:
         assert (status.damage, status.unproven) == ({}, unproven)
 
     async def log_entries(self) -> int:
-        return (await self.store.read(reading.log_counts))[0]
+        return (await self.store.read(queries.log_counts))[0]
 
     async def objects(self) -> set[str]:
         return {name async for name in self.archive.saved()} | set(await self.archive.manifests())
@@ -396,7 +397,7 @@ async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: 
 
 
 def all_chains(connection: sqlite3.Connection) -> list[Chain]:
-    return list(reading.chains_of(connection, None))
+    return list(queries.chains_of(connection, None))
 
 
 async def interrupted(

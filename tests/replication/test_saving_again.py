@@ -6,10 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.replication import filling, joining
-from replicator.replication.operations import SaveOperation
-from replicator.store.content import StoredText, read_text
-from replicator.store.reading import MailboxKey
+from replicator.replication.bodies import backfill
+from replicator.replication.convergence import fork_merge
+from replicator.replication.writes.requests import SaveOperation
+from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.test_state_transfer import end_transfers_late, forget_log
 
@@ -36,7 +37,7 @@ async def test_a_master_that_has_taken_the_message_over_keeps_the_text_that_come
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
@@ -57,8 +58,8 @@ async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
 ) -> None:
     """Of three nodes that are asked for, two have come to the message by a merge, and one of them is told OK."""
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
-    monkeypatch.setattr(joining, "SHORT_MODSEQ", 0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)
     async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
         await nodes["dc1"].save("both")
         await nodes.converged()

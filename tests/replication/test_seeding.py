@@ -14,15 +14,15 @@ from trio.testing import MockClock
 from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.objects import ObjectStore
-from replicator.replication import seeding
-from replicator.replication.collecting import Collector
-from replicator.replication.seeding import AGE_MIN_S, Seeder
-from replicator.store import reading
-from replicator.store.archive import Archive
-from replicator.store.checkpoint import Home
-from replicator.store.collecting import collect
-from replicator.store.history import Head
-from replicator.store.manifest import Manifest
+from replicator.replication.checkpoints import bootstrap
+from replicator.replication.checkpoints.bootstrap import AGE_MIN_S, Seeder
+from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.checkpoints.manifest import Manifest
+from replicator.store.db import queries
+from replicator.store.db.entry_validation import Head
+from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store
 from tests.replication.cluster import USER, Node, cluster, until, virtual_environment
 from tests.store.harness import open_store
@@ -54,7 +54,7 @@ async def checkpointed(node: Node, archive: Archive) -> None:
 
 
 async def digests(store: Store) -> dict[bytes, bytes]:
-    return await store.read(lambda reader: {one.id: one.digest() for one in reading.chains_of(reader, None)})
+    return await store.read(lambda reader: {one.id: one.digest() for one in queries.chains_of(reader, None)})
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
             assert seeder.done == seeder.total == 42
             assert await digests(store) == await digests(node.store)
             assert store.context == store.collected == node.store.context
-            view = await store.view(reading.MailboxKey(USER, (await node.inbox()).mailbox_id, 1))
+            view = await store.view(queries.MailboxKey(USER, (await node.inbox()).mailbox_id, 1))
             assert len(view.messages) == 1199
             assert view.messages[2].flags == {"\\Seen"}
             assert (await node.mail.folders(USER))[1].name == "Work"
@@ -124,7 +124,7 @@ async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
     """Who says that it has an entry has its text on disk, where copies are counted."""
     async with filled(tmp_path, autojump_clock) as node:
         await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
-        monkeypatch.setattr(seeding, "AGE_MIN_S", 2 * AGE_MIN_S)
+        monkeypatch.setattr(bootstrap, "AGE_MIN_S", 2 * AGE_MIN_S)
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
             await seeder_of(store, tmp_path, autojump_clock).run()
@@ -176,7 +176,7 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
             await one.store.write(partial(collect, upto=dict(one.store.context)))
         await trio.sleep(AGE_MIN_S)
         monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
-        monkeypatch.setattr(seeding, "SLICE", 5)
+        monkeypatch.setattr(bootstrap, "SLICE", 5)
         await nodes.start("dc2")
         await nodes.linked()
         two = nodes["dc2"]
@@ -206,8 +206,8 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In real threads."""
-    monkeypatch.setattr(seeding, "AGE_MIN_S", 0)
-    monkeypatch.setattr(seeding, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(bootstrap, "AGE_MIN_S", 0)
+    monkeypatch.setattr(bootstrap, "READ_TIMEOUT_S", 0.5)
     async with cluster(tmp_path, None, 2, start=["dc1"]) as nodes:
         for number in range(3):
             await nodes["dc1"].save("text", user=f"user{number}")
@@ -221,7 +221,7 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
             await nodes.stop("dc2")
             for path in nodes.data("dc2").glob("node.db*"):
                 path.unlink()
-            monkeypatch.setattr(seeding, "READ_TIMEOUT_S", math.inf)
+            monkeypatch.setattr(bootstrap, "READ_TIMEOUT_S", math.inf)
             await nodes.start("dc2")
             seeder = nodes["dc2"].coordinator.seeder
             assert seeder is not None

@@ -10,9 +10,9 @@ from trio.testing import MockClock
 
 from protocol.commands import Expunge, LinkAdvert, Links, Settled, Subscribe
 from protocol.values import Dot, UidSet
-from replicator.replication import settling
-from replicator.replication.settling import SAY_EVERY_S
-from replicator.store import statements
+from replicator.replication.log import settled
+from replicator.replication.log.settled import SAY_EVERY_S
+from replicator.store.db import settled_rows
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
 
@@ -190,8 +190,8 @@ async def test_a_node_whose_clock_went_back_is_heard_again(tmp_path: Path, autoj
 async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "MAX_NODES", 3)
-    monkeypatch.setattr(settling, "MAX_CLAIMS", 4)
+    monkeypatch.setattr(settled, "MAX_NODES", 3)
+    monkeypatch.setattr(settled, "MAX_CLAIMS", 4)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
         known = nodes["dc2"].coordinator.settling.known
 
@@ -239,4 +239,4 @@ async def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
         assert "what nodes have settled is not written: the disk is full" in caplog.text
         store._connection.execute(f"PRAGMA max_page_count = {pages + 1000}")
         await statements_of(stranger, 2 * SAY_EVERY_S)
-        assert said in await store.read(statements.load)
+        assert said in await store.read(settled_rows.load)

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import WhenShort
-from replicator.replication.pulse import BEATS, Pulse
+from replicator.replication.mastership.stall_detector import BEATS, Pulse
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.test_mastership import master
 

@@ -11,18 +11,19 @@ from trio.testing import MockClock
 from protocol.commands import Done
 from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
-from replicator.replication import filling, joining, state_transfer
-from replicator.replication.behind import Behind
-from replicator.replication.changes import ASK_EVERY_S, SHOW_TIMEOUT_S
-from replicator.replication.comparison import ask
-from replicator.replication.operations import SaveOperation
-from replicator.replication.reconciling import Outcome, Reconciler
-from replicator.replication.state_transfer import StateTransfer
-from replicator.replication.syncing import State
-from replicator.store import chain as chains
-from replicator.store import reading
-from replicator.store.collecting import collect
-from replicator.store.content import StoredText, lacking_count, read_text
+from replicator.replication.bodies import backfill
+from replicator.replication.convergence import fork_merge, state_transfer
+from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.state_transfer import StateTransfer
+from replicator.replication.convergence.sync_client import State
+from replicator.replication.writes.head_exchange import ask
+from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.requests import SaveOperation
+from replicator.replication.writes.router import ASK_EVERY_S, SHOW_TIMEOUT_S
+from replicator.store.bodies.body_rows import StoredText, lacking_count, read_text
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.log.entry_removal import collect
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
@@ -30,7 +31,7 @@ async def forget_log(node: Node) -> None:
     """All that is settled leaves the log."""
     while (await node.store.write(partial(collect, upto=dict(node.store.context)))).entries:
         pass
-    assert await node.store.read(reading.log_collected)
+    assert await node.store.read(queries.log_collected)
 
 
 async def logs_agree(nodes: Cluster) -> None:
@@ -42,7 +43,7 @@ async def logs_agree(nodes: Cluster) -> None:
 
 async def filled(node: Node) -> None:
     """Every text is on the node's own disk."""
-    await trio.sleep(filling.PATIENCE_S)
+    await trio.sleep(backfill.PATIENCE_S)
     await until(lambda: not node.coordinator.filler.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
@@ -55,7 +56,7 @@ def end_transfers_late(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     end, goes_on = StateTransfer._begin_log_after, trio.Event()
 
     async def end_late(
-        transfer: StateTransfer, passed: Context, left: Sequence[reading.MailboxKey], *, is_proof: bool
+        transfer: StateTransfer, passed: Context, left: Sequence[queries.MailboxKey], *, is_proof: bool
     ) -> None:
         await goes_on.wait()
         await end(transfer, passed, left, is_proof=is_proof)
@@ -143,13 +144,13 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
 ) -> None:
     """A delivery is tried again. It rests on an entry of a past run, so the others are asked at which head they are."""
     goes_on = end_transfers_late(monkeypatch)
-    monkeypatch.setattr(filling, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
     monkeypatch.setattr(Behind, "__contains__", lambda *_: False)  # however long it takes, it is waited for
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
         folder, stored = await nodes["dc1"].inbox(), StoredText.of(b"second")
-        key = reading.MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+        key = queries.MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
         operation = SaveOperation(key, b"a delivery......", 1_000, (), stored)
         await nodes["dc1"].coordinator.carry_out(operation)
         await nodes.stop("dc1")
@@ -194,7 +195,7 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
         inbox, work = await one.inbox(), await one.mail.folder(USER, "Work")
         reconcile, taken_over = Reconciler.reconcile, trio.Event()
 
-        async def reconcile_inbox_last(self: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
+        async def reconcile_inbox_last(self: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
             if key.mailbox_id == inbox.mailbox_id:
                 await taken_over.wait()
             outcome = await reconcile(self, key, sid)
@@ -213,11 +214,11 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
 
 
 @pytest.mark.parametrize("uid", UidConflict)
-@pytest.mark.parametrize("length", [0, joining.SHORT_MODSEQ])
+@pytest.mark.parametrize("length", [0, fork_merge.SHORT_MODSEQ])
 async def test_both_sides_went_on_and_neither_has_its_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, uid: UidConflict, length: int
 ) -> None:
-    monkeypatch.setattr(joining, "SHORT_MODSEQ", length)
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", length)
     async with cluster(tmp_path, autojump_clock, uid=uid) as nodes:
         for user in (USER, "bob", "carol"):
             await nodes["dc1"].save("both", user=user)
@@ -262,7 +263,7 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         monkeypatch.setattr(state_transfer, "AT_ONCE", 1)
         reconcile, taken = Reconciler.reconcile, 0
 
-        async def reconcile_some(self: Reconciler, key: reading.MailboxKey, sid: str) -> Outcome:
+        async def reconcile_some(self: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
             nonlocal taken
             taken += 1
             if taken == 30:
@@ -304,14 +305,14 @@ async def test_a_text_that_no_node_has_is_looked_for_until_it_comes_or_its_messa
         await nodes.linked()
         await logs_agree(nodes)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1  # from the moment that its message is shown
-        await trio.sleep(2 * filling.RETRY_S)
+        await trio.sleep(2 * backfill.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 1
         if comes:
             insert = "INSERT INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
             await donor.store.write(lambda tx: tx.connection.executemany(insert, kept).rowcount)
         else:
             await donor.expunge(1)
-        await trio.sleep(2 * filling.RETRY_S)
+        await trio.sleep(2 * backfill.RETRY_S)
         assert (await nodes["dc2"].report.node_status()).texts_lacking == 0
         await filled(nodes["dc2"])
 
@@ -331,18 +332,18 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         await one.save("more", user="bob")
         for node in nodes.all():
             await forget_log(node)
-        mailbox_id, join = (await one.inbox()).mailbox_id, joining.Joiner._join
+        mailbox_id, join = (await one.inbox()).mailbox_id, fork_merge.Joiner._join
         is_hopeless = True
 
         async def join_not(
-            self: joining.Joiner, key: reading.MailboxKey, head: Dot, branch: State, *rest: int
+            self: fork_merge.Joiner, key: queries.MailboxKey, head: Dot, branch: State, *rest: int
         ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
                 await trio.lowlevel.checkpoint()
                 return False
             return await join(self, key, head, branch, *rest)
 
-        monkeypatch.setattr(joining.Joiner, "_join", join_not)
+        monkeypatch.setattr(fork_merge.Joiner, "_join", join_not)
         nodes.rejoin("dc2")
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
@@ -458,7 +459,7 @@ async def test_what_is_damaged_here_is_taken_over_whole(
         await logs_agree(nodes)
         assert await two.texts() == {**{uid: f"{uid - 1}" for uid in range(1, 5)}, 5: "later"}
         rows = [
-            await node.store.read(lambda reader: list(reading.mailbox_rows(reader, folder.mailbox_id)))
+            await node.store.read(lambda reader: list(queries.mailbox_rows(reader, folder.mailbox_id)))
             for node in nodes.all()
         ]
         assert rows[0] == rows[1]
@@ -492,7 +493,7 @@ async def test_who_waits_for_a_master_takes_over_from_him_and_not_from_who_waits
         for sid in ("dc1", "dc2", "dc3"):
             nodes.rejoin(sid)
         await nodes.linked()
-        key = (await nodes["dc2"].store.read(partial(reading.folders_in_sight, user=USER)))[0].key(USER)
+        key = (await nodes["dc2"].store.read(partial(queries.folders_in_sight, user=USER)))[0].key(USER)
         assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
         began = trio.current_time()
         await nodes.converged()

@@ -15,15 +15,15 @@ from protocol.commands import Command, Content, Ranges, RefusalCode, Refused, Re
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
-from replicator.replication import snapshots, syncing
-from replicator.replication.joining import Joiner
-from replicator.replication.link import PeerLink
-from replicator.replication.reconciling import Reconciler
-from replicator.store import branches, numbering
-from replicator.store import chain as chains
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.replication.convergence import sync_client, sync_server
+from replicator.replication.convergence.fork_merge import Joiner
+from replicator.replication.convergence.reconciliation import Reconciler
+from replicator.replication.links.link import PeerLink
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import chain as chains
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import forks, sequencer
 from resync.entry import tree_id
 from tests.effort import examples
 from tests.replication.cluster import USER, Node, cluster
@@ -41,13 +41,13 @@ async def shown(node: Node, key: MailboxKey) -> object:
     """The head and the state."""
 
     def read(reader: sqlite3.Connection) -> object:
-        return branches._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
+        return forks._shown(reader, key, Dot("of.nobody", 1), chains.load(reader, key.mailbox_id))
 
     return await node.store.read(read)
 
 
 async def learned(node: Node, sid: str, key: MailboxKey) -> object:
-    found = await syncing.learn(node.store, node.coordinator.mastership, sid, key, with_rows=True)
+    found = await sync_client.learn(node.store, node.coordinator.mastership, sid, key, with_rows=True)
     return None if found is None else (found.theirs.head, found.state())
 
 
@@ -65,11 +65,11 @@ def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nobody_heals")
-@pytest.mark.parametrize("answer_bytes", [snapshots.ANSWER_BYTES, 1, 1000])
+@pytest.mark.parametrize("answer_bytes", [sync_server.ANSWER_BYTES, 1, 1000])
 async def test_each_of_two_branches_can_be_learned_by_who_shows_the_other(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer_bytes: int
 ) -> None:
-    monkeypatch.setattr(snapshots, "ANSWER_BYTES", answer_bytes)
+    monkeypatch.setattr(sync_server, "ANSWER_BYTES", answer_bytes)
     async with cluster(tmp_path, autojump_clock) as nodes:
         one, other = nodes["dc1"], nodes["dc3"]
         for number in range(60):
@@ -117,7 +117,7 @@ async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
             if isinstance(command, Rows) and changed < 2:
                 changed += 1
                 await other.store.write(
-                    lambda tx: numbering.store(tx, key, UidSet.of([changed + 1]), added=["a"], removed=[])
+                    lambda tx: sequencer.store(tx, key, UidSet.of([changed + 1]), added=["a"], removed=[])
                 )
             return await ask(self, command)
 
@@ -130,7 +130,7 @@ async def test_a_mailbox_that_changes_meanwhile_is_learned_as_it_is_then(
 async def test_snapshots_are_bounded(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 2)
+    monkeypatch.setattr(sync_server, "MAX_SNAPSHOTS", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc2"].save("text")
         await nodes.converged()
@@ -152,7 +152,7 @@ async def test_nodes_that_are_equal_find_that_out_in_a_few_bytes(tmp_path: Path,
         await nodes.converged()
         one = nodes["dc1"]
         before = received(one)
-        found = await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
+        found = await sync_client.differing_chains(one.store, one.coordinator.mastership, "dc2")
         assert found.keys == ()
         assert received(one) - before < 500  # pings among them; however many mailboxes there are
 
@@ -166,11 +166,11 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
         step = examples(200, 400)
         await one.store.write(partial(_save_many, key=key, count=step * 25 // 2))
         await nodes.converged()
-        monkeypatch.setattr("replicator.replication.shipping.Shipper._send", _never)
+        monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
         await other.flag(*range(step // 2, step * 10, step))
         await other.expunge(*range(1, step * 10, step))
         before = received(one)
-        learned_now = await syncing.learn(one.store, one.coordinator.mastership, "dc2", key)
+        learned_now = await sync_client.learn(one.store, one.coordinator.mastership, "dc2", key)
         assert received(one) - before < 65536
         assert learned_now is not None
         assert len(learned_now.items) == len(learned_now.gone) == 10
@@ -186,14 +186,14 @@ async def test_what_cannot_have_been_collected_is_not_believed(
         await nodes.converged()
         one, other = nodes["dc1"], nodes["dc2"]
         origin = one.store.origin if is_ours else other.store.origin
-        show = snapshots.shown_node
-        monkeypatch.setattr(snapshots, "shown_node", lambda reader: replace(show(reader), collected={origin: lie}))
+        show = sync_server.shown_node
+        monkeypatch.setattr(sync_server, "shown_node", lambda reader: replace(show(reader), collected={origin: lie}))
         if lie == 1000 and not is_ours:
-            found = await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
+            found = await sync_client.differing_chains(one.store, one.coordinator.mastership, "dc2")
             assert found.collected == {origin: lie}
             return
         with pytest.raises(UnavailableError, match="cannot be"):
-            await syncing.differing_chains(one.store, one.coordinator.mastership, "dc2")
+            await sync_client.differing_chains(one.store, one.coordinator.mastership, "dc2")
 
 
 def received(node: Node) -> int:
@@ -205,7 +205,7 @@ def received(node: Node) -> int:
 def _save_many(tx: Transaction, key: MailboxKey, count: int) -> None:
     text = StoredText.of(b"text")
     for number in range(count):
-        numbering.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
+        sequencer.save(tx, key, text, guid=blake2b(b"%d" % number, digest_size=16).digest(), received_ms=1, flags=())
 
 
 async def _never(*_arguments: object) -> None:
@@ -225,7 +225,7 @@ async def test_a_row_that_is_damaged_there_is_not_given_for_another(tmp_path: Pa
         (before,) = await other.store.read(lambda reader: reader.execute(ROW_2, (key.mailbox_id,)).fetchall())
         await other.store.write(lambda tx: tx.connection.execute(drop, (key.mailbox_id,)).rowcount)
         for anew in (False, True):
-            with pytest.raises(syncing.DamagedError, match="run `replicator check"):
-                await syncing.learn(other.store, other.coordinator.mastership, "dc1", key, anew=anew)
+            with pytest.raises(sync_client.DamagedError, match="run `replicator check"):
+                await sync_client.learn(other.store, other.coordinator.mastership, "dc1", key, anew=anew)
         for node in nodes.all():
             await node.store.write(lambda tx: put_back(tx, before))

@@ -14,15 +14,16 @@ from protocol.commands import FetchHash, FetchPart, RefusalCode, Refused, Reply
 from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import NewMessage
-from replicator.replication import content, undeleting
-from replicator.replication.content import AnyFetch, ReadPart
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.body_store import PATIENCE_S
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.jobs import tasks_of
-from replicator.replication.link import PeerLink
-from replicator.replication.operations import Operation
-from replicator.replication.tasks import Tasks
-from replicator.replication.texts import PATIENCE_S
-from replicator.replication.undeleting import PRESENT, TEXTLESS
+from replicator.replication.links.link import PeerLink
+from replicator.replication.tasks import undelete as undelete_task
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import Tasks
+from replicator.replication.tasks.undelete import PRESENT, TEXTLESS
+from replicator.replication.writes.requests import Operation
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
@@ -238,7 +239,7 @@ async def test_a_neighbour_that_is_busy_may_have_it(
     *,
     dry_run: bool,
 ) -> None:
-    answer, refusals = content.answer_fetch, [1, 2]
+    answer, refusals = peer_fetch.answer_fetch, [1, 2]
 
     async def refusing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
         if busy(command) and refusals:
@@ -253,7 +254,7 @@ async def test_a_neighbour_that_is_busy_may_have_it(
         await nodes.converged()
         node.damage("DELETE FROM content", "DELETE FROM attachment")
         shutil.rmtree(node.config.node.data / "attachments")
-        monkeypatch.setattr(content, "answer_fetch", refusing)
+        monkeypatch.setattr(peer_fetch, "answer_fetch", refusing)
         status = await undelete(node, dry_run=dry_run)
         assert (status.restored, status.textless, refusals) == (1, 0, [])
         if dry_run:
@@ -332,7 +333,7 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
             patch.setattr(Coordinator, "submit", fail_from_the_second_on)
             failed = await ended(node, UndeleteOptions(USER, "INBOX"))
         assert (failed.state, failed.error, failed.restored) == ("failed", "no node can be reached", 1)
-        assert len(saves) == 1 + undeleting.BUSY_TRIES
+        assert len(saves) == 1 + undelete_task.BUSY_TRIES
         assert (await undelete(node)).restored == 2
         assert sorted((await node.texts()).values()) == ["one", "three", "two"]
 
@@ -358,7 +359,7 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
         if failures == 1:
             assert (status.state, status.restored) == ("done", 2)
         else:
-            assert (status.state, status.restored, len(saves)) == ("failed", 0, undeleting.TRIES)
+            assert (status.state, status.restored, len(saves)) == ("failed", 0, undelete_task.TRIES)
             assert "again and again" in str(status.error)
 
 
@@ -369,8 +370,8 @@ async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock
 
 
 async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(undeleting, "LISTED_MAX", 2)
-    monkeypatch.setattr(undeleting, "SLICE", 2)
+    monkeypatch.setattr(undelete, "LISTED_MAX", 2)
+    monkeypatch.setattr(undelete, "SLICE", 2)
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, *"abcde")

@@ -23,11 +23,11 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
-from replicator.replication.service import CHANGE_AT_ONCE, COPY_AT_ONCE
-from replicator.replication.wire import Arrived, EntryAssembler, entry_commands, error_of, refusal
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Logged
+from replicator.replication.links.entry_codec import Arrived, EntryAssembler, entry_commands, error_of, refusal
+from replicator.replication.mail_store import CHANGE_AT_ONCE, COPY_AT_ONCE
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Logged
 from resync.entry import (
     Change,
     Entry,

@@ -36,7 +36,7 @@ class Breakage(NamedTuple):
 
 BREAKAGES = (
     Breakage(
-        "predecessor", "an entry applies on whatever head the node has", "replicator/store/apply.py",
+        "predecessor", "an entry applies on whatever head the node has", "replicator/store/log/apply.py",
         "follows = head in entry.predecessors if entry.predecessors else head is None", "follows = True",
     ),
     Breakage(
@@ -48,15 +48,15 @@ BREAKAGES = (
         "return len(self._dropped) == len(self._links.component)", "return self.sid in self._dropped",
     ),
     Breakage(
-        "sync", "OK comes before the disk has it", "replicator/store/schema.py",
+        "sync", "OK comes before the disk has it", "replicator/store/db/schema.py",
         "PRAGMA synchronous = FULL", "PRAGMA synchronous = OFF",
     ),
     Breakage(
-        "copies", "OK comes with one copy too few", "replicator/replication/durability.py",
+        "copies", "OK comes with one copy too few", "replicator/replication/writes/durability.py",
         "needed = self._config.copies - 1", "needed = max(0, self._config.copies - 2)",
     ),
     Breakage(
-        "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/numbering.py",
+        "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/log/sequencer.py",
         "if unchanged_since is not None and row.modseq > unchanged_since:", "if False:",
     ),
     Breakage(
@@ -75,15 +75,15 @@ BREAKAGES = (
         "return {**one, **other}",
     ),
     Breakage(
-        "branches", "one in three branches is never joined", "replicator/replication/joining.py",
+        "branches", "one in three branches is never joined", "replicator/replication/convergence/fork_merge.py",
         "if not self.is_hopeless(head):", "if not self.is_hopeless(head) and head.seq % 3:",
     ),
     Breakage(
-        "strays", "a mail that is to move to the folder of the same name is left out", "replicator/store/branches.py",
+        "strays", "a mail that is to move to the folder of the same name is left out", "replicator/store/log/forks.py",
         "tuple((row.uid, row.guid) for row in lacking),", "tuple((row.uid, row.guid) for row in lacking[1:]),",
     ),
     Breakage(
-        "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/shipping.py",
+        "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/log/sender.py",
         "position = await self._store.read(partial(reading.log_start, context=self._not_owed()))",
         "position = self._store.tail.end",
     ),
@@ -92,13 +92,13 @@ BREAKAGES = (
         'return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"', 'return f"{sid}.1"',
     ),
     Breakage(
-        "copy", "a COPY believes the UID and not the GUID", "replicator/store/numbering.py",
+        "copy", "a COPY believes the UID and not the GUID", "replicator/store/log/sequencer.py",
         "if row is None or row.guid != want.guid:", "if row is None:",
         "test_a_copy_is_of_what_its_client_sees_where_the_master_shows_another_mail_under_that_uid",
     ),
     Breakage(
         "transfer", "a node whose log ends before its peers' begin takes nothing over",
-        "replicator/replication/state_transfer.py",
+        "replicator/replication/convergence/state_transfer.py",
         "remaining = await self._compare(sid, remaining, left)", "remaining = []",
     ),
     Breakage(
@@ -106,61 +106,65 @@ BREAKAGES = (
         "settled[origin] = min(settled[origin], seq - 1)", "pass",
     ),
     Breakage(
-        "in-force", "entries leave a log before other nodes have settled them", "replicator/replication/collecting.py",
+        "in-force", "entries leave a log before other nodes have settled them",
+        "replicator/replication/checkpoints/log_truncation.py",
         "self._lacking = tuple(self._known.lacking(pending.covered))", "self._lacking = ()",
     ),
     Breakage(
-        "adopted", "what an adoption takes in goes on waiting", "replicator/store/apply.py",
+        "adopted", "what an adoption takes in goes on waiting", "replicator/store/log/apply.py",
         "if entry.is_merge:\n        _absorb(tx, chain", "if entry.is_merge and in_log:\n        _absorb(tx, chain",
     ),
     Breakage(
-        "let-go", "parts are let go although a text has them", "replicator/replication/taking.py",
+        "let-go", "parts are let go although a text has them", "replicator/replication/bodies/download.py",
         "return await self._store.read(partial(unrecorded, holdings=held))", "return list(held)",
     ),
     Breakage(
-        "parts", "a message is written without parts that are here only damaged", "replicator/replication/taking.py",
+        "parts", "a message is written without parts that are here only damaged",
+        "replicator/replication/bodies/download.py",
         "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
     ),
     Breakage(
-        "ack", "a node acknowledges a message before it has its parts", "replicator/replication/receiving.py",
+        "ack", "a node acknowledges a message before it has its parts", "replicator/replication/log/receiver.py",
         "await self._complete_and_write([", "await self._write([",
     ),
     Breakage(
-        "forget", "with expunged mail a text is forgotten that another mailbox shows", "replicator/store/named.py",
+        "forget", "with expunged mail a text is forgotten that another mailbox shows",
+        "replicator/store/gc/body_references.py",
         "= (by_messages, by_expunged, by_waiting)", "= (by_expunged, by_waiting)",
     ),
     Breakage(
-        "twice", "undelete gives a message back twice", "replicator/replication/undeleting.py",
+        "twice", "undelete gives a message back twice", "replicator/replication/tasks/undelete.py",
         "SaveOperation(key, kept.guid,", "SaveOperation(key, self._environment.new_guid(),",
     ),
     Breakage(
         "new-node", "a node that has lost its disk serves before it has met the others",
-        "replicator/replication/admission.py", "        if not is_new:\n", "        if True:\n",
+        "replicator/replication/startup/admission.py", "        if not is_new:\n", "        if True:\n",
         "test_a_lost_disk_serves_nobody_before_its_node_has_met_the_others",
     ),
     Breakage(
-        "coming-back", "a node that has just started shows what it has so far", "replicator/replication/readiness.py",
+        "coming-back", "a node that has just started shows what it has so far",
+        "replicator/replication/startup/readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
         "test_a_lost_disk_comes_back_slowly_and_shows_no_mailbox_in_part",
     ),
     Breakage(
         "older-copy", "a node on an older copy of its disk shows what that holds",
-        "replicator/replication/readiness.py",
+        "replicator/replication/startup/readiness.py",
         "if self._all.is_set() or key.mailbox_id in self._ready:",
         "if self._all.is_set() or key.mailbox_id in self._ready or key.uidvalidity:",
         "test_an_older_copy_of_a_disk_shows_a_mailbox_only_as_its_clients_know_it_from_before",
     ),
     Breakage(
         "second-run", "a peer lets a second run of a node in, although the first one answers",
-        "replicator/replication/connections.py",
+        "replicator/replication/links/connections.py",
         "if state.link is not None and await _answers(state.link):\n                    raise",
         "if state.link:\n                    return",
         "test_a_copy_of_a_node_that_runs_ends_and_may_take_its_place_when_that_has_ended",
     ),
     Breakage(
         "outlived", "a run goes on although an older one is known in another part",
-        "replicator/replication/mastership.py",
+        "replicator/replication/mastership/mastership.py",
         "self._outlived(origin)", "return",
         "test_a_copy_that_a_part_of_the_cluster_took_for_the_node_ends_when_the_parts_meet",
     ),

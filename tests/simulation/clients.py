@@ -12,10 +12,10 @@ import trio
 from protocol.values import UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mailstore import INBOX, Folder, NewMessage
-from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
-from replicator.replication.tasks import TaskError
-from replicator.store import chain as chains
-from replicator.store import reading
+from replicator.replication.tasks.runner import TaskError
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
 from replicator.tasks import UndeleteOptions
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import Node
@@ -346,7 +346,7 @@ def _check_view(node: Node, view: MailboxView) -> None:
     """What is in memory is what is on disk."""
     if node.store.views._views.get(view.mailbox_id) is not view:
         return  # the mailbox has become another one since it was opened
-    chain, messages, _ = reading.messages(node.store._connection, view.mailbox_id)
+    chain, messages, _ = queries.messages(node.store._connection, view.mailbox_id)
     assert list(view.messages.values()) == messages, f"a view of {node.sid} is not what is on its disk"
     assert (view.uidnext, view.highestmodseq) == ((chain.uidnext, chain.highestmodseq) if chain else (1, 0))
 

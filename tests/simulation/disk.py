@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from replicator.store import reading
-from replicator.store.writer import Writer
+from replicator.store.db import queries
+from replicator.store.db.writer import Writer
 from tests.attachments.memory import MemoryFiles
 from tests.simulation.scheduler import sleep_shielded
 
@@ -124,7 +124,7 @@ class Disk:
         self._files = self._copied_files[copy].copy()
         shutil.copy(copy, self.path)
         with closing(sqlite3.connect(self.path)) as connection:
-            return reading.log_context(connection)
+            return queries.log_context(connection)
 
     def restore_of(self, other: Disk) -> None:
         """Hold what another disk, which has a database, holds now. The node is down."""

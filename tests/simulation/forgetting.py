@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import trio
 
-from replicator.replication.undeleting import Undelete
-from replicator.store.content import StoredText
-from replicator.store.expunged import Kept
+from replicator.replication.tasks.undelete import Undelete
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.gc.expunged import Kept
 from replicator.tasks import UndeleteOptions
 from tests.replication.cluster import Node
 from tests.simulation.ledger import Ledger

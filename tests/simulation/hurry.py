@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from replicator import objects
-from replicator.replication import collecting, expiring, offering, settling
+from replicator.replication.bodies import retention
+from replicator.replication.checkpoints import log_truncation
+from replicator.replication.log import settled
+from replicator.replication.writes import prestage
 
 
 @contextmanager
@@ -19,15 +22,15 @@ def hurried() -> Iterator[None]:
     Objects are not synced: they lose no power.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collecting, "LOOK_EVERY_S", 0.3)
-        patch.setattr(collecting, "ROUND_EVERY_S", 1.0)
-        patch.setattr(collecting, "LONGEST_WAIT_S", 0.5)
-        patch.setattr(expiring, "LEAST_S", 1.0)
-        patch.setattr(expiring, "FOLLOWED", 1e15)
-        patch.setattr(settling, "SAY_EVERY_S", 1.0)
-        patch.setattr(offering, "OFFERED_BYTES", 160)
-        patch.setattr(offering, "HELD_S", 1.0)
-        patch.setattr(offering, "LOOK_EVERY_S", 0.2)
+        patch.setattr(log_truncation, "LOOK_EVERY_S", 0.3)
+        patch.setattr(log_truncation, "ROUND_EVERY_S", 1.0)
+        patch.setattr(log_truncation, "LONGEST_WAIT_S", 0.5)
+        patch.setattr(retention, "LEAST_S", 1.0)
+        patch.setattr(retention, "FOLLOWED", 1e15)
+        patch.setattr(settled, "SAY_EVERY_S", 1.0)
+        patch.setattr(prestage, "OFFERED_BYTES", 160)
+        patch.setattr(prestage, "HELD_S", 1.0)
+        patch.setattr(prestage, "LOOK_EVERY_S", 0.2)
         patch.setattr(objects, "_sync", _sync_nothing)
         yield
 

@@ -20,15 +20,15 @@ from replicator.errors import MailError, RunsTwiceError, leaves
 from replicator.mailstore import Folder
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.operations import CopyOperation, Operation
-from replicator.replication.report import Report
-from replicator.replication.service import ClusterMail
-from replicator.store import schema
-from replicator.store.archive import Archive
-from replicator.store.checkpoint import Home
-from replicator.store.reading import MailboxKey
+from replicator.replication.mail_store import ClusterMail
+from replicator.replication.node_status import Report
+from replicator.replication.writes.requests import CopyOperation, Operation
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.db import schema
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Listener, Store
-from replicator.store.transaction import Commit, Transaction
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network

@@ -6,9 +6,9 @@ from collections.abc import Sized
 
 import trio
 
-from replicator.replication.link import REPLY_LONG_S
-from replicator.store import reading
-from replicator.store.branches import strays
+from replicator.replication.links.link import REPLY_LONG_S
+from replicator.store.db import queries
+from replicator.store.log.forks import strays
 from tests.replication.cluster import Node
 from tests.simulation.machine import Machine
 from tests.simulation.story import Story
@@ -56,7 +56,7 @@ def why_not(machines: list[Machine]) -> str:
     for node in nodes:
         if _digests(node) != _digests(first):
             return f"{node.sid} shows something else than {first.sid}"
-        for user in reading.users(node.store._connection):
+        for user in queries.users(node.store._connection):
             if strays(node.store._connection, user):
                 return f"mail of {user} lies in a folder that is gone at {node.sid}"
     return ""
@@ -69,7 +69,7 @@ def _difference(node: Node, other: Node) -> dict[str, tuple[int, int]]:
 
 
 def _digests(node: Node) -> dict[bytes, bytes]:
-    return {chain.id: chain.digest() for chain in reading.chains_of(node.store._connection, None)}
+    return {chain.id: chain.digest() for chain in queries.chains_of(node.store._connection, None)}
 
 
 def left_over(machines: list[Machine]) -> list[str]:

@@ -14,8 +14,8 @@ import pytest
 
 from protocol import codec
 from protocol.parser import parse
-from replicator.store import reading
-from replicator.store.rows import row_from
+from replicator.store.db import queries
+from replicator.store.db.message_rows import row_from
 
 FRAMES = 2_000
 ROWS = 20_000
@@ -27,5 +27,5 @@ def shared() -> Iterator[None]:
     """For the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "parse", lru_cache(FRAMES)(parse))
-        patch.setattr(reading, "row_from", lru_cache(ROWS)(row_from))
+        patch.setattr(queries, "row_from", lru_cache(ROWS)(row_from))
         yield

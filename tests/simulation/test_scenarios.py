@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from protocol.values import UidSet, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
-from replicator.replication.changes import REQUEST_TIMEOUT_S
-from replicator.replication.link import PeerLink
+from replicator.replication.links.link import PeerLink
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER
 from tests.simulation.cache import Cache
 from tests.simulation.disk import DiskFault

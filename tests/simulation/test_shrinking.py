@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from replicator.replication.durability import Durability
+from replicator.replication.writes.durability import Durability
 from tests.simulation.faults import KINDS
 from tests.simulation.overrides import overrides, with_overrides
 from tests.simulation.plan import Plan, draw

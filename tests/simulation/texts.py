@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager
 from hashlib import sha256
 
 from protocol.commands import Parts
-from replicator.store.attached import AttachedSlice
 from replicator.store.attachments import linking, names
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import holdings_of, read_text
-from replicator.store.recipe import Recipe
+from replicator.store.bodies.attachment_ranges import AttachedSlice
+from replicator.store.bodies.body_rows import holdings_of, read_text
+from replicator.store.bodies.recipe import Recipe
 from tests.attachments.memory import MemoryFiles
 from tests.simulation.machine import Machine
 

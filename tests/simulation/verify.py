@@ -17,11 +17,11 @@ from protocol.codec import Decoder, Request, Response
 from protocol.values import Dot
 from replicator.errors import ContentUnavailableError
 from replicator.mailstore import Folder, read_all
-from replicator.store import reading
 from replicator.store.attachments.sweep import sweep
-from replicator.store.chain import Chain
-from replicator.store.reading import MailboxKey
-from replicator.store.recorded import Recorded
+from replicator.store.bodies.attachment_references import Recorded
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
 from resync.entry import FolderCreate, FolderDelete, FolderRename, FolderSubscribe
 from resync.row import Row
 from tests.attachments.memory import MemoryFiles
@@ -50,7 +50,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
         assert not unexcused, f"changes that clients heard OK for are lost: {unexcused}"
     node = world.up()[0].node  # the others are equal
     rows = _rows(node)
-    chains = {chain.id: chain for chain in reading.chains_of(node.store._connection, None)}
+    chains = {chain.id: chain for chain in queries.chains_of(node.store._connection, None)}
     known = _Known(history, node.store.context, chains)
     flags = _flags_of(known)
     for mailbox_id in rows.keys() | known.mailboxes():
@@ -72,9 +72,9 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
 
 def _rows(node: Node) -> dict[bytes, dict[Placement, Row]]:
     connection = node.store._connection
-    mailboxes = [chain.id for chain in reading.chains_of(connection, None) if chain.uidvalidity]
+    mailboxes = [chain.id for chain in queries.chains_of(connection, None) if chain.uidvalidity]
     return {
-        mailbox_id: {(row.dot, row.change): row for row in reading.mailbox_rows(connection, mailbox_id)}
+        mailbox_id: {(row.dot, row.change): row for row in queries.mailbox_rows(connection, mailbox_id)}
         for mailbox_id in mailboxes
     }
 
@@ -195,11 +195,11 @@ def _check_trees(known: _Known, node: Node) -> None:
             # One that was united and is in sight for its mail moves along with a parent, and goes with its last mail.
             names = names_of[item.change.mailbox_id] if _moved_along(changes, item.change.mailbox_id) else {name}
             sharing = set[bytes]().union(*(named[item.user, one] for one in names)) - {item.change.mailbox_id}
-            united = reading.folder(connection, item.user, name) or sharing
+            united = queries.folder(connection, item.user, name) or sharing
             assert not is_gone or united, f"the folder {name} of {item.user} is gone and nobody deleted it"
     for user in {item.user for item in changes}:
         expected = {name for (owner, name), value in subscribed.items() if owner == user and value}
-        assert reading.subscriptions(connection, user) == expected, f"subscriptions of {user}"
+        assert queries.subscriptions(connection, user) == expected, f"subscriptions of {user}"
 
 
 def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[Placement, Row]]) -> None:
@@ -232,7 +232,7 @@ def _check_lacking(world: World, *, may_lack: bool) -> None:
 async def _check_sight(node: Node, rows: dict[bytes, dict[Placement, Row]], *, may_lack: bool) -> None:
     """Every message is in a folder that its user can see, and its text can be read unless it `may_lack`."""
     in_sight: set[bytes] = set()
-    for user in reading.users(node.store._connection):
+    for user in queries.users(node.store._connection):
         folders: Iterable[Folder] = await node.mail.folders(user)
         for folder in folders:
             in_sight.add(folder.mailbox_id)
@@ -277,7 +277,7 @@ async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) ->
         connection = node.store._connection
         fits = uidvalidity_of(connection, cache.mailbox_id) == cache.uidvalidity
         mailboxes = {cache.mailbox_id} if fits else set()
-        folder = reading.folder(connection, cache.user, cache.name)
+        folder = queries.folder(connection, cache.user, cache.name)
         is_believed = folder is not None and folder.uidvalidity == cache.uidvalidity  # all that its client can see
         if folder is not None and is_believed and not known.history.has_lost_disks:
             mailboxes.add(folder.mailbox_id)

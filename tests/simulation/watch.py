@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.values import Dot
-from replicator.store import chain as chains
-from replicator.store import reading
-from replicator.store.rows import message_of
-from replicator.store.transaction import Commit
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.message_rows import message_of
+from replicator.store.db.transaction import Commit
 from replicator.view import Message, ViewChange
 from resync.entry import Entry, MailAdd, Merge
 from tests.simulation.history import History, Placement
@@ -28,7 +28,7 @@ def placement_of(message: Message) -> Placement:
 def uidvalidity_of(connection: sqlite3.Connection, mailbox_id: bytes) -> int:
     """What clients see: a folder's may have risen since its mailbox's first entry, and the other way round."""
     chain = chains.load(connection, mailbox_id)
-    return max(reading.uidvalidity(connection, mailbox_id) or 0, chain.uidvalidity if chain else 0)
+    return max(queries.uidvalidity(connection, mailbox_id) or 0, chain.uidvalidity if chain else 0)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Shown:
         shown = cls(uidvalidity_of(connection, mailbox_id))
         if chain is not None:
             shown.uidnext, shown.modseq = chain.uidnext, chain.highestmodseq
-            shown.rows = {row.uid: message_of(row) for row in reading.mailbox_rows(connection, mailbox_id)}
+            shown.rows = {row.uid: message_of(row) for row in queries.mailbox_rows(connection, mailbox_id)}
             shown.guids.update(message.guid for message in shown.rows.values())
         return shown
 
@@ -88,7 +88,7 @@ class Watch:
         """A run of the node begins with this database."""
         self._note_unpublished(connection)
         self._connection, self._origin = connection, origin
-        self._history.disk_is(self._sid, reading.log_context(connection))
+        self._history.disk_is(self._sid, queries.log_context(connection))
         for mailbox_id in self._mailboxes(connection):
             now = Shown.read(connection, mailbox_id)
             before = self._shown.get(mailbox_id)
@@ -192,4 +192,4 @@ class Watch:
 
     @staticmethod
     def _mailboxes(connection: sqlite3.Connection) -> list[bytes]:
-        return [chain.id for chain in reading.chains_of(connection, None) if chain.uidvalidity]
+        return [chain.id for chain in queries.chains_of(connection, None) if chain.uidvalidity]

@@ -21,9 +21,9 @@ import trio
 from protocol.commands import Reply
 from protocol.values import Dot
 from replicator.config import Config, PeerConfig, WhenShort, default_config
-from replicator.replication.changes import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
-from replicator.replication.operations import dots_of
-from replicator.store import chain as chains
+from replicator.replication.writes.requests import dots_of
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.store.db import chain as chains
 from replicator.view import MailboxView, Message
 from tests.replication.cluster import LOOPBACK
 from tests.replication.network import Network

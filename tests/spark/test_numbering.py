@@ -14,7 +14,7 @@ from pyspark.sql.functions import spark_partition_id
 from protocol.values import Dot
 from resync.row import Row
 from resync.state import MailboxState
-from spark import audit, inventories, mailboxes, merging, messages, numbering, sums, versions
+from spark import audit, inventories, mailboxes, merging, messages, new_uids, sums, versions
 from tests.spark.clusters import total
 from tests.spark.test_sums import NEVER, settings
 from tests.spark.writing import head_record, message_record, write
@@ -34,7 +34,7 @@ def test_each_mailbox_is_numbered_in_its_order(spark: SparkSession) -> None:
     rng.shuffle(rows)
     frame = spark.createDataFrame(rows, "mailbox binary, seq bigint")
     with settings(spark, NEVER):
-        found = numbering.numbered(frame, ["seq"], audit.keep).collect()
+        found = new_uids.numbered(frame, ["seq"], audit.keep).collect()
     expected: dict[bytes, list[int]] = {}
     for mailbox, seq in sorted(rows):
         expected.setdefault(mailbox, []).append(seq)

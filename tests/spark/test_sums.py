@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from protocol.values import Dot
-from replicator.store import reading
+from replicator.store.db import queries
 from replicator.store.inventory.conversation import Order
 from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import Inventory
@@ -54,7 +54,7 @@ def test_mailboxes_are_equal_where_the_digests_of_the_nodes_are(spark: SparkSess
         order = Order("node.db", place, None, place, overwrite=False, cluster="mail", node=sid, origin=f"{sid}.a")
         Inventory(node.connection, target, lambda _: None, dc7).write(order)
         places[sid] = place
-        for head in reading.chains_of(node.connection, None):
+        for head in queries.chains_of(node.connection, None):
             digests.setdefault(head.id, []).append(head.digest())
         node.connection.close()
     found = {bytes(one["mailbox"]): one["is_equal"] for one in compared(inventories.read(spark, places)).collect()}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from protocol.values import Dot
-from replicator.store.chain import Chain
+from replicator.store.db.chain import Chain
 from resync.inventory import COMPRESSION, MANIFEST, TABLES, Manifest, part_name
 from resync.row import Row
 from resync.state import MailboxState

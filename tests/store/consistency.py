@@ -11,11 +11,11 @@ from pathlib import Path
 
 from protocol.commands import Parts
 from protocol.values import Dot, covers
-from replicator.store import reading, schema
-from replicator.store.apply import APPLIED
-from replicator.store.content import read_text, size_of
-from replicator.store.rows import message_of
-from replicator.store.transaction import NONE_BEFORE
+from replicator.store.bodies.body_rows import read_text, size_of
+from replicator.store.db import queries, schema
+from replicator.store.db.message_rows import message_of
+from replicator.store.db.transaction import NONE_BEFORE
+from replicator.store.log.apply import APPLIED
 from replicator.view import SEEN
 from resync import row as rows
 from resync.entry import Entry, MailAdd
@@ -74,9 +74,9 @@ def check(connection: sqlite3.Connection) -> None:
 
 
 def _leads_everywhere(connection: sqlite3.Connection) -> bool:
-    context = reading.log_context(connection)
-    shown = reading.chains_of(connection, None)
-    return not reading.log_collected(connection) and all(covers(context, chain.context) for chain in shown)
+    context = queries.log_context(connection)
+    shown = queries.chains_of(connection, None)
+    return not queries.log_collected(connection) and all(covers(context, chain.context) for chain in shown)
 
 
 def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
@@ -86,7 +86,7 @@ def _read_log(connection: sqlite3.Connection) -> list[LogRow]:
             "SELECT position, origin, seq, time, chain, applied, offset_bytes, body FROM log ORDER BY position"
         )
     ]
-    if not reading.log_collected(connection):
+    if not queries.log_collected(connection):
         assert [item.position for item in log] == list(range(1, len(log) + 1)), "positions without gaps"
     for item in log:
         assert (item.time, item.chain) == (item.entry.time, item.entry.mailbox_id)
@@ -104,18 +104,18 @@ def _check_waiting(connection: sqlite3.Connection, log: list[LogRow]) -> None:
 
 
 def _check_origins(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    seqs: Counter[str] = Counter(reading.log_collected(connection))
+    seqs: Counter[str] = Counter(queries.log_collected(connection))
     offsets: dict[str, int] = {}
     for item in log:
         origin, seq = item.entry.dot
-        if seq <= reading.log_collected(connection).get(origin, 0):
+        if seq <= queries.log_collected(connection).get(origin, 0):
             continue  # of a branch that cannot be joined, or kept to prove what was damaged
         seqs[origin] += 1
         assert seq == seqs[origin], "each origin's entries arrive in order"
         before = offsets.get(origin, 0 if seq == 1 else item.offset_bytes - item.own_bytes)
         offsets[origin] = before + item.own_bytes
         assert item.offset_bytes == offsets[origin]
-    assert reading.log_context(connection) == dict(seqs)
+    assert queries.log_context(connection) == dict(seqs)
     shipped = dict(connection.execute("SELECT name, offset_bytes FROM origin"))
     assert all(shipped[origin] == offset for origin, offset in offsets.items())
 
@@ -146,7 +146,7 @@ def _check_heads(connection: sqlite3.Connection, log: list[LogRow]) -> None:
             context[item.entry.dot.origin] = max(context.get(item.entry.dot.origin, 0), item.entry.dot.seq)
             if item.chain not in heads or heads[item.chain].modseq < item.entry.modseq:
                 heads[item.chain] = item.entry
-    chains = {chain.id: chain for chain in reading.chains_of(connection, None)}
+    chains = {chain.id: chain for chain in queries.chains_of(connection, None)}
     assert set(chains) == set(heads)
     for chain_id, head in heads.items():
         chain = chains[chain_id]
@@ -156,9 +156,9 @@ def _check_heads(connection: sqlite3.Connection, log: list[LogRow]) -> None:
 
 
 def _check_mailboxes(connection: sqlite3.Connection) -> None:
-    chains = [chain for chain in reading.chains_of(connection, None) if chain.uidvalidity]
+    chains = [chain for chain in queries.chains_of(connection, None) if chain.uidvalidity]
     for chain in chains:
-        mailbox = list(reading.mailbox_rows(connection, chain.id))
+        mailbox = list(queries.mailbox_rows(connection, chain.id))
         messages = [message_of(row) for row in mailbox]
         assert chain.messages == len(messages)
         assert chain.unseen == sum(SEEN not in message.flags for message in messages)
@@ -167,13 +167,13 @@ def _check_mailboxes(connection: sqlite3.Connection) -> None:
         assert chain.highestmodseq >= max((message.modseq for message in messages), default=0)
         fingerprints = [(row.guid, row.fingerprint()) for row in mailbox]
         assert chain.fingerprint == rows.add(0, *(value for _, value in fingerprints))
-        assert list(reading.fingerprints(connection, chain.id)) == fingerprints
+        assert list(queries.fingerprints(connection, chain.id)) == fingerprints
     known = {mailbox for (mailbox,) in connection.execute("SELECT DISTINCT mailbox FROM by_uid")}
     assert known <= {chain.id for chain in chains}
 
 
 def _check_trees(connection: sqlite3.Connection) -> None:
-    trees = [chain for chain in reading.chains_of(connection, None) if not chain.uidvalidity]
+    trees = [chain for chain in queries.chains_of(connection, None) if not chain.uidvalidity]
     for tree in trees:
         folders = connection.execute(
             "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (tree.user,)
@@ -231,14 +231,14 @@ def _check_expunged(connection: sqlite3.Connection) -> None:
 
 
 def _check_stamp_order(connection: sqlite3.Connection, log: list[LogRow]) -> None:
-    heads = {chain.head: chain for chain in reading.chains_of(connection, None) if chain.uidvalidity}
+    heads = {chain.head: chain for chain in queries.chains_of(connection, None) if chain.uidvalidity}
     shown = replayed(item.entry for item in log if item.applied)
     for head, chain in heads.items():
         assert head is not None
         if head not in shown:
             continue  # a merge has it for its second predecessor, and shows the same
         found = shown[head]
-        assert list(reading.mailbox_rows(connection, chain.id)) == [found.rows[uid] for uid in sorted(found.rows)]
+        assert list(queries.mailbox_rows(connection, chain.id)) == [found.rows[uid] for uid in sorted(found.rows)]
         assert (chain.uidnext, chain.highestmodseq, chain.risen) == (found.uidnext, found.modseq, found.risen)
         assert chain.context == found.context
 

@@ -16,10 +16,10 @@ import trio
 
 from protocol.values import UidSet
 from replicator.environment import Environment
-from replicator.store import numbering
-from replicator.store.content import StoredText
-from replicator.store.numbering import CopySource
-from replicator.store.reading import MailboxKey, folders
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.queries import MailboxKey, folders
+from replicator.store.log import sequencer
+from replicator.store.log.sequencer import CopySource
 from replicator.store.store import Store
 from replicator.view import MailboxView
 
@@ -93,7 +93,7 @@ class Worker:
         say(asdict(step))
         stored = StoredText.of(text_of(guid))
         placed = await self._store.write(
-            lambda tx: numbering.save(tx, MAILBOXES[mailbox], stored, guid=guid, received_ms=1, flags=())
+            lambda tx: sequencer.save(tx, MAILBOXES[mailbox], stored, guid=guid, received_ms=1, flags=())
         )
         self._tell_done(step, list(placed.uids))
 
@@ -107,7 +107,7 @@ class Worker:
         step = Step(self._number, "copy", mailbox=mailbox, guids=guids)
         say(asdict(step))
         placed = await self._store.write(
-            lambda tx: numbering.copy(tx, MAILBOXES[source].mailbox_id, wanted, MAILBOXES[mailbox])
+            lambda tx: sequencer.copy(tx, MAILBOXES[source].mailbox_id, wanted, MAILBOXES[mailbox])
         )
         assert placed is not None
         self._tell_done(step, list(placed.uids))
@@ -119,7 +119,7 @@ class Worker:
         step = Step(self._number, "flag", mailbox=mailbox, uids=uids, flag=self._rng.choice(FLAGS))
         say(asdict(step))
         await self._store.write(
-            lambda tx: numbering.store(tx, MAILBOXES[mailbox], UidSet.of(uids), added=[step.flag], removed=())
+            lambda tx: sequencer.store(tx, MAILBOXES[mailbox], UidSet.of(uids), added=[step.flag], removed=())
         )
         self._tell_done(step, uids)
 
@@ -131,7 +131,7 @@ class Worker:
         self._own[mailbox] = [uid for uid in self._own[mailbox] if uid not in uids]
         step = Step(self._number, "expunge", mailbox=mailbox, uids=uids)
         say(asdict(step))
-        await self._store.write(lambda tx: numbering.expunge(tx, MAILBOXES[mailbox], UidSet.of(uids)))
+        await self._store.write(lambda tx: sequencer.expunge(tx, MAILBOXES[mailbox], UidSet.of(uids)))
         self._tell_done(step, uids)
 
 
@@ -147,14 +147,14 @@ async def change_folders(store: Store, rng: random.Random) -> None:
         match op:
             case "create":
                 await store.write(
-                    lambda tx: numbering.create_folder(tx, USER, step.name, folder, spare_ids=iter(()))  # noqa: B023
+                    lambda tx: sequencer.create_folder(tx, USER, step.name, folder, spare_ids=iter(()))  # noqa: B023
                 )
             case "rename":
                 await store.write(
-                    lambda tx: numbering.rename_folder(tx, USER, folder, step.name, spare_ids=iter(()))  # noqa: B023
+                    lambda tx: sequencer.rename_folder(tx, USER, folder, step.name, spare_ids=iter(()))  # noqa: B023
                 )
             case _:
-                await store.write(lambda tx: numbering.delete_folder(tx, USER, folder))  # noqa: B023
+                await store.write(lambda tx: sequencer.delete_folder(tx, USER, folder))  # noqa: B023
         known[folder] = step.name
         if not step.name:
             del known[folder]

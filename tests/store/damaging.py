@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from replicator.store import schema
+from replicator.store.db import schema
 
 ZEROS = bytes(schema.PAGE_BYTES)
 _LEAVES = {10, 13}  # of indexes and tables (https://sqlite.org/fileformat2.html section 1.6)

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from protocol.values import Dot, UidSet
 from replicator.environment import Environment
-from replicator.store import numbering, reading
-from replicator.store.content import StoredText
-from replicator.store.numbering import CopySource, Flagged, Placed
-from replicator.store.reading import MailboxKey
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import sequencer
+from replicator.store.log.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
-from replicator.store.transaction import Transaction
 from replicator.view import MailboxView, Message
 from tests.store.consistency import check_file
 
@@ -43,15 +44,15 @@ Job = Callable[[Transaction], T]
 
 def saving(text: bytes, message_guid: bytes, key: MailboxKey = INBOX, flags: Sequence[str] = ()) -> Job[Placed]:
     stored = StoredText.of(text)
-    return lambda tx: numbering.save(tx, key, stored, guid=message_guid, received_ms=1_000, flags=flags)
+    return lambda tx: sequencer.save(tx, key, stored, guid=message_guid, received_ms=1_000, flags=flags)
 
 
 def copying(source: MailboxKey, wanted: Sequence[CopySource], key: MailboxKey) -> Job[Placed | None]:
-    return lambda tx: numbering.copy(tx, source.mailbox_id, wanted, key)
+    return lambda tx: sequencer.copy(tx, source.mailbox_id, wanted, key)
 
 
 def expunging(*uids: int, key: MailboxKey = INBOX) -> Job[Dot | None]:
-    return lambda tx: numbering.expunge(tx, key, UidSet.of(uids))
+    return lambda tx: sequencer.expunge(tx, key, UidSet.of(uids))
 
 
 def flagging(
@@ -61,25 +62,25 @@ def flagging(
     unchanged_since: int | None = None,
     key: MailboxKey = INBOX,
 ) -> Job[Flagged]:
-    return lambda tx: numbering.store(
+    return lambda tx: sequencer.store(
         tx, key, UidSet.of(uids), added=added, removed=removed, unchanged_since=unchanged_since
     )
 
 
 def creating(name: str, mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: numbering.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id, name))
+    return lambda tx: sequencer.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id, name))
 
 
 def renaming(mailbox_id: bytes, name: str, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: numbering.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id, name))
+    return lambda tx: sequencer.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id, name))
 
 
 def deleting(mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: numbering.delete_folder(tx, user, mailbox_id)
+    return lambda tx: sequencer.delete_folder(tx, user, mailbox_id)
 
 
 def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job[Dot | None]:
-    return lambda tx: numbering.subscribe(tx, user, name, subscribed=subscribed)
+    return lambda tx: sequencer.subscribe(tx, user, name, subscribed=subscribed)
 
 
 def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:
@@ -98,7 +99,7 @@ async def save(store: Store, number: int, key: MailboxKey = INBOX, flags: Sequen
 
 async def fresh_messages(store: Store, key: MailboxKey = INBOX) -> list[Message]:
     """What a view would be loaded from now."""
-    return (await store.read(lambda reader: reading.messages(reader, key.mailbox_id)))[1]
+    return (await store.read(lambda reader: queries.messages(reader, key.mailbox_id)))[1]
 
 
 def assert_same_view(view: MailboxView, messages: Sequence[Message]) -> None:

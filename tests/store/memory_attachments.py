@@ -7,8 +7,8 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
-from replicator.store.attached import CHUNK_BYTES, AttachedSlice
-from replicator.store.recipe import Recipe
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, AttachedSlice
+from replicator.store.bodies.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import TypeVar, cast
 from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.environment import run_in_thread
-from replicator.store import apply, reading, schema
-from replicator.store.damage import Damage
-from replicator.store.transaction import Commit, Logged, Transaction
-from replicator.store.writer import Writer, _Job
+from replicator.store.db import queries, schema
+from replicator.store.db.damage import Damage
+from replicator.store.db.transaction import Commit, Logged, Transaction
+from replicator.store.db.writer import Writer, _Job
+from replicator.store.log import apply
 from resync.entry import Entry
 from tests.texts import stored_of
 
@@ -67,7 +68,7 @@ class MemoryNode:
 
     def log(self, position: int | None = 0) -> list[Logged]:
         assert position is not None, "what is asked for was collected"
-        return reading.log_after(self.connection, position, 1 << 40, 1 << 20, 1 << 40)
+        return queries.log_after(self.connection, position, 1 << 40, 1 << 20, 1 << 40)
 
     def applied(self, dot: Dot) -> bool:
         row = self.connection.execute("SELECT applied FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
@@ -82,4 +83,4 @@ class MemoryNode:
 
 def digests(connection: sqlite3.Connection) -> dict[bytes, bytes]:
     """Chain -> digest of all that a node shows."""
-    return {chain.id: chain.digest() for chain in reading.chains_of(connection, None)}
+    return {chain.id: chain.digest() for chain in queries.chains_of(connection, None)}

@@ -11,8 +11,8 @@ from replicator.imap.fetch_items import BodySection, Partial, SectionText, Span
 from replicator.imap.message import MessageText, section
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
-from replicator.store.intake import Intake, TakenIn
-from replicator.store.recipe import Recipe
+from replicator.store.bodies.body_writer import Intake, TakenIn
+from replicator.store.bodies.recipe import Recipe
 from tests.store.memory_attachments import MemoryAttachments, MemoryHolding, read
 
 HEAD = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n"

@@ -7,9 +7,10 @@ import pytest
 
 from protocol.values import Dot, context_dots
 from replicator.config import UidConflict
-from replicator.store import apply, branches, reading
-from replicator.store.adopting import Adoption, adopt
-from replicator.store.chain import Chain, load
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain, load
+from replicator.store.log import apply, forks
+from replicator.store.log.snapshot_install import Adoption, adopt
 from resync.entry import Merge
 from tests.store import consistency
 from tests.store.harness import INBOX, flagging, guid, saving
@@ -34,7 +35,7 @@ class Lost:
 
 
 def pass_on(sender: MemoryNode, receiver: MemoryNode) -> None:
-    for item in sender.log(reading.log_start(sender.connection, reading.log_context(receiver.connection))):
+    for item in sender.log(queries.log_start(sender.connection, queries.log_context(receiver.connection))):
         receiver.take(item)
 
 
@@ -47,7 +48,7 @@ def shown(node: MemoryNode) -> Chain:
 def take_over(node: MemoryNode, other: MemoryNode) -> None:
     """Step to what the other node shows, without its entries."""
     theirs = shown(other)
-    rows = tuple(reading.mailbox_rows(other.connection, INBOX.mailbox_id))
+    rows = tuple(queries.mailbox_rows(other.connection, INBOX.mailbox_id))
     change = Merge(theirs.uidnext, theirs.risen, context_dots(theirs.context), rows, ())
     assert node.write(lambda tx: adopt(tx, Adoption(INBOX, shown(node).head, theirs, change, 1)))
 
@@ -61,7 +62,7 @@ def lost() -> Lost:
     pass_on(keeper, author)
     author.write(flagging(1, added=["\\Flagged"]))
     dot = Dot("dc3.a", 1)
-    entry = reading.entry_at(author.connection, dot)
+    entry = queries.entry_at(author.connection, dot)
     assert entry is not None
     node.receive(entry)
     node.write(partial(apply.abandon, chain_id=INBOX.mailbox_id, dots=[dot]))
@@ -81,7 +82,7 @@ def test_an_entry_is_applied_when_what_it_stands_on_is_taken_over(lost: Lost) ->
 def test_it_waits_as_a_branch_when_what_is_taken_over_has_gone_on_from_there(lost: Lost) -> None:
     lost.keeper.write(flagging(1, added=["$Later"]))
     take_over(lost.node, lost.keeper)
-    assert reading.log_waiting(lost.node.connection) == {lost.dot: INBOX.mailbox_id}
+    assert queries.log_waiting(lost.node.connection) == {lost.dot: INBOX.mailbox_id}
     assert lost.node.commits[-1].revived == {lost.dot: INBOX.mailbox_id}
     lost.node.write(partial(apply.abandon, chain_id=INBOX.mailbox_id, dots=[lost.dot]))
     lost.keeper.write(flagging(1, added=["$Latest"]))
@@ -105,14 +106,14 @@ def test_it_waits_again_when_a_merge_brings_what_it_stands_on(lost: Lost) -> Non
     for item in (*lost.node.log(), *lost.keeper.log()):
         if item.entry.dot != lost.dot:
             joiner.take(item)
-    (head,) = branches.branch_heads(joiner.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(joiner.connection, head)
+    (head,) = forks.branch_heads(joiner.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(joiner.connection, head)
     assert branch is not None
-    joiner.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    joiner.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
     (merge,) = [item.entry for item in joiner.log() if item.entry.dot.origin == "dc4.a"]
     lost.node.receive(merge)
     assert shown(lost.node).digest() == shown(joiner).digest()
-    assert lost.dot in reading.log_waiting(lost.node.connection)
+    assert lost.dot in queries.log_waiting(lost.node.connection)
 
 
 def test_one_that_cannot_be_read_any_more_holds_up_nothing(lost: Lost) -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
-from replicator.store import branches, numbering, reading
-from replicator.store import chain as chains
-from replicator.store.content import StoredText
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import forks, sequencer
 from replicator.view import Message
 from resync.entry import Entry, FolderState, MailAdd, MailDel, Merge, SubscriptionState, TreeMerge, tree_id
 from resync.merge import ROW_BYTES
@@ -65,14 +66,14 @@ class Watched:
 
     def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
         """What happens `meanwhile` comes between the plan and its turn."""
-        for head in branches.branch_heads(self.node.connection, key.mailbox_id):
-            branch = branches.replay_branch(self.node.connection, head)
+        for head in forks.branch_heads(self.node.connection, key.mailbox_id):
+            branch = forks.replay_branch(self.node.connection, head)
             if branch is None:
                 continue
-            plan = branches.plan_merge(self.node.connection, key, head, branch, self.uid)
+            plan = forks.plan_merge(self.node.connection, key, head, branch, self.uid)
             meanwhile()
             if plan is not None:
-                self.node.write(partial(branches.carry_out, plan=plan))
+                self.node.write(partial(forks.carry_out, plan=plan))
         self.look()
 
 
@@ -100,7 +101,7 @@ class World:
             return
         self.saved.append(message)
         flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
-        one.node.write(lambda tx: numbering.save(tx, INBOX, TEXT, guid=message, received_ms=1, flags=flags))
+        one.node.write(lambda tx: sequencer.save(tx, INBOX, TEXT, guid=message, received_ms=1, flags=flags))
 
     def expunge(self, one: Watched) -> None:
         if one.rows:
@@ -116,13 +117,13 @@ class World:
 
     def folders(self, one: Watched) -> None:
         name, new_ids = "/".join(self.rng.choices("ab", k=self.rng.randint(1, 3))), iter(one.node.guid, None)
-        known = [record.mailbox_id for record in reading.folders(one.node.connection, ALICE).values()]
+        known = [record.mailbox_id for record in queries.folders(one.node.connection, ALICE).values()]
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
         changes: list[Callable[[Transaction], object]] = [
-            lambda tx: numbering.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
-            lambda tx: numbering.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
-            lambda tx: numbering.delete_folder(tx, ALICE, folder),
-            lambda tx: numbering.subscribe(tx, ALICE, name, subscribed=subscribed),
+            lambda tx: sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
+            lambda tx: sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
+            lambda tx: sequencer.delete_folder(tx, ALICE, folder),
+            lambda tx: sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
         ]
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))
@@ -133,7 +134,7 @@ class World:
         So an entry may come long before its predecessor, and a merge before one of the branches that it joins.
         """
         source = self.rng.choice([one for one in self.all if one is not target]).node
-        lacking = source.log(reading.log_start(source.connection, reading.log_context(target.node.connection)))
+        lacking = source.log(queries.log_start(source.connection, queries.log_context(target.node.connection)))
         some = lacking[: self.rng.randrange(1, 20)]
         origins = sorted({item.entry.dot.origin for item in some})
         for origin in self.rng.sample(origins, self.rng.randint(min(1, len(origins)), len(origins))):
@@ -150,8 +151,8 @@ class World:
         master, *_ = self.all
         for target in [master, *self.all, master, *self.all]:
             for source in self.all:
-                known = reading.log_context(target.node.connection)
-                for item in source.node.log(reading.log_start(source.node.connection, known)):
+                known = queries.log_context(target.node.connection)
+                for item in source.node.log(queries.log_start(source.node.connection, known)):
                     target.node.take(item)
             target.look()
             if target is master:
@@ -161,7 +162,7 @@ class World:
     def check(self) -> None:
         assert len({tuple(sorted(one.node.digests().items())) for one in self.all}) == 1, "the nodes differ"
         for one in self.all:
-            assert reading.log_counts(one.node.connection)[1] == 0, "nothing waits"
+            assert queries.log_counts(one.node.connection)[1] == 0, "nothing waits"
             assert set(self.saved) - self.expunged <= {row.guid for row in one.rows.values()}, "a mail is lost"
             shown = {placement for other in self.all for uid, placement in other.named.items() if uid in one.rows}
             assert len(shown) == len(one.rows), "a UID is in use that named two messages somewhere"
@@ -170,13 +171,13 @@ class World:
 
     def check_replay(self, node: MemoryNode) -> None:
         """The log, replayed along any path to the head, gives what the database shows."""
-        chain, rows = reading.rows(node.connection, INBOX.mailbox_id)
+        chain, rows = queries.rows(node.connection, INBOX.mailbox_id)
         if chain is None or chain.head is None:
             return
         path: list[Entry] = []
         at: Dot | None = chain.head
         while at is not None:
-            entry = reading.entry_at(node.connection, at)
+            entry = queries.entry_at(node.connection, at)
             assert entry is not None
             path.append(entry)
             at = self.rng.choice(entry.predecessors) if entry.predecessors else None
@@ -204,10 +205,10 @@ def test_a_branch_below_a_merge_that_came_before_what_it_joins_is_not_joined_yet
     (first,), (second,) = one.log(), other.log()
     for item in (first, second):
         joins.take(item)
-    (head,) = branches.branch_heads(joins.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(joins.connection, head)
+    (head,) = forks.branch_heads(joins.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(joins.connection, head)
     assert branch is not None
-    joins.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch))
+    joins.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
     merge = joins.log()[-1]
     for item in (first, merge):
         other.take(item)
@@ -215,10 +216,10 @@ def test_a_branch_below_a_merge_that_came_before_what_it_joins_is_not_joined_yet
         node.write(saving(b"text", guid(3 + number)))
     for item in (second, merge, joins.log()[-1], other.log()[-1]):
         late.take(item)
-    (head,) = branches.branch_heads(late.connection, INBOX.mailbox_id)
-    assert branches.replay_branch(late.connection, head) is None
+    (head,) = forks.branch_heads(late.connection, INBOX.mailbox_id)
+    assert forks.replay_branch(late.connection, head) is None
     late.take(first)
-    assert branches.replay_branch(late.connection, head) is not None
+    assert forks.replay_branch(late.connection, head) is not None
 
 
 # ---- histories that no honest node makes -------------------------------------------------------------------------
@@ -230,7 +231,7 @@ def add(dot: Dot, uid: int, *predecessors: Dot, modseq: int) -> Entry:
 
 
 def shown(node: MemoryNode) -> list[int]:
-    return [row.uid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id)]
+    return [row.uid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)]
 
 
 ROOT, LEFT, RIGHT, ON_LEFT = (Dot("dc9.a", seq) for seq in (1, 2, 3, 4))
@@ -242,7 +243,7 @@ def test_a_node_that_forks_against_itself_takes_no_mail_away() -> None:
     node.receive(add(LEFT, 2, ROOT, modseq=2))
     node.receive(add(RIGHT, 2, ROOT, modseq=2))
     with pytest.raises(ContradictionError, match="numbered on two branches"):
-        branches.replay_branch(node.connection, RIGHT)
+        forks.replay_branch(node.connection, RIGHT)
     node.receive(add(ON_LEFT, 3, LEFT, modseq=3))
     assert shown(node) == [1, 2], "what counts as having seen the other branch is not shown"
     assert node.write(saving(b"text", guid(1))).uids == (3,)
@@ -256,15 +257,15 @@ def test_a_fork_against_itself_is_found_behind_a_merge() -> None:
     node.write(saving(b"text", guid(1)))
     other = Dot("dc8.a", 1)
     node.receive(add(other, 3, LEFT, modseq=3))
-    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(node.connection, head)
+    (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(node.connection, head)
     assert branch is not None
-    node.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    node.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
     before = shown(node)
     node.receive(add(RIGHT, 2, ROOT, modseq=2))
     node.receive(add(ON_LEFT, 3, RIGHT, modseq=3))
     with pytest.raises(ContradictionError, match="numbered on two branches"):
-        branches.replay_branch(node.connection, ON_LEFT)
+        forks.replay_branch(node.connection, ON_LEFT)
     assert shown(node) == before
 
 
@@ -274,7 +275,7 @@ def test_entries_that_lead_in_a_circle_are_no_branch() -> None:
     node.receive(add(ROOT, 1, LEFT, modseq=2), [b"text"])
     node.receive(add(LEFT, 1, ROOT, modseq=3))
     node.receive(add(RIGHT, 1, LEFT, modseq=4))
-    assert branches.branch_heads(node.connection, INBOX.mailbox_id) == []
+    assert forks.branch_heads(node.connection, INBOX.mailbox_id) == []
 
 
 MERGE = Dot("dc8.a", 1)
@@ -292,7 +293,7 @@ def forked() -> tuple[MemoryNode, Dot]:
 
 def test_a_merge_that_goes_back_waits() -> None:
     node, head = forked()
-    _, mine = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    _, mine = queries.mailbox_rows(node.connection, INBOX.mailbox_id)
     moved = mine._replace(uid=4, claim=MERGE, modseq=3)
     stranger = moved._replace(dot=MERGE, guid=guid(7))
     good = Merge(5, 5, (head, LEFT), (moved,), ())
@@ -324,10 +325,10 @@ def test_a_large_merge_is_one_entry_of_several_changes(monkeypatch: pytest.Monke
     right.write(expunging(1, 2, 3))
     for item in right.log():
         left.take(item)
-    (head,) = branches.branch_heads(left.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(left.connection, head)
+    (head,) = forks.branch_heads(left.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(left.connection, head)
     assert branch is not None
-    left.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch, UidConflict.UIDVALIDITY))
+    left.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.UIDVALIDITY))
     for item in left.log():
         right.take(item)
     merge = left.log()[-1].entry
@@ -344,7 +345,7 @@ def test_a_tree_merge_that_goes_back_waits() -> None:
     own = chains.load(node.connection, TREE.mailbox_id)
     assert own is not None
     assert own.head is not None
-    folder = reading.tree_state(node.connection, ALICE, own).folders[b"a" * 16]
+    folder = queries.tree_state(node.connection, ALICE, own).folders[b"a" * 16]
     context, other = (own.head, Dot("dc9.a", 1)), Dot("dc9.a", 1)
     above = folder._replace(uidvalidity=folder.uidvalidity + 1)
 
@@ -410,19 +411,19 @@ def test_what_a_node_does_not_show_as_its_head_counts_it_is_not_joined(key: Mail
     left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for node in (left, right):
         node.write(saving(b"text", node.guid()))
-        node.write(lambda tx: numbering.subscribe(tx, ALICE, "both", subscribed=True))
+        node.write(lambda tx: sequencer.subscribe(tx, ALICE, "both", subscribed=True))
     for item in right.log():
         left.take(item)
-    (head,) = branches.branch_heads(left.connection, key.mailbox_id)
-    branch = branches.replay_branch(left.connection, head)
+    (head,) = forks.branch_heads(left.connection, key.mailbox_id)
+    branch = forks.replay_branch(left.connection, head)
     assert branch is not None
-    plan = branches.plan_merge(left.connection, key, head, branch)
+    plan = forks.plan_merge(left.connection, key, head, branch)
     assert plan is not None
     left.connection.execute(damage)
     left.connection.commit()
     before = left.digests()
-    with pytest.raises(branches.MiscountedError, match="run `replicator check --repair`"):
-        branches.plan_merge(left.connection, key, head, branch)
-    with pytest.raises(branches.MiscountedError):
-        left.write(lambda tx: branches.merge_branch(tx, key, head, branch))
+    with pytest.raises(forks.MiscountedError, match="run `replicator check --repair`"):
+        forks.plan_merge(left.connection, key, head, branch)
+    with pytest.raises(forks.MiscountedError):
+        left.write(lambda tx: forks.merge_branch(tx, key, head, branch))
     assert left.digests() == before

@@ -8,14 +8,15 @@ import msgpack
 import pytest
 
 from protocol.values import Dot
-from replicator.store import branches, schema
-from replicator.store.check import Comparison, chain_ids, exhausted
-from replicator.store.mending import compare_and_mend, mend
-from replicator.store.past import past_at
-from replicator.store.proof import log_lacks
-from replicator.store.reading import MailboxKey
-from replicator.store.rows import DamagedRowError
-from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
+from replicator.store.db import schema
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import forks
+from replicator.store.log.replay import past_at
+from replicator.store.repair.head_evidence import log_lacks
+from replicator.store.repair.mailbox_check import Comparison, chain_ids, exhausted
+from replicator.store.repair.row_repair import compare_and_mend, mend
+from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.entry import tree_id
 from tests.store.consistency import check
 from tests.store.harness import ALICE, INBOX, WORK, creating, expunging, flagging, guid, renaming, saving, subscribing
@@ -150,7 +151,7 @@ def test_ids_come_in_slices_whatever_table_has_them(monkeypatch: pytest.MonkeyPa
             node.write(saving(b"text", guid(10 * number + copy), key))
     node.connection.execute("DELETE FROM chain WHERE id > x'03'")
     node.connection.execute("DELETE FROM recent WHERE mailbox < x'05' OR mailbox > x'07'")
-    monkeypatch.setattr("replicator.store.check.SLICE_ROWS", 2)
+    monkeypatch.setattr("replicator.store.repair.mailbox_check.SLICE_ROWS", 2)
     found: list[bytes] = []
     while some := chain_ids(node.connection, found[-1] if found else None):
         found += some
@@ -283,10 +284,10 @@ def test_a_merge_that_came_before_one_side_is_followed_back_over_the_other() -> 
     (first,), (second,) = one.log(), other.log()
     for item in (first, second):
         joins.take(item)
-    (head,) = branches.branch_heads(joins.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(joins.connection, head)
+    (head,) = forks.branch_heads(joins.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(joins.connection, head)
     assert branch is not None
-    joins.write(lambda tx: branches.merge_branch(tx, INBOX, head, branch))
+    joins.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch))
     merge = joins.log()[-1]
     for item in (second, merge):
         late.take(item)

@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from protocol.commands import Settled
 from protocol.values import Dot, covers
-from replicator.store import branches, catalog, collecting, reading, schema, statements
-from replicator.store import chain as chains
-from replicator.store.catalog import Round
-from replicator.store.check import Comparison, chain_ids, exhausted
-from replicator.store.checkpoint import CheckpointReader, state_of
-from replicator.store.history import Head
-from replicator.store.past import Base, base_for, past_at
-from replicator.store.proof import log_lacks
-from replicator.store.reading import MailboxKey
-from replicator.store.rows import DamagedRowError
-from replicator.store.sweeps import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
-from replicator.store.writer import _last_time
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.catalog import Round
+from replicator.store.checkpoints.checkpoint import CheckpointReader, state_of
+from replicator.store.db import chain as chains
+from replicator.store.db import queries, schema, settled_rows
+from replicator.store.db.entry_validation import Head
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.writer import _last_time
+from replicator.store.log import entry_removal, forks
+from replicator.store.log.replay import Base, base_for, past_at
+from replicator.store.repair.head_evidence import log_lacks
+from replicator.store.repair.mailbox_check import Comparison, chain_ids, exhausted
+from replicator.store.repair.table_check import FIRST, stray_pointers, stray_rows, strays_of_trees, unseen_chains
 from resync.clock import COUNTER_BITS
 from resync.state import MailboxState
 from tests.effort import examples
@@ -49,17 +51,17 @@ class Keeper:
         """Without its end: the manifest is pending."""
         connection = self.node.connection
         rounds = catalog.rounds(connection)
-        number, settled = (rounds[-1].number if rounds else 0) + 1, reading.log_settled(connection)
+        number, settled = (rounds[-1].number if rounds else 0) + 1, queries.log_settled(connection)
         for chain_id in catalog.unsaved(connection, b""):
             made = catalog.checkpoint_of(connection, chain_id, 1)
             assert made is not None
             self.objects[made.head] = b"".join(made.data)
             self.node.write(partial(catalog.note_saved, head=made.head, number=number))
         seen, _ = catalog.contexts(connection, b"")
-        covered = reading.log_context(connection)
+        covered = queries.log_context(connection)
         covered |= {origin: max(seq, covered.get(origin, 0)) for origin, seq in seen.items()}
         heads = list(catalog.heads_in(connection, number))
-        begun = Round(number, None, False, settled, covered, reading.log_end(connection), len(heads))  # noqa: FBT003
+        begun = Round(number, None, False, settled, covered, queries.log_end(connection), len(heads))  # noqa: FBT003
         self.node.write(partial(catalog.begin_manifest, begun=begun))
         self.node.write(partial(catalog.note_manifest, number=number, made_ms=number))
         self.manifests = {one.number: self.manifests.get(one.number, heads) for one in catalog.rounds(connection)}
@@ -70,7 +72,7 @@ class Keeper:
 
     def put_in_force(self, pending: Round, max_entries: int) -> None:
         self.node.write(partial(catalog.put_in_force, number=pending.number))
-        while self.node.write(partial(collecting.collect, upto=pending.context, max_entries=max_entries)).entries:
+        while self.node.write(partial(entry_removal.collect, upto=pending.context, max_entries=max_entries)).entries:
             pass
         self.manifests = {pending.number: self.manifests[pending.number]}
         self.clean()
@@ -90,7 +92,7 @@ class Keeper:
         connection = self.node.connection
         found = [] if log_lacks(connection) == 0 else ["lacking"]
         for chain_id in chain_ids(connection):
-            chain = next(chain for chain in reading.chains_of(connection, None) if chain.id == chain_id)
+            chain = next(chain for chain in queries.chains_of(connection, None) if chain.id == chain_id)
             compared = exhausted(Comparison(connection, chain_id, base=self.base_of(chain_id, chain.head)))
             found += ["unproven"] if compared.unproven else [damage.what for damage in compared.damages]
         found += [damage.what for damage in strays_of_trees(connection)]
@@ -110,14 +112,14 @@ class ForgetfulWatched(Watched):
     keeper: Keeper
 
     def join(self, key: MailboxKey, meanwhile: Callable[[], object] = lambda: None) -> None:
-        for head in branches.branch_heads(self.node.connection, key.mailbox_id):
-            branch = branches.replay_branch(self.node.connection, head, self.keeper.base_of(key.mailbox_id, head))
+        for head in forks.branch_heads(self.node.connection, key.mailbox_id):
+            branch = forks.replay_branch(self.node.connection, head, self.keeper.base_of(key.mailbox_id, head))
             if branch is None:
                 continue
-            plan = branches.plan_merge(self.node.connection, key, head, branch, self.uid)
+            plan = forks.plan_merge(self.node.connection, key, head, branch, self.uid)
             meanwhile()
             if plan is not None:
-                self.node.write(partial(branches.carry_out, plan=plan))
+                self.node.write(partial(forks.carry_out, plan=plan))
         self.look()
 
 
@@ -146,27 +148,27 @@ class ForgetfulWorld(World):
         pending = one.keeper.pending()
         if pending is None or self.rng.random() < 0.2:
             one.keeper.round()
-        elif all(covers(reading.log_settled(other.node.connection), pending.covered) for other in self.all):
-            before = reading.log_counts(one.node.connection)
+        elif all(covers(queries.log_settled(other.node.connection), pending.covered) for other in self.all):
+            before = queries.log_counts(one.node.connection)
             one.keeper.put_in_force(pending, self.rng.randrange(1, 50))
-            after = reading.log_counts(one.node.connection)
+            after = queries.log_counts(one.node.connection)
             assert after[1] == before[1], "nothing that waits goes"
             self.collected += before[0] - after[0]
 
     def check_replay(self, node: MemoryNode) -> None:
         """What a checkpoint and the log after it give is what the database shows."""
         (keeper,) = (self.forgetful(one).keeper for one in self.all if one.node is node)
-        for chain in reading.chains_of(node.connection, None):
+        for chain in queries.chains_of(node.connection, None):
             assert chain.head is not None
             base = keeper.base_of(chain.id, chain.head)
             past = past_at(node.connection, chain.head, base, detours=True)
             assert past is not None
             if isinstance(past.state, MailboxState):
-                shown = {row.uid: row for row in reading.mailbox_rows(node.connection, chain.id)}
+                shown = {row.uid: row for row in queries.mailbox_rows(node.connection, chain.id)}
                 live = MailboxState(chain.uidnext, chain.highestmodseq, chain.context, shown, chain.risen)
                 assert past.state == live
             else:
-                assert past.state == reading.tree_state(node.connection, chain.user, chain)
+                assert past.state == queries.tree_state(node.connection, chain.user, chain)
 
 
 @given(st.integers(2, 4), st.integers(20, 150), st.randoms(use_true_random=False))
@@ -189,7 +191,7 @@ def test_nodes_that_forget_what_all_have_settled_converge_as_if_they_had_not(
         pending = world.forgetful(one).keeper.pending()
         assert pending is not None
         world.forgetful(one).keeper.put_in_force(pending, 7)
-        assert reading.log_counts(one.node.connection) == (0, 0), "everything may go in the end"
+        assert queries.log_counts(one.node.connection) == (0, 0), "everything may go in the end"
         assert world.forgetful(one).keeper.damages() == []
         consistency.check(one.node.connection)
         one.node.connection.close()
@@ -216,10 +218,10 @@ def test_what_waits_stays_and_all_of_its_origin_after_it() -> None:
     for other in others:  # both begin the same mailboxes: what comes second waits
         for item in other.log():
             node.take(item)
-    gone = node.write(partial(collecting.collect, upto={"dc2.a": 2, "dc3.a": 2}))
+    gone = node.write(partial(entry_removal.collect, upto={"dc2.a": 2, "dc3.a": 2}))
     assert gone.entries == 2
-    assert reading.log_collected(node.connection) == {"dc2.a": 2}
-    assert reading.log_counts(node.connection) == (2, 2)
+    assert queries.log_collected(node.connection) == {"dc2.a": 2}
+    assert queries.log_counts(node.connection) == (2, 2)
     node.connection.close()
 
 
@@ -227,16 +229,16 @@ def test_only_so_many_go_at_once() -> None:
     node = MemoryNode("dc1.a")
     for number in range(10):
         node.write(saving(b"text", guid(number)))
-    upto = reading.log_settled(node.connection)
-    some = (node.write(partial(collecting.collect, upto=upto, max_entries=4)).entries for _ in range(4))
+    upto = queries.log_settled(node.connection)
+    some = (node.write(partial(entry_removal.collect, upto=upto, max_entries=4)).entries for _ in range(4))
     assert list(some) == [4, 4, 2, 0]
-    assert reading.log_end(node.connection) == 10, "positions go on"
+    assert queries.log_end(node.connection) == 10, "positions go on"
 
 
 def test_stamps_go_on_above_those_that_have_gone(tmp_path: Path) -> None:
     path, node = tmp_path / "node.db", MemoryNode("dc1.a", now_ms=5_000_000)
     node.write(saving(b"text", guid(1)))
-    node.write(partial(collecting.collect, upto={"dc1.a": 1}))
+    node.write(partial(entry_removal.collect, upto={"dc1.a": 1}))
     writer = schema.open_writer(path)
     node.connection.backup(writer)
     assert _last_time(writer) >> COUNTER_BITS == 5_000_000
@@ -256,20 +258,20 @@ def test_branches_below_a_base_are_not_said_to_be_known() -> None:
     assert pending is not None
     keeper.put_in_force(pending, 10)
     node.take(other.log()[-1])
-    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
+    (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
     base = keeper.base_of(INBOX.mailbox_id, head)
     assert base is not None
-    assert not branches.check_apart(node.connection, INBOX.mailbox_id, head, {"dc1.a": 1, "dc2.a": 1}, base)
-    assert branches.replay_branch(node.connection, head, base) is None
+    assert not forks.check_apart(node.connection, INBOX.mailbox_id, head, {"dc1.a": 1, "dc2.a": 1}, base)
+    assert forks.replay_branch(node.connection, head, base) is None
 
 
 def test_a_node_goes_on_from_its_own_numbers_whatever_others_say_of_them() -> None:
     node = MemoryNode("dc1.a")
     node.write(saving(b"text", guid(1), INBOX))
-    before = reading.log_context(node.connection)
+    before = queries.log_context(node.connection)
     node.write(lambda tx: tx.begin_log_after({"dc1.a": 1000, "dc2.a": 7}))
-    assert reading.log_context(node.connection) == before | {"dc2.a": 7}
-    assert reading.log_collected(node.connection) == {"dc2.a": 7}
+    assert queries.log_context(node.connection) == before | {"dc2.a": 7}
+    assert queries.log_collected(node.connection) == {"dc2.a": 7}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_an_entry_whose_time_is_garbled_is_not_collected() -> None:
     node.write(saving(b"text", guid(1)))
     node.connection.execute("UPDATE log SET time = 'x'")
     with pytest.raises(DamagedRowError, match="an entry of the log"):
-        node.write(partial(collecting.collect, upto={"dc1.a": 1}))
+        node.write(partial(entry_removal.collect, upto={"dc1.a": 1}))
     assert node.connection.execute("SELECT COUNT(*) FROM log").fetchone() == (1,)
 
 
@@ -304,7 +306,7 @@ def test_an_entry_whose_time_is_garbled_is_not_collected() -> None:
 def test_a_statement_that_cannot_be_read_is_left_out(garbage: object) -> None:
     node = MemoryNode("dc1.a")
     said = [Settled(sid, 5, (Dot(f"{sid}.a", 3),)) for sid in ("dc2", "dc3")]
-    statements.save(node.connection, said)
-    assert statements.load(node.connection) == said
+    settled_rows.save(node.connection, said)
+    assert settled_rows.load(node.connection) == said
     node.connection.execute("UPDATE settled SET context = ? WHERE sid = 'dc2'", (garbage,))
-    assert statements.load(node.connection) == said[1:]
+    assert settled_rows.load(node.connection) == said[1:]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from protocol.commands import Parts
-from replicator.store import schema
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import StoredText, holdings_of, read_text, write_text
+from replicator.store.bodies.body_rows import StoredText, holdings_of, read_text, write_text
+from replicator.store.db import schema
 
 TEXT = b"text" * 100
 PLAIN = StoredText.of(TEXT)

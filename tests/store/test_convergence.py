@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from protocol.values import Context, UidSet
 from replicator.errors import MailError
-from replicator.store import numbering, reading
-from replicator.store.content import StoredText
-from replicator.store.numbering import CopySource
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import sequencer
+from replicator.store.log.sequencer import CopySource
 from resync.row import Row
 from tests.store import consistency
 from tests.store.memory_node import MemoryNode
@@ -28,7 +29,7 @@ class Cluster:
         self.masters = {key: self.nodes[number % size] for number, key in enumerate(self.keys)}
 
     def context(self, node: MemoryNode) -> Context:
-        return reading.log_context(node.connection)
+        return queries.log_context(node.connection)
 
     def change(self, key: MailboxKey, rng: random.Random) -> None:
         rng.choice([save, save, save, copy, flag, expunge, folders])(self.masters[key], key, rng)
@@ -36,7 +37,7 @@ class Cluster:
     def exchange(self, rng: random.Random, count: int) -> None:
         """A node sends what the other lacks: not all of it, in chunks out of order between origins."""
         source, target = rng.sample(self.nodes, 2)
-        logged = source.log(reading.log_start(source.connection, self.context(target)))[:count]
+        logged = source.log(queries.log_start(source.connection, self.context(target)))[:count]
         origins = sorted({item.entry.dot.origin for item in logged}, key=lambda _: rng.random())
         for origin in origins:
             for item in logged:
@@ -46,55 +47,55 @@ class Cluster:
     def hand_over(self, key: MailboxKey, rng: random.Random) -> None:
         """As MASTER-MOVE does: the new master first catches up with the mailbox."""
         old, new = self.masters[key], rng.choice(self.nodes)
-        for item in old.log(reading.log_start(old.connection, self.context(new))):
+        for item in old.log(queries.log_start(old.connection, self.context(new))):
             new.take(item)
         self.masters[key] = new
 
     def settle(self) -> None:
         for source in self.nodes:
             for target in self.nodes:
-                for item in source.log(reading.log_start(source.connection, self.context(target))):
+                for item in source.log(queries.log_start(source.connection, self.context(target))):
                     target.take(item)
 
 
 def rows(node: MemoryNode, key: MailboxKey) -> list[Row]:
-    return list(reading.mailbox_rows(node.connection, key.mailbox_id))
+    return list(queries.mailbox_rows(node.connection, key.mailbox_id))
 
 
 def save(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     stored = StoredText.of(b"text %d" % rng.randrange(5))
     guid, flags = node.guid(), rng.sample(["\\Seen", "\\Flagged"], rng.randrange(3))
-    node.write(lambda tx: numbering.save(tx, key, stored, guid=guid, received_ms=1, flags=flags))
+    node.write(lambda tx: sequencer.save(tx, key, stored, guid=guid, received_ms=1, flags=flags))
 
 
 def copy(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     held = rows(node, key)
     wanted = [CopySource(row.uid, row.guid, node.guid()) for row in rng.sample(held, min(2, len(held)))]
-    node.write(lambda tx: numbering.copy(tx, key.mailbox_id, wanted, key))
+    node.write(lambda tx: sequencer.copy(tx, key.mailbox_id, wanted, key))
 
 
 def flag(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     uids = UidSet.of(rng.sample(range(1, 10), 3))
     added, removed = ([name] if rng.random() < 0.6 else [] for name in ("\\Seen", "\\Flagged"))
-    node.write(lambda tx: numbering.store(tx, key, uids, added=added, removed=removed))
+    node.write(lambda tx: sequencer.store(tx, key, uids, added=added, removed=removed))
 
 
 def expunge(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     uids = UidSet.of(rng.sample(range(1, 10), 2))
-    node.write(lambda tx: numbering.expunge(tx, key, uids))
+    node.write(lambda tx: sequencer.expunge(tx, key, uids))
 
 
 def folders(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     """Any change of the tree of the mailbox's user; those that cannot be are refused."""
     name, new_ids = "/".join(rng.choices("ab", k=rng.randint(1, 3))), iter(node.guid, None)
-    known = [record.mailbox_id for record in reading.folders(node.connection, key.user).values()]
+    known = [record.mailbox_id for record in queries.folders(node.connection, key.user).values()]
     folder = rng.choice([*known, node.guid()])
     subscribed = rng.random() < 0.5
     changes: list[Callable[[Transaction], object]] = [
-        lambda tx: numbering.create_folder(tx, key.user, name, node.guid(), spare_ids=new_ids),
-        lambda tx: numbering.rename_folder(tx, key.user, folder, name, spare_ids=new_ids),
-        lambda tx: numbering.delete_folder(tx, key.user, folder),
-        lambda tx: numbering.subscribe(tx, key.user, name, subscribed=subscribed),
+        lambda tx: sequencer.create_folder(tx, key.user, name, node.guid(), spare_ids=new_ids),
+        lambda tx: sequencer.rename_folder(tx, key.user, folder, name, spare_ids=new_ids),
+        lambda tx: sequencer.delete_folder(tx, key.user, folder),
+        lambda tx: sequencer.subscribe(tx, key.user, name, subscribed=subscribed),
     ]
     with suppress(MailError):
         node.write(rng.choice(changes))
@@ -116,6 +117,6 @@ def test_nodes_that_exchange_logs_in_any_order_converge(size: int, steps: int, r
     cluster.settle()
     assert len({tuple(node.digests().items()) for node in cluster.nodes}) == 1
     for node in cluster.nodes:
-        assert reading.log_counts(node.connection)[1] == 0, "nothing waits"
+        assert queries.log_counts(node.connection)[1] == 0, "nothing waits"
         consistency.check(node.connection)
         node.connection.close()

@@ -19,8 +19,9 @@ from pathlib import Path
 import trio
 
 from replicator.environment import Environment
-from replicator.store import numbering, reading
-from replicator.store.content import StoredText, read_text
+from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.db import queries
+from replicator.store.log import sequencer
 from replicator.store.store import Store
 from tests.store.consistency import check
 from tests.store.crash_child import MAILBOXES, USER, Step, text_of
@@ -156,7 +157,7 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
         truth.compare_tree(
             {
                 record.mailbox_id: name
-                for name, record in (await store.read(lambda db: reading.folders(db, USER))).items()
+                for name, record in (await store.read(lambda db: queries.folders(db, USER))).items()
             }
         )
         for mailbox, key in enumerate(MAILBOXES):
@@ -170,7 +171,7 @@ async def compare(path: Path, origin: str, rng: random.Random, truth: Truth) -> 
         guid = rng.randbytes(16)
         stored = StoredText.of(text_of(guid))
         placed = await store.write(
-            lambda tx: numbering.save(tx, MAILBOXES[0], stored, guid=guid, received_ms=1, flags=())
+            lambda tx: sequencer.save(tx, MAILBOXES[0], stored, guid=guid, received_ms=1, flags=())
         )
         view = await store.view(MAILBOXES[0])
         asked = Step(-1, "save", guids=[guid.hex()])

@@ -12,8 +12,8 @@ import pytest
 from protocol.values import UidSet
 from replicator.environment import Environment
 from replicator.errors import DataError, UnavailableError
-from replicator.store import reading, schema
-from replicator.store.damage import DatabaseDamagedError
+from replicator.store.db import queries, schema
+from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.store import Store
 from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
@@ -195,7 +195,7 @@ async def test_a_change_that_meets_damage_is_refused_and_others_are_made(
             await store.write(flagging(*range(1, SIZE + 1), added=["\\Seen"]))
         assert (await store.write(flagging(1, SIZE, added=["\\Seen"]))).refused == UidSet()
         assert caplog.record_tuples[0][1] == logging.ERROR
-        context = await store.read(reading.log_context)
+        context = await store.read(queries.log_context)
         assert context["dc1.b"] == 1
 
 

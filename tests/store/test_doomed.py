@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailError
-from replicator.store import branches, doomed, expunged, named, numbering, reading, unnamed
-from replicator.store.content import StoredText, is_here, lacking_count, write_text
-from replicator.store.numbering import CopySource
-from replicator.store.reading import MailboxKey
-from replicator.store.rows import DamagedRowError
-from replicator.store.transaction import Logged, Transaction
+from replicator.store.bodies import deletion_candidates
+from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, write_text
+from replicator.store.db import queries
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Logged, Transaction
+from replicator.store.gc import body_references, expunged, orphaned_bodies
+from replicator.store.log import forks, sequencer
+from replicator.store.log.sequencer import CopySource
 from resync.entry import MailAdd
 from tests.effort import examples
 from tests.store import consistency
@@ -38,17 +41,17 @@ def node() -> Iterator[MemoryNode]:
 
 
 def expire(node: MemoryNode) -> Iterator[None]:
-    """One round as `replication/expiring` does it; whatever may come between two of its steps comes at a `yield`."""
+    """One round as `replication/bodies/retention` does it; whatever may come between two of its steps comes at a `yield`."""
     before_ms = node.now_ms - KEEP_MS
-    while node.write(lambda tx: doomed.doom_expired(tx.connection, before_ms, 2)):
+    while node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, before_ms, 2)):
         yield
-    for look in named.LOOKS:
-        after: named.Key | None = named.FIRST
+    for look in body_references.LOOKS:
+        after: body_references.Key | None = body_references.FIRST
         while after is not None:
             part = look(node.connection, after)
             yield
             found = part.found
-            node.write(lambda tx: doomed.spare(tx.connection, found))  # noqa: B023 - at once
+            node.write(lambda tx: deletion_candidates.spare(tx.connection, found))  # noqa: B023 - at once
             after = part.after
             yield
     while remove(node):
@@ -58,7 +61,7 @@ def expire(node: MemoryNode) -> Iterator[None]:
 def remove(node: MemoryNode) -> int:
     """What goes is named by nothing."""
     before, needed = texts(node), consistency.named_texts(node.connection)
-    removed = node.write(lambda tx: doomed.remove(tx.connection, 2, 1 << 20)).texts
+    removed = node.write(lambda tx: deletion_candidates.remove(tx.connection, 2, 1 << 20)).texts
     gone = before - texts(node)
     assert not gone & needed, "a text that is needed is gone"
     return removed
@@ -108,12 +111,12 @@ def test_a_text_goes_with_the_last_that_has_it(node: MemoryNode) -> None:
 def test_there_is_something_to_do_only_when_time_has_come(node: MemoryNode) -> None:
     node.write(saving(TEXT, guid(1)))
     node.write(expunging(1))
-    assert not doomed.is_any_expired(node.connection, node.now_ms)
-    assert doomed.is_any_expired(node.connection, node.now_ms + 1)
-    node.write(lambda tx: doomed.doom_expired(tx.connection, node.now_ms + 1, 5))
-    assert doomed.is_any_expired(node.connection, 0), "a round was not finished"
-    node.write(lambda tx: doomed.remove(tx.connection, 5, 5))
-    assert not doomed.is_any_expired(node.connection, 1 << 60)
+    assert not deletion_candidates.is_any_expired(node.connection, node.now_ms)
+    assert deletion_candidates.is_any_expired(node.connection, node.now_ms + 1)
+    node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, node.now_ms + 1, 5))
+    assert deletion_candidates.is_any_expired(node.connection, 0), "a round was not finished"
+    node.write(lambda tx: deletion_candidates.remove(tx.connection, 5, 5))
+    assert not deletion_candidates.is_any_expired(node.connection, 1 << 60)
 
 
 def test_what_comes_while_its_text_is_doomed_spares_it(node: MemoryNode) -> None:
@@ -190,17 +193,17 @@ def test_texts_go_in_slices_and_one_of_any_size_at_least(node: MemoryNode) -> No
     for number in range(5):
         node.write(saving(b"%d" % number * 1000, guid(number)))
     node.write(expunging(*range(1, 6)))
-    node.write(lambda tx: doomed.doom_expired(tx.connection, node.now_ms + 1, 10))
+    node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, node.now_ms + 1, 10))
     sizes = []
-    while count := node.write(lambda tx: doomed.remove(tx.connection, 3, 1)).texts:
+    while count := node.write(lambda tx: deletion_candidates.remove(tx.connection, 3, 1)).texts:
         sizes.append(count)
     assert sizes == [1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("limit", ["SLICE_ENTRIES", "SLICE_BYTES"])
 def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(named, "SLICE_ROWS", 2)
-    monkeypatch.setattr(named, limit, 1)
+    monkeypatch.setattr(body_references, "SLICE_ROWS", 2)
+    monkeypatch.setattr(body_references, limit, 1)
     other = MemoryNode("dc2.a")
     for number in range(1, 8):
         node.write(saving(b"shown %d" % number, guid(number), INBOX if number % 2 else WORK))
@@ -208,13 +211,13 @@ def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.Mon
         node.write(saving(b"gone %d" % number, guid(200 + number), WORK))
     for item in other.log():
         node.take(item)
-    rows = reading.mailbox_rows(node.connection, WORK.mailbox_id)
+    rows = queries.mailbox_rows(node.connection, WORK.mailbox_id)
     node.write(expunging(*(row.uid for row in rows if row.guid >= guid(200)), key=WORK))
     everything = texts(node)
     node.write(lambda tx: tx.connection.executemany("INSERT INTO doomed VALUES (?)", [(one,) for one in everything]))
     found = list[set[bytes]]()
-    for look in named.LOOKS:
-        after: named.Key | None = named.FIRST
+    for look in body_references.LOOKS:
+        after: body_references.Key | None = body_references.FIRST
         found.append(set())
         while after is not None:
             part = look(node.connection, after)
@@ -223,26 +226,26 @@ def test_all_slices_are_looked_through(node: MemoryNode, monkeypatch: pytest.Mon
             after = part.after
     for what, hashes in zip((b"shown", b"gone", b"waits"), found, strict=True):
         assert hashes == {sha256(b"%b %d" % (what, number)).digest() for number in range(1, 8)}
-    node.write(lambda tx: doomed.spare(tx.connection, everything))
+    node.write(lambda tx: deletion_candidates.spare(tx.connection, everything))
 
 
 # ---- texts that nothing names ------------------------------------------------------------------------------------
 
 
 def keep_unnamed(node: MemoryNode) -> None:
-    """As `replication/expiring` does it."""
+    """As `replication/bodies/retention` does it."""
     after: bytes | None = b""
     while after is not None:
-        after, found = unnamed.unnamed(node.connection, after)
+        after, found = orphaned_bodies.unnamed(node.connection, after)
         node.write(partial(keep, found=found))
 
 
 def keep(tx: Transaction, found: list[bytes]) -> None:
-    unnamed.keep(tx.connection, found, tx.wall_ms())
+    orphaned_bodies.keep(tx.connection, found, tx.wall_ms())
 
 
 def test_a_text_that_nothing_names_is_kept_for_a_while(node: MemoryNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unnamed, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(orphaned_bodies, "TEXTS_AT_ONCE", 2)
     for number in range(5):
         node.write(saving(b"%d" % number, guid(number)))
     node.write(expunging(2))
@@ -316,9 +319,9 @@ class World:
         self.check()
 
     def copy(self, node: MemoryNode, key: MailboxKey) -> None:
-        rows = list(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+        rows = list(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
         wanted = [CopySource(row.uid, row.guid, node.guid()) for row in rows[:2]]
-        node.write(lambda tx: numbering.copy(tx, INBOX.mailbox_id, wanted, key))
+        node.write(lambda tx: sequencer.copy(tx, INBOX.mailbox_id, wanted, key))
 
     def undelete(self, node: MemoryNode, key: MailboxKey) -> None:
         for kept in expunged.kept(node.connection, [key.mailbox_id], 0, None, 2):
@@ -327,16 +330,16 @@ class World:
 
     def exchange(self, number: int, count: int) -> None:
         sender, receiver = self.nodes[number], self.nodes[1 - number]
-        for item in sender.log(reading.log_start(sender.connection, reading.log_context(receiver.connection)))[:count]:
+        for item in sender.log(queries.log_start(sender.connection, queries.log_context(receiver.connection)))[:count]:
             receiver.take(as_sent(item))
 
     def join(self, node: MemoryNode, key: MailboxKey) -> None:
-        for head in branches.branch_heads(node.connection, key.mailbox_id):
-            branch = branches.replay_branch(node.connection, head)
-            plan = branch and branches.plan_merge(node.connection, key, head, branch, UidConflict.RENUMBER)
+        for head in forks.branch_heads(node.connection, key.mailbox_id):
+            branch = forks.replay_branch(node.connection, head)
+            plan = branch and forks.plan_merge(node.connection, key, head, branch, UidConflict.RENUMBER)
             if plan:
                 with suppress(MailError, HistoryError):
-                    node.write(partial(branches.carry_out, plan=plan))
+                    node.write(partial(forks.carry_out, plan=plan))
 
     def go_on_expiring(self, number: int) -> None:
         if next(self.rounds[number], self) is self:
@@ -366,8 +369,8 @@ def as_sent(item: Logged) -> Logged:
 def test_no_text_that_is_needed_goes_whatever_interleaves(steps: int, rng: random.Random) -> None:
     world = World(rng)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(named, "SLICE_ROWS", 2)
-        patch.setattr(named, "SLICE_ENTRIES", 1)
+        patch.setattr(body_references, "SLICE_ROWS", 2)
+        patch.setattr(body_references, "SLICE_ENTRIES", 1)
         for _ in range(steps):
             world.step()
     for node in world.nodes:

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
-from replicator.store.entry_object import EntryReader, dot_of, entry_name, write_entry
-from replicator.store.sealed import UnreadableError
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.checkpoints.entry_object import EntryReader, dot_of, entry_name, write_entry
 from resync.entry import (
     Change,
     Entry,

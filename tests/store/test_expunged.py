@@ -8,12 +8,14 @@ import pytest
 
 from protocol.values import Dot, context_dots
 from replicator.config import UidConflict
-from replicator.store import branches, expunged, reading
-from replicator.store import chain as chains
-from replicator.store.adopting import Adoption, adopt
-from replicator.store.expunged import Kept
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.gc import expunged
+from replicator.store.gc.expunged import Kept
+from replicator.store.log import forks
+from replicator.store.log.snapshot_install import Adoption, adopt
 from resync.entry import Merge
 from tests.store import consistency
 from tests.store.harness import (
@@ -48,17 +50,17 @@ def kept(node: MemoryNode, *keys: MailboxKey, since_ms: int = 0) -> list[Kept]:
 
 
 def pass_on(sender: MemoryNode, receiver: MemoryNode) -> None:
-    for item in sender.log(reading.log_start(sender.connection, reading.log_context(receiver.connection))):
+    for item in sender.log(queries.log_start(sender.connection, queries.log_context(receiver.connection))):
         receiver.take(item)
 
 
 def join(node: MemoryNode, uid: UidConflict = UidConflict.RENUMBER) -> None:
-    for head in branches.branch_heads(node.connection, INBOX.mailbox_id):
-        branch = branches.replay_branch(node.connection, head)
+    for head in forks.branch_heads(node.connection, INBOX.mailbox_id):
+        branch = forks.replay_branch(node.connection, head)
         assert branch is not None
-        plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+        plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
         assert plan is not None
-        assert node.write(partial(branches.carry_out, plan=plan))
+        assert node.write(partial(forks.carry_out, plan=plan))
 
 
 def test_what_was_expunged_is_kept_as_it_was_shown_last(node: MemoryNode) -> None:
@@ -67,7 +69,7 @@ def test_what_was_expunged_is_kept_as_it_was_shown_last(node: MemoryNode) -> Non
     node.write(flagging(1, added=["$Later"], removed=["\\Seen"]))
     node.now_ms += 5_000
     node.write(expunging(1))
-    [row] = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    [row] = queries.mailbox_rows(node.connection, INBOX.mailbox_id)
     assert row.guid == guid(2)
     [one] = kept(node)
     assert one[:6] == (INBOX.mailbox_id, guid(1), 1, ("$Later",), 1_000, 4)

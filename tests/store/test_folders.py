@@ -5,8 +5,9 @@ import pytest
 from protocol.values import Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX as INBOX_NAME
-from replicator.store import numbering, reading
-from replicator.store.reading import FolderRecord, MailboxKey
+from replicator.store.db import queries
+from replicator.store.db.queries import FolderRecord, MailboxKey
+from replicator.store.log import sequencer
 from resync.entry import tree_id
 from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
@@ -24,13 +25,13 @@ def node() -> Iterator[MemoryNode]:
 
 
 def names(node: MemoryNode, user: str = ALICE) -> list[str]:
-    return sorted(reading.folders(node.connection, user))
+    return sorted(queries.folders(node.connection, user))
 
 
 def folder(node: MemoryNode, name: str) -> FolderRecord:
-    found = reading.folder(node.connection, ALICE, name)
+    found = queries.folder(node.connection, ALICE, name)
     assert found is not None
-    assert found == reading.folders(node.connection, ALICE)[name]
+    assert found == queries.folders(node.connection, ALICE)[name]
     return found
 
 
@@ -162,7 +163,7 @@ def test_mail_that_its_deleter_had_not_seen_keeps_the_folder_in_sight(node: Memo
     node.write(saving(b"text", guid(1), kept.key(ALICE)))
     assert names(node) == ["a"]
     assert folder(node, "a") == kept
-    assert reading.folder_name(node.connection, A) == "a"
+    assert queries.folder_name(node.connection, A) == "a"
     with pytest.raises(FolderExistsError):
         node.write(creating("a", B))
     node.write(expunging(1, key=kept.key(ALICE)))
@@ -212,8 +213,8 @@ def test_subscriptions_are_names_whether_or_not_there_is_a_folder(node: MemoryNo
     assert node.write(subscribing("y", subscribed=False)) == Dot("dc1.a", 1)
     node.write(subscribing("y"))
     node.write(subscribing("x", subscribed=False))
-    assert reading.subscriptions(node.connection, ALICE) == {"y"}
-    assert reading.subscriptions(node.connection, "bob") == frozenset()
+    assert queries.subscriptions(node.connection, ALICE) == {"y"}
+    assert queries.subscriptions(node.connection, "bob") == frozenset()
     assert names(node) == []
 
 
@@ -236,7 +237,7 @@ def test_a_clock_of_the_far_future_leaves_uidvalidities(node: MemoryNode) -> Non
 def test_a_user_has_a_bounded_number_of_folders_and_subscriptions(
     node: MemoryNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numbering, "FOLDERS_MAX", 3)
+    monkeypatch.setattr(sequencer, "FOLDERS_MAX", 3)
     node.write(creating("a/b", A))
     for refused in (creating("c/d", C), renaming(A, "c/d/e")):
         with pytest.raises(MailboxFullError, match="3 folders"):

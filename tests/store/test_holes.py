@@ -8,14 +8,15 @@ import pytest
 
 from protocol.values import Dot, UidSet, context_dots
 from replicator.environment import Environment
-from replicator.store import chain as chains
-from replicator.store import holes, reading
-from replicator.store.adopting import Adoption, adopt
-from replicator.store.apply import receive
-from replicator.store.chain import Chain
-from replicator.store.collecting import collect
-from replicator.store.holes import Hole, begin_after_hole, log_piecewise, look_for_hole
-from replicator.store.proof import log_lacks
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.log import gaps
+from replicator.store.log.apply import receive
+from replicator.store.log.entry_removal import collect
+from replicator.store.log.gaps import Hole, begin_after_hole, log_piecewise, look_for_hole
+from replicator.store.log.snapshot_install import Adoption, adopt
+from replicator.store.repair.head_evidence import log_lacks
 from replicator.store.store import Store
 from resync.entry import Change, Entry, MailAdd, MailDel, Merge
 from tests.store.harness import INBOX, WORK, guid, open_store, save
@@ -56,7 +57,7 @@ async def test_the_log_begins_after_what_is_lost_and_still_counts_it(tmp_path: P
         assert await save(store, 8) == 9
         assert await store.write(partial(begin_after_hole, hole=hole)) is None, "a second time it is none any more"
         await store.write(partial(collect, upto={ORIGIN: 4}))
-        assert await store.read(reading.log_counts) == (3, 0)
+        assert await store.read(queries.log_counts) == (3, 0)
         await store.write(partial(collect, upto={ORIGIN: 6}))
         assert not await store.read(lambda reader: reader.execute("SELECT 1 FROM log WHERE seq <= 6").fetchall())
         assert await store.read(log_lacks) == 0, "a checkpoint shows what it did"
@@ -85,11 +86,11 @@ async def test_it_does_not_begin_after_what_is_not_shown(tmp_path: Path) -> None
         await run(store, f"INSERT INTO log VALUES ({','.join('?' * len(kept))})", *kept)
         assert await store.write(close) is None
         assert store.collected == {}, "it is there again"
-        assert await store.read(partial(reading.entry_at, dot=Dot(ORIGIN, 4))) is not None
+        assert await store.read(partial(queries.entry_at, dot=Dot(ORIGIN, 4))) is not None
 
 
 async def test_it_is_looked_for_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holes, "SLICE_ENTRIES", 3)
+    monkeypatch.setattr(gaps, "SLICE_ENTRIES", 3)
     async with open_store(tmp_path) as store:
         for number in range(8):
             await save(store, number)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from protocol.units import KIB
 from replicator.mime.base64_lines import Coding
 from replicator.mime.structure import parse
-from replicator.store.attached import Attached
-from replicator.store.recipe import INLINE_TOTAL_MAX
+from replicator.store.bodies.attachment_ranges import Attached
+from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
 from tests.imap_data.corpus import corpus
 from tests.mime.messages import MESSAGES, base64_texts, cuts
 from tests.store.memory_attachments import MemoryAttachments, read

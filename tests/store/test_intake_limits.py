@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.units import KIB, MIB
-from replicator.store.attached import CHUNK_BYTES
-from replicator.store.intake import Intake
-from replicator.store.recipe import INLINE_TOTAL_MAX
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
+from replicator.store.bodies.body_writer import Intake
+from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
 from tests.store.memory_attachments import MemoryAttachments
 from tests.store.taking_in import HEAD, TAIL, base64_lines, take_in
 

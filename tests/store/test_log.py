@@ -12,13 +12,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from protocol.values import Context, Dot
 from replicator.environment import Environment, run_in_thread
-from replicator.store import reading
 from replicator.store import store as store_module
-from replicator.store.apply import receive
-from replicator.store.content import StoredText, replace_text
-from replicator.store.reading import Lag
+from replicator.store.bodies.body_rows import StoredText, replace_text
+from replicator.store.db import queries
+from replicator.store.db.queries import Lag
+from replicator.store.db.transaction import Logged
+from replicator.store.log.apply import receive
 from replicator.store.store import Store
-from replicator.store.transaction import Logged
 from tests.store.harness import INBOX, copying, expunging, flagging, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
 from tests.texts import stored_of
@@ -56,7 +56,7 @@ async def test_memory_and_disk_give_the_same_log_from_every_cursor(
     async with open_store(tmp_path, "dc1.b") as store:
         for number in range(20, 30):
             await save(store, number)
-        disk = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
+        disk = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 1000, 1 << 30))
         assert len(disk) == store.tail.end == 32
         for position in range(33):
             assert await read_all(store, position) == disk[position:]
@@ -71,11 +71,11 @@ async def test_a_slice_ends_at_its_limits_but_is_never_empty() -> None:
         node.write(saving(b"x" * 1000, guid(number)))
     size = node.log()[0].size_bytes
     lengths = [
-        len(reading.log_after(node.connection, 0, 1 << 40, *limits))
+        len(queries.log_after(node.connection, 0, 1 << 40, *limits))
         for limits in ((3, 1 << 20), (9, 2 * size + 500), (9, 1))
     ]
     assert lengths == [3, 2, 1]
-    assert reading.log_after(node.connection, 5, 1 << 40, 9, 1 << 20) == []
+    assert queries.log_after(node.connection, 5, 1 << 40, 9, 1 << 20) == []
 
 
 async def test_who_waits_for_the_log_to_grow_is_woken(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ async def test_a_damaged_text_is_not_shipped_and_can_be_replaced(tmp_path: Path)
         text = StoredText.of(b"text 1")
         damaged = StoredText(text.content_hash, b"", StoredText.of(b"other").body)
         await store.write(lambda tx: replace_text(tx.connection, damaged))
-        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 9, 1 << 20))
+        [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.texts == {}
         await store.write(lambda tx: replace_text(tx.connection, text))
-        [logged] = await store.read(lambda reader: reading.log_after(reader, 0, 1 << 40, 9, 1 << 20))
+        [logged] = await store.read(lambda reader: queries.log_after(reader, 0, 1 << 40, 9, 1 << 20))
         assert logged.texts == {text.content_hash: b"text 1"}
 
 
@@ -128,14 +128,14 @@ def lacking(context: Context) -> list[Logged]:
 @given(CONTEXTS)
 def test_the_log_starts_right_before_the_first_entry_that_a_context_lacks(context: Context) -> None:
     lacked = lacking(context)
-    first = lacked[0].position if lacked else reading.log_end(NODE.connection) + 1
-    assert reading.log_start(NODE.connection, context) == first - 1
+    first = lacked[0].position if lacked else queries.log_end(NODE.connection) + 1
+    assert queries.log_start(NODE.connection, context) == first - 1
 
 
 @given(CONTEXTS)
 def test_lag_is_what_the_context_lacks(context: Context) -> None:
     lacked = lacking(context)
-    assert reading.lag(NODE.connection, context) == Lag(
+    assert queries.lag(NODE.connection, context) == Lag(
         len(lacked),
         sum(logged.size_bytes for logged in lacked),
         min((logged.entry.stamp.ms for logged in lacked), default=None),
@@ -144,9 +144,9 @@ def test_lag_is_what_the_context_lacks(context: Context) -> None:
 
 def test_an_empty_log() -> None:
     node = MemoryNode("dc1.a")
-    assert reading.log_end(node.connection) == reading.log_start(node.connection, {}) == 0
-    assert reading.lag(node.connection, {"x.a": 7}) == Lag()
-    assert reading.log_counts(node.connection) == (0, 0)
+    assert queries.log_end(node.connection) == queries.log_start(node.connection, {}) == 0
+    assert queries.lag(node.connection, {"x.a": 7}) == Lag()
+    assert queries.log_counts(node.connection) == (0, 0)
 
 
 # ---- waiting for entries -----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def test_what_is_committed_and_not_published_yet_is_not_in_the_log(tmp_pat
         async with trio.open_nursery() as nursery:
             nursery.start_soon(save, store, 2)
             await committed.wait()
-            in_database, in_log = await store.read(reading.log_end), await store.log_after(0)
+            in_database, in_log = await store.read(queries.log_end), await store.log_after(0)
             go_on.set()
         assert (in_database, len(in_log)) == (2, 1)
         assert len(await store.log_after(0)) == 2

@@ -7,12 +7,12 @@ import pytest
 
 from protocol.values import Dot
 from replicator.errors import HistoryError
-from replicator.store import reading, recent
-from replicator.store.adopting import Adoption, adopt
-from replicator.store.chain import Chain, is_lost, load
-from replicator.store.check import chain_ids
-from replicator.store.mending import compare_and_mend
-from replicator.store.rows import DamagedRowError
+from replicator.store.db import queries, recent
+from replicator.store.db.chain import Chain, is_lost, load
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.log.snapshot_install import Adoption, adopt
+from replicator.store.repair.mailbox_check import chain_ids
+from replicator.store.repair.row_repair import compare_and_mend
 from resync.entry import Entry, MailAdd, Merge, tree_id
 from tests.store.harness import ALICE, INBOX, WORK, creating, flagging, guid, saving
 from tests.store.memory_node import MemoryNode
@@ -50,14 +50,14 @@ def known(node: MemoryNode) -> Chain:
 def test_whatever_else_knows_the_mailbox_keeps_it_from_being_numbered(kept: str) -> None:
     node = full_node()
     lose(node, *(rows for rows in OTHERS if rows != kept))
-    end = reading.log_end(node.connection)
+    end = queries.log_end(node.connection)
     with pytest.raises(DamagedRowError, match="the folder 'INBOX' of alice is gone") as caught:
         node.write(saving(b"text", guid(9)))
     assert "`replicator check --repair`" in str(caught.value)
     assert "`replicator rebuild --from-peers`" in str(caught.value)
     with pytest.raises(DamagedRowError):
-        reading.messages(node.connection, INBOX.mailbox_id)
-    assert reading.log_end(node.connection) == end
+        queries.messages(node.connection, INBOX.mailbox_id)
+    assert queries.log_end(node.connection) == end
     assert load(node.connection, INBOX.mailbox_id) is None
     assert node.write(saving(b"text", guid(9), WORK)).uids == (1,)
 
@@ -106,7 +106,7 @@ def test_what_would_begin_it_again_elsewhere_waits() -> None:
 def adoption_from(node: MemoryNode, base: Dot | None = None) -> Adoption:
     """All that a node shows of INBOX."""
     theirs = known(node)
-    rows = tuple(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+    rows = tuple(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
     context = tuple(Dot(*item) for item in sorted(theirs.context.items()))
     return Adoption(INBOX, base, theirs, Merge(theirs.uidnext, theirs.risen, context, rows, ()), 1, is_damaged=True)
 

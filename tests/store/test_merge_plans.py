@@ -7,9 +7,10 @@ import pytest
 from protocol.values import UID_MAX, Dot
 from replicator.config import UidConflict
 from replicator.errors import MailboxFullError
-from replicator.store import branches, reading
-from replicator.store.past import State
-from replicator.store.reading import MailboxKey
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import forks
+from replicator.store.log.replay import State
 from resync.entry import Merge, tree_id
 from resync.state import MERGE_HEADROOM, MailboxState, why_not_merge
 from tests.store import consistency
@@ -27,8 +28,8 @@ def two_branches() -> tuple[MemoryNode, Dot, State]:
         other.write(saving(b"text", guid(10 + number)))
     for item in other.log():
         node.take(item)
-    (head,) = branches.branch_heads(node.connection, INBOX.mailbox_id)
-    branch = branches.replay_branch(node.connection, head)
+    (head,) = forks.branch_heads(node.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(node.connection, head)
     assert branch is not None
     return node, head, branch
 
@@ -36,34 +37,34 @@ def two_branches() -> tuple[MemoryNode, Dot, State]:
 @pytest.mark.parametrize("uid", UidConflict)
 def test_a_plan_is_carried_out_under_the_name_that_the_merge_then_gets(uid: UidConflict) -> None:
     node, head, branch = two_branches()
-    plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
     assert plan is not None
     node.write(saving(b"elsewhere", guid(3), WORK))
-    merge = node.write(partial(branches.carry_out, plan=plan))
+    merge = node.write(partial(forks.carry_out, plan=plan))
     assert merge == Dot("dc1.a", 4)
-    rows = list(reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+    rows = list(queries.mailbox_rows(node.connection, INBOX.mailbox_id))
     assert [row.uid for row in rows] == [3, 4, 5, 6]
     assert {row.claim for row in rows} == {merge}
-    assert branches.plan_merge(node.connection, INBOX, head, branch, uid) is None, "it was done meanwhile"
+    assert forks.plan_merge(node.connection, INBOX, head, branch, uid) is None, "it was done meanwhile"
     consistency.check(node.connection)
 
 
 @pytest.mark.parametrize("uid", UidConflict)
 def test_a_plan_that_was_overtaken_changes_nothing(uid: UidConflict) -> None:
     node, head, branch = two_branches()
-    plan = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    plan = forks.plan_merge(node.connection, INBOX, head, branch, uid)
     assert plan is not None
     node.write(saving(b"meanwhile", guid(3)))
     before = node.digests()
-    assert node.write(partial(branches.carry_out, plan=plan)) is None
+    assert node.write(partial(forks.carry_out, plan=plan)) is None
     assert node.digests() == before
-    again = branches.plan_merge(node.connection, INBOX, head, branch, uid)
+    again = forks.plan_merge(node.connection, INBOX, head, branch, uid)
     assert again is not None
-    assert node.write(partial(branches.carry_out, plan=again))
-    assert {row.guid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id)} == set(
+    assert node.write(partial(forks.carry_out, plan=again))
+    assert {row.guid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)} == set(
         map(guid, (1, 2, 3, 11, 12))
     )
-    assert {1, 2}.isdisjoint(row.uid for row in reading.mailbox_rows(node.connection, INBOX.mailbox_id))
+    assert {1, 2}.isdisjoint(row.uid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id))
 
 
 def test_a_plan_for_folders_that_was_overtaken_changes_nothing() -> None:
@@ -72,14 +73,14 @@ def test_a_plan_for_folders_that_was_overtaken_changes_nothing() -> None:
     other.write(creating("b", b"b" * 16))
     for item in other.log():
         node.take(item)
-    (head,) = branches.branch_heads(node.connection, TREE.mailbox_id)
-    branch = branches.replay_branch(node.connection, head)
+    (head,) = forks.branch_heads(node.connection, TREE.mailbox_id)
+    branch = forks.replay_branch(node.connection, head)
     assert branch is not None
-    plan = branches.plan_merge(node.connection, TREE, head, branch)
+    plan = forks.plan_merge(node.connection, TREE, head, branch)
     assert plan is not None
     node.write(creating("c", b"c" * 16))
-    assert node.write(partial(branches.carry_out, plan=plan)) is None
-    assert set(reading.folders(node.connection, ALICE)) == {"a", "c"}
+    assert node.write(partial(forks.carry_out, plan=plan)) is None
+    assert set(queries.folders(node.connection, ALICE)) == {"a", "c"}
 
 
 SPARE = UID_MAX - MERGE_HEADROOM
@@ -102,15 +103,15 @@ def test_a_merge_that_needs_more_uids_than_are_left_is_not_made(ours: int, their
     node, rival = MemoryNode("dc1.a"), Dot("dc2.a", 1)
     node.write(saving(b"text", guid(1)))
     node.write(lambda tx: setattr(tx.chain_to_change(INBOX.mailbox_id, ALICE, 7), "uidnext", ours))
-    (row,) = reading.mailbox_rows(node.connection, INBOX.mailbox_id)
+    (row,) = queries.mailbox_rows(node.connection, INBOX.mailbox_id)
     branch = MailboxState(theirs, 1, {rival.origin: 1})
     if not suffice:
         with pytest.raises(MailboxFullError, match="they end at"):
-            branches.plan_merge(node.connection, INBOX, rival, branch)
+            forks.plan_merge(node.connection, INBOX, rival, branch)
         with pytest.raises(MailboxFullError, match="they end at"):
-            node.write(lambda tx: branches.merge_branch(tx, INBOX, rival, branch))
+            node.write(lambda tx: forks.merge_branch(tx, INBOX, rival, branch))
         return
-    plan = branches.plan_merge(node.connection, INBOX, rival, branch)
+    plan = forks.plan_merge(node.connection, INBOX, rival, branch)
     assert plan is not None
     (merge,) = plan.changes
     assert isinstance(merge, Merge)

@@ -7,10 +7,10 @@ import pytest
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.environment import Environment
 from replicator.errors import MailboxFullError
-from replicator.store import reading
-from replicator.store.numbering import CopySource, Placed
-from replicator.store.reading import MailboxKey
-from replicator.store.transaction import Transaction
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.sequencer import CopySource, Placed
 from replicator.view import SEEN
 from resync.row import Row
 from tests.store import consistency
@@ -28,7 +28,7 @@ def node() -> Iterator[MemoryNode]:
 
 
 def rows(node: MemoryNode, key: MailboxKey = INBOX) -> dict[int, Row]:
-    return {row.uid: row for row in reading.mailbox_rows(node.connection, key.mailbox_id)}
+    return {row.uid: row for row in queries.mailbox_rows(node.connection, key.mailbox_id)}
 
 
 def source(number: int, uid: int | None = None) -> CopySource:
@@ -41,8 +41,8 @@ async def test_what_was_saved_is_there_after_reopening(tmp_path: Path) -> None:
     async with open_store(tmp_path, "dc1.b") as store:
         assert await save(store, 3) == 3
         assert store.context == {"dc1.a": 2, "dc1.b": 1}
-        texts = [await store.read(lambda reader: reading.content_hash_of_uid(reader, INBOX.mailbox_id, 2))]
-        assert texts == [await store.read(lambda reader: reading.content_hash_of_guid(reader, guid(2)))]
+        texts = [await store.read(lambda reader: queries.content_hash_of_uid(reader, INBOX.mailbox_id, 2))]
+        assert texts == [await store.read(lambda reader: queries.content_hash_of_guid(reader, guid(2)))]
 
 
 def test_a_save_tried_again_gives_the_uid_that_the_message_has(node: MemoryNode) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import HistoryError
-from replicator.store import reading
-from replicator.store.apply import receive
-from replicator.store.content import StoredText
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db import queries
+from replicator.store.log.apply import receive
 from replicator.view import SEEN
 from resync.entry import (
     Change,
@@ -50,7 +50,7 @@ def relay(count: int) -> list[MemoryNode]:
     nodes = [MemoryNode(f"dc{number}.a") for number in (1, 2)]
     for turn in range(count):
         writer, other = nodes[turn % 2], nodes[1 - turn % 2]
-        position = reading.log_end(writer.connection)
+        position = queries.log_end(writer.connection)
         for half in (0, 1):
             writer.write(saving(b"text %d %d" % (turn, half), guid(2 * turn + half)))
         for logged in writer.log(position):
@@ -81,7 +81,7 @@ def test_what_is_here_already_and_what_leaves_a_gap_is_ignored(node: MemoryNode)
     first, second, third = source.log()
     for logged in (third, second, first, first, third):
         node.take(logged)
-    assert reading.log_context(node.connection) == {"dc1.a": 1}
+    assert queries.log_context(node.connection) == {"dc1.a": 1}
     ship(source, node)
     assert node.digests() == source.digests()
 
@@ -95,11 +95,11 @@ def test_entries_wait_for_their_predecessor_in_chains(node: MemoryNode) -> None:
         node.receive(entry, texts[entry.dot])
         assert not node.applied(entry.dot)
     assert node.digests() == {}
-    assert reading.log_counts(node.connection) == (4, 4)
+    assert queries.log_counts(node.connection) == (4, 4)
     waiting = [4, 2, 2, 0, 0, 0]
     for entry, left in zip(late, [4, 2, 2, 0, 0, 0], strict=True):
         node.receive(entry, texts[entry.dot])
-        assert reading.log_counts(node.connection)[1] == left
+        assert queries.log_counts(node.connection)[1] == left
     assert waiting
     assert node.digests() == first.digests()
 
@@ -122,7 +122,7 @@ def test_a_branch_waits_and_the_head_stays(node: MemoryNode) -> None:
     before = node.digests()
     ship(second, node)
     assert node.digests() == before
-    assert reading.log_counts(node.connection) == (2, 1)
+    assert queries.log_counts(node.connection) == (2, 1)
 
 
 def test_texts_that_the_entry_does_not_name_are_not_kept(node: MemoryNode) -> None:
@@ -144,7 +144,7 @@ def mail_add(uid: int, number: int = 99) -> MailAdd:
 
 def on(node: MemoryNode, chain_id: bytes, *changes: Change, origin: str = "evil.x") -> Entry:
     """An entry of a hostile node on top of a chain as `node` shows it."""
-    chain = next(chain for chain in reading.chains_of(node.connection, None) if chain.id == chain_id)
+    chain = next(chain for chain in queries.chains_of(node.connection, None) if chain.id == chain_id)
     predecessors = (chain.head,) if chain.head else ()
     return Entry(
         Dot(origin, 1), predecessors, 1 << 36, chain.highestmodseq + 1, chain.user, chain_id, chain.uidvalidity, changes
@@ -257,7 +257,7 @@ def test_a_waiting_entry_that_contradicts_its_head_does_not_hurt_the_one_it_wait
     node.receive(on(source, MAILBOX, mail_add(1)), [b"evil"])
     ship(source, node)
     assert node.digests() == source.digests()
-    assert reading.log_counts(node.connection) == (2, 1)
+    assert queries.log_counts(node.connection) == (2, 1)
 
 
 MALFORMED: dict[str, Callable[[Entry], Entry]] = {
@@ -292,7 +292,7 @@ MALFORMED: dict[str, Callable[[Entry], Entry]] = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_what_no_node_can_have_numbered_is_refused_and_names_the_entry(name: str) -> None:
     node = populated()
-    seen = reading.log_context(node.connection)
+    seen = queries.log_context(node.connection)
     sound = on(node, MAILBOX, mail_add(5))
     entry = MALFORMED[name](sound)
     if name == "own origin":
@@ -302,7 +302,7 @@ def test_what_no_node_can_have_numbered_is_refused_and_names_the_entry(name: str
     assert isinstance(refused, HistoryError)
     assert f"entry {entry.dot.seq} of {entry.dot.origin}" in str(refused)
     assert neighbour is None
-    assert reading.log_context(node.connection) == {"dc1.a": seen["dc1.a"] + 1}
+    assert queries.log_context(node.connection) == {"dc1.a": seen["dc1.a"] + 1}
     consistency.check(node.connection)
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from replicator.mime.base64_lines import Coding
 from replicator.mime.skeleton import Gap, Skeleton
-from replicator.store.attached import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached, ChunkHasher
-from replicator.store.recipe import INLINE_TOTAL_MAX, PACKED_MAX, Piece, Recipe
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached, ChunkHasher
+from replicator.store.bodies.recipe import INLINE_TOTAL_MAX, PACKED_MAX, Piece, Recipe
 from tests.store.memory_attachments import read
 
 CRLF_LINES, ONE_LINE = Coding(76, b"\r\n", is_closed=True), Coding(0, b"\n", is_closed=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from replicator.store import schema
 from replicator.store.attachments.construction import Holding
-from replicator.store.content import holdings_of, keepers_of
-from replicator.store.recorded import Recorded, lost_parts
+from replicator.store.bodies.attachment_references import Recorded, lost_parts
+from replicator.store.bodies.body_rows import holdings_of, keepers_of
+from replicator.store.db import schema
 from tests.attachments.helpers import opened, stored
 from tests.attachments.memory import MemoryFiles
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from replicator.errors import DataError
-from replicator.store import schema
-from replicator.store.replacement import check_none, give_up, replacement_of, take_place
+from replicator.store.db import schema
+from replicator.store.repair.database_swap import check_none, give_up, replacement_of, take_place
 
 
 def lay(directory: Path, *names: str) -> Path:

@@ -5,7 +5,7 @@ import pytest
 
 from replicator.environment import Environment
 from replicator.errors import ConfigError, DataError
-from replicator.store import schema
+from replicator.store.db import schema
 from replicator.store.store import Store
 from tests.store.harness import open_store, save
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.values import UidSet
-from replicator.store import numbering, reading
-from replicator.store.numbering import CopySource
-from replicator.store.transaction import Transaction
+from replicator.store.db import queries
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import sequencer
+from replicator.store.log.sequencer import CopySource
 from replicator.view import SEEN, MailboxView, Message
 from tests.store import consistency
 from tests.store.harness import INBOX, assert_same_view, guid, saving
@@ -21,7 +22,7 @@ UIDS = st.sets(st.integers(1, 12), min_size=1, max_size=4)
 
 
 def load(node: MemoryNode) -> MailboxView:
-    chain, messages, _ = reading.messages(node.connection, INBOX.mailbox_id)
+    chain, messages, _ = queries.messages(node.connection, INBOX.mailbox_id)
     return MailboxView.build(
         mailbox_id=INBOX.mailbox_id,
         user=INBOX.user,
@@ -70,7 +71,7 @@ class ViewMachine(RuleBasedStateMachine):
     def copy(self, uids: set[int]) -> None:
         uids &= self.model.keys()
         wanted = [CopySource(uid, self.view.messages[uid].guid, self.node.guid()) for uid in sorted(uids)]
-        self.write(lambda tx: numbering.copy(tx, INBOX.mailbox_id, wanted, INBOX))
+        self.write(lambda tx: sequencer.copy(tx, INBOX.mailbox_id, wanted, INBOX))
         for uid in sorted(uids):
             self.model[self.uidnext] = set(self.model[uid])
             self.touch({self.uidnext})
@@ -85,10 +86,10 @@ class ViewMachine(RuleBasedStateMachine):
     def store(self, uids: set[int], added: set[str], removed: set[str], since: int | None) -> None:
         removed -= added
         refused = {uid for uid in uids & self.model.keys() if since is not None and self.changed_at[uid] > since}
-        results: list[numbering.Flagged] = []
+        results: list[sequencer.Flagged] = []
         self.write(
             lambda tx: results.append(
-                numbering.store(
+                sequencer.store(
                     tx, INBOX, UidSet.of(uids), added=sorted(added), removed=sorted(removed), unchanged_since=since
                 )
             )
@@ -102,7 +103,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(uids=UIDS)
     def expunge(self, uids: set[int]) -> None:
-        self.write(lambda tx: numbering.expunge(tx, INBOX, UidSet.of(uids)))
+        self.write(lambda tx: sequencer.expunge(tx, INBOX, UidSet.of(uids)))
         for uid in uids & self.model.keys():
             del self.model[uid]
 
@@ -111,7 +112,7 @@ class ViewMachine(RuleBasedStateMachine):
         """A batch in which one job fails after the change."""
 
         def spoil(tx: Transaction) -> None:
-            numbering.expunge(tx, INBOX, UidSet.of(uids))
+            sequencer.expunge(tx, INBOX, UidSet.of(uids))
             raise ZeroDivisionError
 
         assert [type(error) for error in self.write(spoil, lambda _: None)] == [ZeroDivisionError, type(None)]

@@ -5,11 +5,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from replicator.store import reading, views
-from replicator.store.chain import Chain
-from replicator.store.reading import MailboxKey, Snapshot
-from replicator.store.transaction import Transaction
-from replicator.store.views import Views
+from replicator.store.db import queries, views
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey, Snapshot
+from replicator.store.db.transaction import Transaction
+from replicator.store.db.views import Views
 from replicator.view import SEEN
 from tests.store.harness import (
     ALICE,
@@ -38,7 +38,7 @@ class SlowDisk:
 
     async def load(self, mailbox_id: bytes) -> Snapshot:
         self.loads += 1
-        snapshot = reading.messages(self._node.connection, mailbox_id)
+        snapshot = queries.messages(self._node.connection, mailbox_id)
         await self.answer.wait()
         return snapshot
 
@@ -83,7 +83,7 @@ async def test_commits_while_a_view_loads_are_neither_lost_nor_done_twice() -> N
         publish(node, mailboxes)
         disk.answer.set()
     view = await mailboxes.get(INBOX)
-    chain, messages, _ = reading.messages(node.connection, INBOX.mailbox_id)
+    chain, messages, _ = queries.messages(node.connection, INBOX.mailbox_id)
     assert chain is not None
     assert_same_view(view, messages)
     assert (view.uidnext, view.highestmodseq) == (chain.uidnext, chain.highestmodseq)
@@ -109,7 +109,7 @@ async def test_what_was_being_read_when_its_uidvalidity_rose_is_read_again() -> 
     node = MemoryNode("dc1.a")
     node.write(creating("Work", WORK.mailbox_id))
     node.write(saving(b"text", guid(1), WORK))
-    before = reading.uidvalidity(node.connection, WORK.mailbox_id)
+    before = queries.uidvalidity(node.connection, WORK.mailbox_id)
     assert before is not None
     disk = SlowDisk(node)
     mailboxes = Views(disk.load)

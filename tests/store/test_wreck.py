@@ -7,7 +7,7 @@ import pytest
 
 from protocol.values import Dot
 from replicator.errors import DataError
-from replicator.store import wreck
+from replicator.store.repair import damaged_database
 from tests.store.damaging import leaves_of, overwrite
 from tests.store.harness import guid, open_store, save, saving
 
@@ -23,7 +23,7 @@ async def a_database(tmp_path: Path) -> Path:
 
 def found(path: Path, known: dict[str, int] | None = None) -> tuple[list[Dot], int]:
     """The entries that came with their texts, and how many rows could not be read."""
-    with wreck.opened(path) as damaged:
+    with damaged_database.opened(path) as damaged:
         entries = [item for part in damaged.log(known or {}) for item in part.entries]
         assert all(len(texts) == 1 for _, texts in entries)
         return [entry.dot for entry, _ in entries], damaged.unreadable
@@ -33,7 +33,7 @@ async def test_of_a_whole_database_all_is_found_that_is_not_known(tmp_path: Path
     path = await a_database(tmp_path)
     before = path.read_bytes()
     assert found(path, {"dc1.a": 300}) == ([Dot("dc1.a", seq) for seq in range(301, SIZE + 1)], 0)
-    with wreck.opened(path) as damaged:
+    with damaged_database.opened(path) as damaged:
         assert (damaged.context(), damaged.collected()) == ({"dc1.a": SIZE}, {"dc1.a": 0})
     assert path.read_bytes() == before
 
@@ -89,7 +89,7 @@ async def test_what_is_no_database_gives_nothing(tmp_path: Path, content: bytes 
     if content is not None:
         path.write_bytes(content)
     assert found(path) == ([], 0)
-    with wreck.opened(path) as damaged:
+    with damaged_database.opened(path) as damaged:
         assert (damaged.context(), damaged.text(bytes(32))) == (None if path.exists() else {}, None)
         assert damaged.collected() is None
     assert path.exists() == (content is not None)
@@ -102,11 +102,11 @@ async def test_a_database_that_lacks_only_the_magic_is_read_from_a_copy(tmp_path
     if has_log:
         path.with_name("node.db-wal").write_bytes(b"")
     before = path.read_bytes()
-    copy = wreck.legible(path)
+    copy = damaged_database.legible(path)
     dots, unreadable = found(copy)
     assert (set(dots), unreadable) == ({Dot("dc1.a", seq) for seq in range(1, SIZE + 1)}, 0)
     assert (path.read_bytes(), copy != path) == (before, True)
-    wreck.discard(path)
+    damaged_database.discard(path)
     assert not copy.exists()
 
 
@@ -114,8 +114,8 @@ async def test_a_database_that_lacks_only_the_magic_is_read_from_a_copy(tmp_path
 async def test_no_magic_is_put_before_what_is_no_header(tmp_path: Path, damage: bytes) -> None:
     path = await a_database(tmp_path)
     overwrite(path, 1, damage)
-    assert wreck.legible(path) == path
-    assert wreck.legible(tmp_path / "not there") == tmp_path / "not there"
+    assert damaged_database.legible(path) == path
+    assert damaged_database.legible(tmp_path / "not there") == tmp_path / "not there"
 
 
 async def test_where_it_cannot_be_copied_that_is_said(tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ async def test_where_it_cannot_be_copied_that_is_said(tmp_path: Path) -> None:
     overwrite(path, 1, b"garbage!garbage!")
     path.with_name("node.db-wal").mkdir()
     with pytest.raises(DataError, match="has to be copied; make room"):
-        wreck.legible(path)
+        damaged_database.legible(path)

@@ -11,10 +11,10 @@ from trio.testing import wait_all_tasks_blocked
 from protocol.values import Dot
 from replicator.environment import Environment
 from replicator.errors import DiskFullError, FolderNotFoundError, UnavailableError
-from replicator.store import reading, writer
-from replicator.store.content import read_text
+from replicator.store.bodies.body_rows import read_text
+from replicator.store.db import queries, writer
+from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
-from replicator.store.transaction import Commit, Transaction
 from tests.store.harness import INBOX, expunging, fresh_messages, guid, open_store, save, saving
 from tests.store.memory_node import MemoryNode
 
@@ -186,7 +186,7 @@ async def test_reads_go_on_beside_a_write(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.write, work)
             await writing.wait()
-            chain, messages, _ = await store.read(lambda reader: reading.messages(reader, INBOX.mailbox_id))
+            chain, messages, _ = await store.read(lambda reader: queries.messages(reader, INBOX.mailbox_id))
             assert chain is not None
             assert (chain.uidnext, [message.uid for message in messages]) == (2, [1])
             read.set()

@@ -19,7 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from replicator.objects import ObjectStoreError
-from replicator.store.damage import REMEDY, is_damage
+from replicator.store.db.damage import REMEDY, is_damage
+from replicator.store.db.schema import open_reader
 from replicator.store.inventory.conversation import (
     KEEP,
     REMOVAL_S,
@@ -33,7 +34,6 @@ from replicator.store.inventory.conversation import (
 )
 from replicator.store.inventory.errors import TargetError
 from replicator.store.inventory.targets import Target, target_of, why
-from replicator.store.schema import open_reader
 
 NICENESS = 10  # the node's clients come first
 MISSING = (

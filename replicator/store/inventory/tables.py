@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replicator.store import chain as chains
-from replicator.store.damage import is_damage
+from replicator.store.db import chain as chains
+from replicator.store.db.damage import is_damage
 
 BATCH_ROWS = 1 << 13
 HEADS_AT_ONCE = 1 << 8  # each may have a context of a thousand origins, with some 200 bytes an origin

@@ -13,9 +13,10 @@ from operator import attrgetter
 import pyarrow as pa
 
 from replicator.environment import wall_clock_ms
-from replicator.store import chain as chains
-from replicator.store import reading
-from replicator.store.chain import Chain
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.inventory.arrays import SAME, Converter, WrongValueError
 from replicator.store.inventory.conversation import (
     Begun,
@@ -31,7 +32,6 @@ from replicator.store.inventory.parquet import table_writer
 from replicator.store.inventory.screening import key_of, wrong_columns
 from replicator.store.inventory.tables import SOURCES, Values, batches, count
 from replicator.store.inventory.targets import Target, whole_or_nothing
-from replicator.store.rows import DamagedRowError
 from resync.inventory import MANIFEST, TABLES, Manifest
 
 Tell = Callable[[Event], None]
@@ -63,7 +63,7 @@ class Inventory:
     def _write(self, order: Order) -> None:
         self.connection.execute("BEGIN")
         try:
-            context, taken_ms = reading.log_context(self.connection), wall_clock_ms()
+            context, taken_ms = queries.log_context(self.connection), wall_clock_ms()
             self.tell(Begun(count(self.connection)))
             rows = {table: self._table(table) for table in _IN_ORDER}
         finally:

@@ -1,0 +1,270 @@
+"""Parts of large messages at this node: chunk by chunk, each against its hash before anything of it is used.
+
+What is damaged or missing comes from neighbours, for whoever reads it at once, and then in whole to take its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeAlias
+
+import trio
+
+from replicator.environment import Environment
+from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
+from replicator.metrics import AttachmentMetrics
+from replicator.replication.bodies.partial_downloads import Interrupted
+from replicator.replication.parallel import in_turns
+from replicator.store.attachments.construction import Construction, Holding, Replacement
+from replicator.store.attachments.files import MissingError
+from replicator.store.attachments.store import Attachments
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
+
+log = logging.getLogger(__name__)
+
+READ_AHEAD = 8  # chunks that are asked for at once: 1 MiB in memory, and a round trip for each
+CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
+READ_TIMEOUT_S = 20.0  # for one from the own disk: it may have to wake up; less than who asks for one waits
+LET_GO_TIMEOUT_S = 10.0  # of what nobody needs; a scrub does the rest
+HEALING_MAX = 1000  # parts that are known to be damaged; of more a scrub is to be told
+
+Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
+"""A part and the number of a chunk -> the chunk, as its hash says, from other nodes; None: none of them gives it."""
+
+
+class DiskHangsError(ContentUnavailableError):
+    """The directory of attachments does not answer. Nothing is known of what is in it."""
+
+
+class PartStore:
+    """Belongs to the event loop. `elsewhere` asks neighbours."""
+
+    def __init__(
+        self, attachments: Attachments, environment: Environment, elsewhere: Source, metrics: AttachmentMetrics
+    ) -> None:
+        self.attachments = attachments
+        self.metrics = metrics
+        self._run_in_thread = environment.run_in_thread
+        self._run_until_cancelled = environment.run_until_cancelled
+        self._elsewhere = elsewhere
+        self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
+        self._damaged: set[bytes] = set()  # what waits to be healed
+        self._interrupted = Interrupted(environment.run_in_thread)
+        self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
+
+    async def run(self) -> None:
+        """Put whole content in the place of what was found to be damaged, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._interrupted.run)
+            async for attached, holding in self._damaged_out:
+                with suppress(MailError):
+                    await self.heal(attached, holding, self._elsewhere)
+                self._damaged.discard(attached.hash)
+
+    @property
+    def to_heal(self) -> int:
+        """How many are known to be damaged, and wait to be whole again or are just being healed."""
+        return len(self._damaged)
+
+    # ---- reading
+
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk, as its hash says; without a holding, from another node. Raises ContentUnavailableError."""
+        if holding is not None:
+            try:
+                return await self.own_chunk(attached, holding, number)
+            except DiskHangsError as error:  # writing would hang, too
+                log.warning("attachment %s is read from other nodes: %s", attached.hash.hex(), error)
+            except ContentUnavailableError:
+                self._note_damage(attached, holding)
+        try:
+            data = await self._there(attached, number, self._elsewhere)
+        except UnavailableError as error:
+            raise ContentUnavailableError(str(error)) from error
+        if data is None:
+            raise ContentUnavailableError("a part of this message is damaged at every node that can be reached")
+        return data
+
+    async def own_chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk that is whole here. Raises ContentUnavailableError."""
+        data = None if holding is None else await self._here(holding, number)
+        if data is None or not attached.verify(number, data):
+            raise ContentUnavailableError("a part of this message is damaged here")
+        return data
+
+    def _note_damage(self, attached: Attached, holding: Holding) -> None:
+        if attached.hash in self._damaged:
+            return
+        log.warning("attachment %s is damaged or missing", attached.hash.hex())
+        self.metrics.damaged.inc()
+        with suppress(trio.WouldBlock):
+            self._damaged_in.send_nowait((attached, holding))
+            self._damaged.add(attached.hash)
+
+    async def read(self, what: Holding | bytes, start: int) -> bytes | None:
+        """A chunk of a held part, or of that with a hash, for another node, which looks at it; None: it is not here."""
+        return None if start % CHUNK_BYTES else await self._here(what, start // CHUNK_BYTES)
+
+    async def is_whole(self, attached: Attached, holding: Holding) -> bool:
+        """Whether each chunk is here as its hash says."""
+        try:
+            for number in range(attached.chunk_count):
+                await self.own_chunk(attached, holding, number)
+        except ContentUnavailableError:
+            return False
+        return True
+
+    async def are_there(self, holdings: Iterable[Holding]) -> bool:
+        """See `Attachments.is_held`."""
+        try:
+            for holding in holdings:
+                if not await self._run_in_thread(partial(self.attachments.is_held, holding)):
+                    return False
+        except (OSError, ValueError):
+            return False
+        return True
+
+    async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
+        """Raises DiskHangsError. A read that hangs is left to itself; a node that ends does not wait for it either."""
+        read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
+        with trio.move_on_after(READ_TIMEOUT_S):
+            try:
+                return await self._run_until_cancelled(read)
+            except (MissingError, OSError, ValueError):
+                return None
+        raise DiskHangsError(f"attachments cannot be read at this node: nothing came for {READ_TIMEOUT_S:.0f} s")
+
+    async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
+        """None: nobody has it. Raises UnavailableError where that cannot be known now."""
+        with trio.move_on_after(CHUNK_TIMEOUT_S):
+            return await source(attached, number)
+        raise UnavailableError("a part of a message does not come; try later")
+
+    # ---- holding
+
+    async def obtain(self, attached: Attached, source: Source) -> Holding | None:
+        """Hold a part, which is fetched if it is not here. None: nobody has it. Raises DiskFullError, UnavailableError.
+
+        It is in flight until it is let go or settled. Nobody has looked at what was here already.
+        """
+        lock = self._obtaining.setdefault(attached.hash, trio.Lock())
+        try:
+            async with lock:
+                with told():
+                    held = await self._run_in_thread(partial(self.attachments.link, attached.hash))
+                if held is not None:
+                    return held
+                return await self._build(attached, source)
+        finally:
+            if self._obtaining.get(attached.hash) is lock and not lock.statistics().tasks_waiting and not lock.locked():
+                del self._obtaining[attached.hash]
+
+    async def _build(self, attached: Attached, source: Source) -> Holding | None:
+        construction = self._interrupted.take(attached.hash)
+        if construction is None:
+            with told():
+                construction = await self._run_in_thread(self.attachments.build)
+        is_interrupted = True
+        try:
+            written = -(-construction.size_bytes // CHUNK_BYTES)  # the last one has less
+            is_whole = await self._write(attached, source, construction, written)
+            is_interrupted = False
+            if not is_whole:
+                return None
+            with told():
+                return await self._run_in_thread(construction.finish)
+        except DiskFullError:
+            is_interrupted = False
+            raise
+        finally:
+            if not (is_interrupted and self._interrupted.keep(attached.hash, construction)):
+                await self._abandon(construction)
+
+    async def heal(self, attached: Attached, holding: Holding, source: Source) -> bool:
+        """Whether whole content was put in the place of what was damaged. Raises DiskFullError, UnavailableError."""
+
+        async def best(attached: Attached, number: int) -> bytes | None:
+            with suppress(ContentUnavailableError):
+                return await self.own_chunk(attached, holding, number)
+            return await source(attached, number)
+
+        with told():
+            try:
+                replacement = await self._run_in_thread(partial(self.attachments.replace, holding))
+            except MissingError:
+                return False
+            try:
+                if not await self._write(attached, best, replacement):
+                    return False
+                await self._run_in_thread(replacement.finish)
+            except (MissingError, ValueError):  # it is gone by now
+                return False
+            finally:
+                await self._abandon(replacement)
+        log.warning("attachment %s is whole again", attached.hash.hex())
+        self.metrics.healed.inc()
+        return True
+
+    async def let_go(self, holdings: Iterable[Holding]) -> None:
+        """Nobody has recorded these. What cannot be let go now is found by a sweep."""
+        left = list(holdings)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LET_GO_TIMEOUT_S):
+            while left:
+                try:
+                    await self._run_in_thread(partial(self.attachments.unlink, left[-1]))
+                except OSError as error:
+                    log.warning("an attachment cannot be let go: %s; `replicator scrub` will", error)
+                self.attachments.settle(left.pop().holder)
+        for holding in left:
+            self.attachments.settle(holding.holder)
+
+    async def _write(
+        self, attached: Attached, source: Source, into: Construction | Replacement, written: int = 0
+    ) -> bool:
+        """Whether all of the part was to be had after so many chunks. Raises DiskFullError, UnavailableError."""
+        for first in range(written, attached.chunk_count, READ_AHEAD):
+            some = await self._ahead(attached, range(first, min(first + READ_AHEAD, attached.chunk_count)), source)
+            if some is None:
+                return False
+            with told():
+                await self._run_in_thread(partial(_write_all, into, some))
+        return True
+
+    async def _abandon(self, what: Construction | Replacement) -> None:
+        """Nothing happens to what is finished."""
+        with trio.CancelScope(shield=True):
+            await self._run_in_thread(what.abandon)
+
+    async def _ahead(self, attached: Attached, numbers: range, source: Source) -> list[bytes] | None:
+        found = dict[int, bytes]()
+
+        async def fetch(number: int) -> None:
+            data = await self._there(attached, number, source)
+            if data is not None:
+                found[number] = data
+
+        await in_turns(fetch, numbers, READ_AHEAD)
+        return [found[number] for number in numbers] if len(found) == len(numbers) else None
+
+
+def _write_all(into: Construction | Replacement, chunks: Iterable[bytes]) -> None:
+    for chunk in chunks:
+        into.write(chunk)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the file system says, as an error for clients."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise DiskFullError("the disk of this node is full; try later") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise UnavailableError(f"attachments cannot be written at this node: {where}{error.strerror}") from error
+    except MissingError as error:
+        raise UnavailableError(f"attachments cannot be written at this node: {error} was removed") from error

@@ -1,0 +1,237 @@
+"""Texts that come from other nodes, or from elsewhere on this disk, made ready to be written: their parts are held.
+
+Nothing is ready unless each part is whole on this disk, whoever had it before: what is acknowledged rests on that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol.commands import Parts
+from replicator.environment import ThreadRunner
+from replicator.errors import ContentUnavailableError, MailError, UnavailableError
+from replicator.replication.bodies.attachments import PartStore, Source
+from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
+from replicator.replication.bodies.reader import PartedText, recipe_of
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.attachment_ranges import Attached
+from replicator.store.bodies.body_rows import StoredText, holdings_of, keepers_of, replace_text, unrecorded
+from replicator.store.bodies.recipe import Recipe
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
+LOST_MAX = 10_000  # texts of which it is remembered that they were told as lost
+FLUSH_TIMEOUT_S = 30.0  # for what may still write a text; without that nothing is let go
+UNKNOWN_RETRY_S = 60.0  # until that is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParts:
+    """Gives what is whole on this disk. See `reader.Chunks`."""
+
+    parts: PartStore = field(repr=False)
+
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """See `PartStore.own_chunk`."""
+        return await self.parts.own_chunk(attached, holding, number)
+
+
+class Taker:
+    """Belongs to the event loop. `links` are those to the neighbours."""
+
+    def __init__(self, store: Store, parts: PartStore, run_in_thread: ThreadRunner, links: Links) -> None:
+        self._store = store
+        self._parts = parts
+        self._run_in_thread = run_in_thread
+        self._links = links
+        self._lost: set[bytes] = set()  # that were told
+        self._unknown: list[Holding] = []  # of which it could not be known whether texts have them
+
+    async def run(self) -> None:
+        """Let go of what could not be let go when that was to be, until cancelled."""
+        while True:
+            await trio.sleep(UNKNOWN_RETRY_S)
+            unknown, self._unknown = self._unknown, []
+            await self._let_go(unknown)
+
+    @asynccontextmanager
+    async def taking(
+        self, messages: Iterable[bytes | Parts], link: PeerLink | None = None, source: Source | None = None
+    ) -> AsyncIterator[list[StoredText]]:
+        """Those of the messages that can be had with all their parts, ready to be written within the block.
+
+        Parts that are not here come from the link's peer, or from others, or without a link from the source. Those that
+        are left out nobody has who was asked. Raises DiskFullError, and UnavailableError where it is to be tried again.
+        """
+        source = partial(self._from, link) if link else source or self._kept_here
+        held: list[Holding] = []
+        taken: list[StoredText] = []
+        try:
+            for message in messages:
+                stored = await self._take(message, source, held)
+                if stored is not None:
+                    taken.append(stored)
+            yield taken
+        finally:
+            await self.let_go(held)
+
+    async def hold(self, message: Parts, link: PeerLink) -> list[Holding]:
+        """Hold the parts of a message, from the link's peer or others, until they are let go. Empty: not all are there.
+
+        Nobody has looked at those that were here already. Raises DiskFullError, UnavailableError.
+        """
+        held: list[Holding] = []
+        try:
+            recipe = recipe_of(message)
+            if recipe is None or await self._hold(recipe, partial(self._from, link), held) is None:
+                return []
+            held, all_held = [], held
+            return all_held
+        finally:
+            await self.let_go(held)
+
+    async def let_go(self, held: Sequence[Holding]) -> None:
+        """Those that no text has by now; the others belong to theirs. What cannot be known now is let go later."""
+        with trio.CancelScope(shield=True):
+            await self._let_go(held)
+
+    async def _let_go(self, held: Sequence[Holding]) -> None:
+        surplus = await self._unrecorded(held) if held else []
+        if surplus is None:
+            self._unknown += held
+            return
+        for holding in held:
+            if holding not in surplus:
+                self._parts.attachments.settle(holding.holder)
+        await self._parts.let_go(surplus)
+
+    async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
+        """Those that no text has; None: that cannot be known now."""
+        with suppress(MailError, sqlite3.Error), trio.move_on_after(FLUSH_TIMEOUT_S):
+            # Whoever was cancelled or refused may have left a job behind, which writes its text all the same.
+            await self._store.flush()
+            return await self._store.read(partial(unrecorded, holdings=held))
+        return None
+
+    def note_lost(self, lost: Iterable[Parts], sid: str) -> None:
+        """These came from a node and are written without their text, since nobody has all parts of it.
+
+        Each counts once: it may come from several nodes.
+        """
+        if len(self._lost) > LOST_MAX:
+            self._lost.clear()
+        for parts in lost:
+            if parts.content_hash in self._lost:
+                continue
+            self._lost.add(parts.content_hash)
+            log.warning("no node in reach has all parts of a message from %s, %s", sid, parts.content_hash.hex())
+            self._parts.metrics.lost.inc()
+
+    async def _take(self, message: bytes | Parts, source: Source, held: list[Holding]) -> StoredText | None:
+        if isinstance(message, bytes):
+            return await self._prepared(message)
+        recipe = recipe_of(message)
+        if recipe is None:
+            return None
+        found = await self._hold(recipe, source, held)
+        if found is None:
+            return None
+        content_hash = await self._hash_here(recipe, found)
+        if content_hash is None and await self._heal(recipe, found, source):
+            content_hash = await self._hash_here(recipe, found)
+        if content_hash is not None and content_hash != message.content_hash:
+            log.warning("a text counts as lost, %s: its parts give another one", message.content_hash.hex())
+        if content_hash != message.content_hash:
+            return None
+        stored = StoredText.of_parts(message, found.values())
+        await self.displace_lost(stored)
+        return stored
+
+    async def displace_lost(self, stored: StoredText) -> None:
+        """Put the text in the place of one whose parts are not there any more, which it would leave as it is.
+
+        What is damaged in the database, and what a text without parts displaces, is for `write_text`. Raises MailError.
+        """
+        if not stored.holdings:
+            return
+        with suppress(DatabaseDamagedError):
+            recorded = await self._store.read(partial(holdings_of, content_hash=stored.content_hash))
+            if recorded and not await self._parts.are_there(recorded):
+                await self._store.write(lambda tx: replace_text(tx.connection, stored))
+
+    async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
+        """The texts that these were recorded for are removed. Who is about to write one once more lets go himself."""
+        busy = self._parts.attachments.in_flight()
+        await self._parts.let_go([holding for holding in holdings if holding.holder not in busy])
+
+    async def _hold(self, recipe: Recipe, source: Source, held: list[Holding]) -> dict[bytes, Holding] | None:
+        """Hold each part once; None: nobody has one of them. `held` gets what is held in any case."""
+        found: dict[bytes, Holding] = {}
+        for attached in recipe.distinct:
+            holding = await self._parts.obtain(attached, source)
+            if holding is None:
+                return None
+            held.append(holding)
+            if holding.hash != attached.hash:
+                return None
+            found[attached.hash] = holding
+        return found
+
+    async def _heal(self, recipe: Recipe, found: dict[bytes, Holding], source: Source) -> bool:
+        for attached in recipe.distinct:
+            holding = found[attached.hash]
+            is_whole = await self._parts.is_whole(attached, holding)
+            if not is_whole and not await self._parts.heal(attached, holding, source):
+                return False
+        return True
+
+    async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
+        """None: a part that was here already is damaged."""
+        hasher = hashlib.sha256()
+        text = PartedText(recipe, OwnParts(self._parts), found)
+        try:
+            async with aclosing(text.read(0, recipe.length)) as chunks:
+                async for chunk in chunks:
+                    hasher.update(chunk)
+        except ContentUnavailableError:
+            return None
+        return hasher.digest()
+
+    async def _prepared(self, text: bytes) -> StoredText:
+        if len(text) <= HASH_IN_THREAD_BYTES:
+            return StoredText.of(text)
+        return await self._run_in_thread(partial(StoredText.of, text))
+
+    async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
+        """A chunk from the peer that has named the part, else from others. Raises UnavailableError."""
+        later: UnavailableError | None = None
+        try:
+            chunk = await chunk_from(link, attached, number)
+        except LinkDownError:
+            chunk, later = None, UnavailableError(f"the link to {link.sid} broke while parts of a message came")
+        except UnavailableError as error:
+            chunk, later = None, error
+        if chunk is None:
+            chunk = await fetch_chunk(self._links(), attached, number)
+        if chunk is None and later is not None:
+            raise later
+        return chunk
+
+    async def _kept_here(self, attached: Attached, number: int) -> bytes | None:
+        """A chunk of a part that lies here where its hash does not lead: see `Holding.kept`."""
+        for holding in await self._store.read(partial(keepers_of, part_hash=attached.hash)):
+            with suppress(ContentUnavailableError):
+                return await self._parts.own_chunk(attached, holding, number)
+        return None

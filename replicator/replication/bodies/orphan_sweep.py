@@ -1,0 +1,82 @@
+"""Mending what crashes have left among the attachments: some time after a node's start, and each day.
+
+It goes slowly, since nothing depends on it but room on the disk; a scrub does the same at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import trio
+
+from replicator.errors import MailError
+from replicator.store.attachments.sweep import Slice, sweep
+from replicator.store.bodies.attachment_references import Recorded
+from replicator.store.store import Reader, Store
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 600.0  # after the start: what is to be caught up comes first
+EVERY_S = 86_400.0
+RATE = 1000.0  # attachments and holders a second
+REST_S = 0.02  # at least, between two slices
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this node's texts have in the attachment store, each attachment once. Others may share it."""
+
+    attachments: int
+    size_bytes: int
+
+
+class Sweeper:
+    """`held` is as the last sweep has counted, or scrub; None: none has come to its end yet."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.held: Held | None = None
+
+    async def run(self) -> None:
+        """Sweep now and then, until cancelled.
+
+        One task of a node that runs. Not of one that is being rebuilt: what its old database has is not recorded yet.
+        """
+        await trio.sleep(FIRST_S)
+        while True:
+            try:
+                mended = await self._sweep()
+            except (MailError, OSError, sqlite3.Error) as error:
+                log.warning("the attachments cannot be looked through: %s", error)
+            else:
+                if mended:
+                    log.info("of the attachments, %d things that crashes have left are mended", mended)
+            await trio.sleep(EVERY_S)
+
+    async def _sweep(self) -> int:
+        mended = 0
+        async with self._store.reader() as reader, aclosing(self.swept(reader)) as parts:
+            async for part in parts:
+                mended += sum(finding.mended for finding in part.found)
+                await trio.sleep(max(REST_S, part.size / RATE))
+        return mended
+
+    async def swept(self, reader: Reader) -> AsyncGenerator[Slice, None]:
+        """A sweep, slice by slice. Raises OSError, sqlite3.Error, MailError."""
+        slices: list[Iterator[Slice]] = []  # made where they are used: they read by that connection
+
+        def next_slice(connection: sqlite3.Connection) -> Slice | None:
+            if not slices:
+                slices.append(sweep(self._store.attachments, Recorded(connection), repair=True))
+            return next(slices[0], None)
+
+        attachments = size_bytes = 0
+        while (part := await reader.read(next_slice)) is not None:
+            attachments += part.attachments
+            size_bytes += part.size_bytes
+            yield part
+        self.held = Held(attachments, size_bytes)

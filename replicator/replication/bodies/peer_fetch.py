@@ -1,0 +1,140 @@
+"""Message texts between nodes, beside the log: for what is missing or damaged at one of them, and for parts.
+
+A text that travels in parts is no more than its recipe; whoever lacks parts asks for their chunks (`attachments`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar, assert_never
+
+import trio
+
+from protocol.codec import ProtocolError
+from protocol.commands import Content, FetchGuid, FetchHash, FetchPart, FetchUid, Parts, RefusalCode, Refused, Reply
+from replicator.errors import UnavailableError
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
+from replicator.store.bodies.body_rows import read_text
+from replicator.store.db import queries
+from replicator.store.store import Store
+
+T = TypeVar("T")
+
+NEXT_AFTER_S = 8.0  # without an answer from one neighbour, the next is asked as well; a slow line has had its time
+
+AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
+
+ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
+"""A chunk of a part, by its hash, from an octet on; None: it is not here."""
+
+
+Links: TypeAlias = Callable[[], Iterable[PeerLink]]
+"""To the neighbours, as of now."""
+
+
+class Fetched(NamedTuple):
+    """A text, and who has it and so its parts."""
+
+    message: bytes | Parts
+    link: PeerLink
+
+
+async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | None:
+    """A text from the first neighbour that has it. Waits as long as a link on which it was asked for lasts.
+
+    None: nobody has it who can be reached. Raises UnavailableError where that cannot be known now.
+    """
+    return await _first(links, partial(_fetch, content_hash=content_hash))
+
+
+async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int) -> bytes | None:
+    """A chunk of a part from the first neighbour that has it whole. None, and raises: as for `fetch`."""
+    return await _first(links, partial(chunk_from, attached=attached, number=number))
+
+
+async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
+    """A chunk of a part from this neighbour; None: it has it not whole. Raises LinkDownError, UnavailableError."""
+    async with link.chunk_turn:
+        reply = await link.request(FetchPart(attached.hash, number * CHUNK_BYTES))
+    match reply:
+        case Content(chunk) if attached.verify(number, chunk):
+            return chunk
+        case reply:
+            _check_refusal(link, reply)
+    return None
+
+
+def _check_refusal(link: PeerLink, reply: Reply) -> None:
+    """A neighbour does not give what it was asked for. Raises UnavailableError where it may have it all the same."""
+    if isinstance(reply, Refused) and reply.code != RefusalCode.NO_CONTENT:
+        raise UnavailableError(f"{link.sid} does not give it now: {reply.text}")
+
+
+async def _first(links: Iterable[PeerLink], ask: Callable[[PeerLink], Awaitable[T | None]]) -> T | None:
+    found: list[T] = []
+    unavailable: list[UnavailableError] = []
+
+    async def attempt(link: PeerLink, answered: trio.Event, scope: trio.CancelScope) -> None:
+        answer: T | None = None
+        try:
+            answer = await ask(link)
+        except LinkDownError:
+            pass
+        except UnavailableError as error:
+            unavailable.append(error)
+        if answer is not None:
+            found.append(answer)
+            scope.cancel()
+        answered.set()
+
+    async with trio.open_nursery() as nursery:
+        for link in links:
+            answered = trio.Event()
+            nursery.start_soon(attempt, link, answered, nursery.cancel_scope)
+            with trio.move_on_after(NEXT_AFTER_S):
+                await answered.wait()
+    if unavailable and not found:
+        raise unavailable[0]
+    return found[0] if found else None
+
+
+async def _fetch(link: PeerLink, content_hash: bytes) -> Fetched | None:
+    match await link.request(FetchHash(content_hash)):
+        case Content(message) if hashlib.sha256(message).digest() == content_hash:
+            return Fetched(message, link)
+        case Parts() as parts if parts.content_hash == content_hash:
+            return Fetched(parts, link)
+        case reply:
+            _check_refusal(link, reply)
+    return None
+
+
+async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+    """What this node has. Raises ProtocolError for a mailbox number that is not known."""
+    found: bytes | Parts | None = None
+    match command:
+        case FetchPart(part, start):
+            found = await read_part(part, start)
+        case FetchHash(content_hash):
+            found = await store.read(partial(read_text, content_hash=content_hash))
+        case FetchGuid(guid):
+            found = await _read(store, lambda reader: queries.content_hash_of_guid(reader, guid))
+        case FetchUid(number, uid):
+            key = link.key_of(number)
+            if key is None:
+                raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+            found = await _read(store, lambda reader: queries.content_hash_of_uid(reader, key.mailbox_id, uid))
+        case _:
+            assert_never(command)
+    if found is None:
+        return Refused(RefusalCode.NO_CONTENT, "not at this node")
+    return Content(found) if isinstance(found, bytes) else found
+
+
+async def _read(store: Store, find: Callable[[sqlite3.Connection], bytes | None]) -> bytes | Parts | None:
+    wanted = await store.read(find)
+    return None if wanted is None else await store.read(partial(read_text, content_hash=wanted))

@@ -1,0 +1,98 @@
+"""Texts as doors read them: in memory, or put together of parts while they are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from protocol.commands import Parts
+from replicator.mime.skeleton import Skeleton
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
+from replicator.store.bodies.body_rows import MAX_TEXT_BYTES
+from replicator.store.bodies.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A text in memory. See `replicator.mailstore.Text`."""
+
+    raw: bytes = field(repr=False)
+
+    @property
+    def skeleton(self) -> Skeleton:
+        """See `Text`."""
+        return Skeleton(self.raw)
+
+    async def check(self, start: int, end: int) -> None:
+        """See `Text`."""
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """See `Text`."""
+        for at in range(start, min(end, len(self.raw)), CHUNK_BYTES):
+            yield self.raw[at : min(at + CHUNK_BYTES, end)]
+
+
+class Chunks(Protocol):
+    """Where parts are read."""
+
+    async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
+        """One chunk, as its hash says. Raises ContentUnavailableError."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartedText:
+    """A text in parts, each of which is held here by one of the `holdings`, by its hash, or else is at other nodes."""
+
+    recipe: Recipe
+    parts: Chunks = field(repr=False)
+    holdings: Mapping[bytes, Holding] = field(repr=False)
+
+    @cached_property
+    def skeleton(self) -> Skeleton:
+        """See `Text`."""
+        return self.recipe.skeleton()
+
+    async def check(self, start: int, end: int) -> None:
+        """See `Text`."""
+        checked: Attached | None = None
+        for piece in self.recipe.slices(start, end):
+            if not isinstance(piece, bytes) and piece.attached is not checked:
+                checked = piece.attached
+                await self.parts.chunk(checked, self.holdings.get(checked.hash), piece.chunks[0])
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """See `Text`."""
+        read: dict[int, bytes] = {}  # of an attachment: base64 does not keep to the borders of chunks
+        attached: Attached | None = None
+        for piece in self.recipe.slices(start, end):
+            if isinstance(piece, bytes):
+                yield piece
+                continue
+            if piece.attached is not attached:
+                attached, read = piece.attached, {}
+            holding = self.holdings.get(attached.hash)
+            read = {
+                number: read[number] if number in read else await self.parts.chunk(attached, holding, number)
+                for number in piece.chunks
+            }
+            yield piece.octets(b"".join(read.values()))
+
+
+def recipe_of(message: Parts) -> Recipe | None:
+    """None: it is none, or of another text; one bad text is not to keep all others away."""
+    try:
+        recipe = Recipe.unpack(message.recipe)
+    except ValueError as error:
+        log.warning("a text counts as lost, %s: its recipe cannot be used: %s", message.content_hash.hex(), error)
+        return None
+    if recipe.length == message.size <= MAX_TEXT_BYTES:
+        return recipe
+    log.warning("a text counts as lost, %s: its recipe is of %d octets", message.content_hash.hex(), recipe.length)
+    return None

@@ -1,0 +1,115 @@
+"""A text on its way in from a client: small ones in memory, large ones to the attachment store as they come.
+
+All that are on their way in take at most half of the room that is free without them: whoever sends slowly, or never
+comes to an end, leaves no disk full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.commands import Parts
+from replicator.environment import ThreadRunner
+from replicator.errors import DiskFullError, MailError
+from replicator.replication.bodies.attachments import told
+from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.store import Attachments
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.bodies.body_writer import Intake
+from replicator.store.bodies.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """See `replicator.mailstore.ReceivedText`."""
+
+    stored: StoredText
+
+    @property
+    def size_bytes(self) -> int:
+        """See `ReceivedText`."""
+        return self.stored.size_bytes
+
+
+class Room:
+    """What texts on their way in have written."""
+
+    def __init__(self, attachments: Attachments) -> None:
+        self._attachments = attachments
+        self.taken_bytes = 0
+
+    def check(self) -> None:
+        """Blocks. Raises DiskFullError."""
+        free_bytes = self._attachments.free_bytes()
+        if free_bytes is not None and self.taken_bytes > free_bytes:
+            raise DiskFullError("the disk of this node has no room for all messages that are coming in; try later")
+
+
+class Sink:
+    """See `replicator.mailstore.TextSink`. `holdings`: the parts that it holds, for whoever closes it."""
+
+    def __init__(
+        self, attachments: Attachments, room: Room, run_in_thread: ThreadRunner, inline_max_bytes: int
+    ) -> None:
+        self.holdings: tuple[Holding, ...] = ()
+        self._attachments = attachments
+        self._room = room
+        self._taken_bytes = 0  # of the room
+        self._run_in_thread = run_in_thread
+        self._inline_max_bytes = inline_max_bytes
+        self._waiting = bytearray()
+        self._intake: Intake[Holding] | None = None
+
+    async def write(self, data: bytes) -> None:
+        """See `TextSink`."""
+        self._waiting += data
+        if len(self._waiting) > max(self._inline_max_bytes, CHUNK_BYTES):
+            await self._pass_on()
+
+    async def finish(self) -> Received:
+        """See `TextSink`."""
+        if self._intake is None and len(self._waiting) <= self._inline_max_bytes:
+            return Received(StoredText.of(bytes(self._waiting)))
+        await self._pass_on()
+        assert self._intake is not None
+        with told():
+            taken_in = await self._run_in_thread(self._intake.finish)
+        self.holdings = taken_in.holdings
+        if not taken_in.recipe.attached:  # of many small parts, or one that is not cut out
+            return Received(StoredText.of(b"".join(_inline(taken_in.recipe))))
+        parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
+        return Received(StoredText.of_parts(parts, taken_in.holdings))
+
+    async def close(self) -> None:
+        """Give up what was not finished. May be called again."""
+        self._room.taken_bytes -= self._taken_bytes
+        self._taken_bytes = 0
+        if self._intake is not None:
+            with trio.CancelScope(shield=True):
+                await self._run_in_thread(self._intake.abandon)
+
+    async def _pass_on(self) -> None:
+        data, self._waiting = bytes(self._waiting), bytearray()
+        self._room.taken_bytes += len(data)
+        self._taken_bytes += len(data)
+        if self._intake is None:
+            self._intake = Intake(self._attachments, self._inline_max_bytes)
+        try:
+            with told():
+                await self._run_in_thread(partial(self._write, self._intake, data))
+        except MailError:  # whoever sends may go on for long, and nothing of it is kept
+            await self.close()
+            raise
+
+    def _write(self, intake: Intake[Holding], data: bytes) -> None:
+        self._room.check()
+        intake.write(data)
+
+
+def _inline(recipe: Recipe) -> Iterator[bytes]:
+    return (piece for piece in recipe.pieces if isinstance(piece, bytes))

@@ -1,0 +1,149 @@
+"""A new node begins with the checkpoints that others have left in an object store that they share (design section 6).
+
+The newest manifest lists what belongs together: all that a node showed, and up to where the log is in it. When every
+one of its checkpoints has been taken over, this node's log begins after that. If any could not be, what is here stays,
+and the rest comes by the log from its beginning, or by SYNC.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+
+from protocol.values import Context, covers
+from replicator.errors import HistoryError, MailError
+from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.replication.parallel import in_turns
+from replicator.replication.writes.router import LONGEST_WAIT_S
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.checkpoints.manifest import Manifest
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.entry_validation import Head
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
+from replicator.store.store import Store
+from resync import bulk
+from resync import row as rows
+from resync.bulk import Item
+from resync.entry import Merge, TreeMerge
+
+log = logging.getLogger(__name__)
+
+AGE_MIN_S = LONGEST_WAIT_S + 300.0  # of a manifest, by clocks so far apart: what clients wait for counts with its text
+AT_ONCE = 8  # checkpoints: some are read while others are written
+SLICE = 1000  # of what the manifest lists
+FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without
+READ_TIMEOUT_S = 300.0  # of one checkpoint, or of a manifest
+
+_ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
+
+
+class Seeder:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, archive: Archive, clock_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._archive = archive
+        self._clock_ms = clock_ms
+        self.done = self.total = 0  # checkpoints
+
+    async def run(self) -> None:
+        """Take over the newest checkpoints, if there is nothing here yet; then return."""
+        try:
+            if not await self._store.read(_is_empty):
+                return
+            with deadline(FIND_TIMEOUT_S):
+                until_ms = self._clock_ms() - int(AGE_MIN_S * 1000)
+                manifest = await self._archive.newest(until_ms=until_ms)
+            if manifest is not None:
+                await self._take_over(manifest)
+        except _ERRORS as error:
+            log.warning("this node does not begin with checkpoints: %s", error)
+
+    async def _take_over(self, manifest: Manifest) -> None:
+        """Raises one of `_ERRORS` if no more can be had from there."""
+        async with aclosing(self._archive.heads(manifest)) as heads:
+            while some := await _slice(heads):
+                self.total += len(some)
+        log.info("this node begins with the %d checkpoints of %s", self.total, manifest.name)
+        failed: list[Exception] = []
+
+        async def take_over(head: Head) -> None:
+            try:
+                await self._adopt(manifest.home, head)
+            except _ERRORS as error:
+                if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectMissingError):
+                    raise
+                failed.append(error)
+            self.done += 1
+
+        async with aclosing(self._archive.heads(manifest)) as heads:
+            while some := await _slice(heads):
+                await in_turns(take_over, some, AT_ONCE)
+        if failed:
+            log.warning("%d of %d checkpoints were not taken over, such as: %s", len(failed), self.total, failed[0])
+            return
+        context = {dot.origin: dot.seq for dot in manifest.context}
+        await self._store.write(lambda tx: tx.begin_log_after(context))
+
+    async def _adopt(self, home: Home, head: Head) -> None:
+        with deadline(READ_TIMEOUT_S):
+            async with aclosing(self._archive.changes(home, head)) as parts:
+                changes = [change async for change in parts]
+        await self._store.write(partial(_adopt, head=head, change=_joined(changes)))
+
+
+async def _slice(heads: AsyncGenerator[Head, None]) -> list[Head]:
+    """The next few of what a manifest lists; none at its end. Raises as `Archive.heads`."""
+    found: list[Head] = []
+    with deadline(READ_TIMEOUT_S):
+        while len(found) < SLICE and (head := await anext(heads, None)) is not None:
+            found.append(head)
+    return found
+
+
+def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
+    """What a peer was asked for meanwhile may be newer. Raises HistoryError, DamageError."""
+    context = {dot.origin: dot.seq for dot in change.context}
+    here = tx.chain(head.mailbox_id)
+    if here is not None and covers(here.context, context):
+        return
+    if here is not None:
+        raise HistoryError(f"a mailbox of {head.user} is here already, and is not what the checkpoint goes on from")
+    key = MailboxKey(head.user, head.mailbox_id, head.uidvalidity)
+    adopt(tx, Adoption(key, None, _chain(head, context, change), change, head.time))
+
+
+def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:
+    """The head's numbers, as far as a digest knows them."""
+    chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot)
+    chain.highestmodseq, chain.context = head.modseq, dict(context)
+    items: list[Item] = []
+    if isinstance(change, Merge):
+        chain.uidnext, chain.risen, chain.messages = change.uidnext, change.risen, len(change.rows)
+        items += change.rows
+    else:
+        items += (*change.folders, *change.subscriptions)
+    chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
+    return chain
+
+
+def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
+    """A checkpoint's changes as one."""
+    first = changes[0]
+    if isinstance(first, Merge):
+        return first._replace(rows=tuple(row for change in changes if isinstance(change, Merge) for row in change.rows))
+    trees = [change for change in changes if isinstance(change, TreeMerge)]
+    folders = tuple(folder for change in trees for folder in change.folders)
+    return first._replace(folders=folders, subscriptions=tuple(one for change in trees for one in change.subscriptions))
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return not queries.log_context(connection) and next(queries.chains_of(connection, None), None) is None

@@ -1,0 +1,77 @@
+"""What a replay of the log begins with where the log does not go back to the first entry: this node's checkpoints.
+
+They are read from the object store, on the event loop; `store.log.replay` goes on from there in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from protocol.values import Dot
+from replicator.environment import ThreadRunner
+from replicator.objects import ObjectMissingError, ObjectStoreError, deadline
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import state_of
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.log.replay import Base, base_for
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+READ_TIMEOUT_S = 300.0  # of one checkpoint, however large
+
+
+class BaseSource(Protocol):
+    """Where bases come from."""
+
+    async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
+        """What a replay of the chain to that head, or to its present one, is to begin with.
+
+        None: there is nothing but the log, or what there is cannot be read now, which the node's log says.
+        """
+        ...
+
+
+class LogAlone:
+    """A node without checkpoints. See `BaseSource`."""
+
+    async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:  # noqa: ARG002 - the protocol's
+        """Nothing."""
+        await trio.lowlevel.checkpoint()
+        return None
+
+
+class Bases:
+    """See `BaseSource`."""
+
+    def __init__(self, store: Store, archive: Archive, run_in_thread: ThreadRunner) -> None:
+        self._store = store
+        self._archive = archive
+        self._run_in_thread = run_in_thread
+
+    async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
+        """See `BaseSource`. One that is missing or damaged is forgotten: the next round of checkpoints writes it anew.
+
+        Raises MailError or sqlite3.Error if the database fails.
+        """
+        saved = await self._store.read(partial(base_for, chain_id=chain_id, head=head))
+        if saved is None:
+            return None
+        try:
+            with deadline(READ_TIMEOUT_S):
+                async with aclosing(self._archive.changes(self._archive.home, saved)) as changes:
+                    found = [change async for change in changes]
+        except (UnreadableError, ObjectMissingError) as error:
+            log.warning("a checkpoint is to be written anew: %s", error)
+            await self._store.write(partial(catalog.forget_unreadable, head=saved))
+        except ObjectStoreError as error:
+            log.warning("a checkpoint cannot be read now: %s", error)
+        else:
+            return Base(saved, await self._run_in_thread(partial(state_of, saved, found)))
+        return None

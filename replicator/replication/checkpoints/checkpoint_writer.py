@@ -1,0 +1,166 @@
+"""A round: a checkpoint of every chain whose head has none, then the manifest that lists them (design section 6).
+
+What goes to the object store lies on this node's disk first, so that no transaction lasts as long as an upload: while
+one stands, SQLite cannot cut the write-ahead log back.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import BinaryIO, Protocol
+
+import trio
+
+from protocol.units import MIB
+from replicator.environment import Environment
+from replicator.objects import deadline
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.catalog import Round
+from replicator.store.checkpoints.manifest import Manifest, write_manifest
+from replicator.store.db import queries
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.store import Reader, Store
+
+log = logging.getLogger(__name__)
+
+SAVE_TIMEOUT_S = 1800.0  # of one object: a mailbox of a million messages over a slow line
+SCRATCH_STEP_BYTES = MIB  # of one turn of the thread that writes to the node's disk, or reads from there
+
+
+class Which(Protocol):
+    """A slice of chains, by id, that come after one: `catalog.unsaved`, `catalog.unlisted`."""
+
+    def __call__(self, connection: sqlite3.Connection, after: bytes) -> list[bytes]:
+        """None are left where it is empty."""
+        ...
+
+
+class Publisher:
+    """Of one node, for one round at a time. `saved`: checkpoints of the last round, and `saved_bytes`."""
+
+    def __init__(self, store: Store, archive: Archive, environment: Environment) -> None:
+        self.saved = self.saved_bytes = 0
+        self._store = store
+        self._archive = archive
+        self._clock_ms = environment.clock_ms
+
+    async def publish(self, number: int) -> None:
+        """The round of this number; its manifest is pending then.
+
+        Raises ObjectStoreError, MailError or sqlite3.Error; what is saved by then stays so.
+        """
+        settled, position = self._store.settled(), self._store.tail.end
+        begun = Round(number, None, in_force=False, context=settled, covered={}, position=position, heads=0)
+        self.saved = self.saved_bytes = 0
+        async with self._store.reader() as reader:
+            await self._save_each(reader, number, catalog.unsaved)
+            while (made := await self._publish(reader, begun)) is None:
+                await self._save_each(reader, number, catalog.unlisted)
+        log.info("%d checkpoints written, %d bytes; the manifest is %s", self.saved, self.saved_bytes, made.name)
+
+    # ---- checkpoints
+
+    async def _save_each(self, reader: Reader, number: int, which: Which) -> None:
+        """One chain after the other; between them, as long a rest as the last one took.
+
+        Raises DatabaseDamagedError when all others are saved: without the one that is damaged, nothing is published.
+        """
+        after, damage = b"", None
+        while some := await reader.read(partial(which, after=after)):
+            for after in some:
+                began = trio.current_time()
+                try:
+                    await self._save(reader, after, number)
+                except DatabaseDamagedError as error:
+                    log.warning("no checkpoint is written of what is damaged: %s", error)
+                    damage = error
+                await trio.sleep(trio.current_time() - began)
+
+        if damage is not None:
+            raise damage
+
+    async def _save(self, reader: Reader, chain_id: bytes, number: int) -> None:
+        async with self._store.scratch() as file:
+            async with _transaction(reader):
+                begin = partial(catalog.checkpoint_of, chain_id=chain_id, now_ms=self._clock_ms())
+                made = await reader.read(begin)
+                if made is None:
+                    return
+                size_bytes = await _set_down(reader, made.data, file)
+            with deadline(SAVE_TIMEOUT_S):
+                await self._archive.save(made.head, _taken_up(file))
+        await self._store.write(partial(catalog.note_saved, head=made.head, number=number))
+        self.saved += 1
+        self.saved_bytes += size_bytes
+
+    # ---- the manifest
+
+    async def _publish(self, reader: Reader, begun: Round) -> Manifest | None:
+        """None: a chain has lost its checkpoint since it was saved, or was taken over since; that is saved first."""
+        covered = await self._covered(reader)
+        with deadline(SAVE_TIMEOUT_S):
+            made = await self._archive.next_manifest(begun.context, self._clock_ms())
+        async with self._store.scratch() as file:
+            async with _transaction(reader):
+                if await reader.read(partial(catalog.unlisted, after=b"")):
+                    return None
+                heads = await reader.read(partial(catalog.count_heads, number=begun.number))
+                listed = await reader.read(partial(catalog.heads_in, number=begun.number))
+                await _set_down(reader, write_manifest(made, listed), file)
+            begun = begun._replace(covered=covered, heads=heads)
+            await self._store.write(partial(catalog.begin_manifest, begun=begun))
+            with deadline(SAVE_TIMEOUT_S):
+                await self._archive.publish(made, _taken_up(file))
+        await self._store.write(partial(catalog.note_manifest, number=begun.number, made_ms=made.made_ms))
+        return made
+
+    async def _covered(self, reader: Reader) -> dict[str, int]:
+        """What the log and all chains have seen: who has settled that stands at or after every checkpoint."""
+        covered = await reader.read(queries.log_context)
+        after: bytes | None = b""
+        while after is not None:
+            seen, after = await reader.read(partial(catalog.contexts, after=after))
+            for origin, seq in seen.items():
+                covered[origin] = max(seq, covered.get(origin, 0))
+        return covered
+
+
+@asynccontextmanager
+async def _transaction(reader: Reader) -> AsyncIterator[None]:
+    """What is read within is as of one moment."""
+    await reader.read(lambda connection: connection.execute("BEGIN"))
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await reader.read(lambda connection: connection.execute("COMMIT"))
+
+
+async def _set_down(reader: Reader, data: Iterator[bytes], file: BinaryIO) -> int:
+    """Write to the file what the reader's thread gives. How many bytes that is."""
+    while await reader.read(lambda _: _write_step(data, file)):
+        pass
+    return file.tell()
+
+
+def _write_step(data: Iterator[bytes], file: BinaryIO) -> bool:
+    """False where there is no more; then all is on its way to the disk."""
+    written = 0
+    while written < SCRATCH_STEP_BYTES:
+        piece = next(data, None)
+        if piece is None:
+            file.flush()
+            return False
+        written += file.write(piece)
+    return True
+
+
+def _taken_up(file: BinaryIO) -> Iterator[bytes]:
+    """What was written to the file, from its beginning."""
+    file.seek(0)
+    yield from iter(partial(file.read, SCRATCH_STEP_BYTES), b"")

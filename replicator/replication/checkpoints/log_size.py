@@ -1,0 +1,59 @@
+"""How large the log is, kept up to date without reading it again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from replicator.store.db.transaction import Commit
+from replicator.store.log import entry_removal
+from replicator.store.store import Store
+
+
+class LogSize:
+    """Belongs to the event loop. Entries count without the texts of messages, which stay when entries go."""
+
+    def __init__(self, store: Store) -> None:
+        self.size_bytes = 0  # of all
+        self.grown_bytes = 0  # of those after the position that `measure` was given, or since `rest`
+        self._store = store
+        self._is_right = False
+        store.listeners.append(self._note_commit)
+
+    async def measure(self, since: int) -> None:
+        """Make sure that both are right; `since` is the position at which a round began last. Reads the log in slices.
+
+        Raises sqlite3.Error.
+        """
+        if self._is_right:
+            return
+        self._is_right = True
+        end = self._store.tail.end
+        self.size_bytes = self.grown_bytes = 0
+        try:
+            self.grown_bytes += await self._sum(since, end)
+            self.size_bytes += await self._sum(0, end)
+        except BaseException:
+            self._is_right = False
+            raise
+
+    def rest(self, grown_bytes: int) -> None:
+        """So much of what has come is in checkpoints now."""
+        self.grown_bytes -= grown_bytes
+
+    async def _sum(self, after: int, end: int) -> int:
+        total = 0
+        at: int | None = after
+        while at is not None:
+            part, at = await self._store.read(partial(entry_removal.measure, after=at, upto=end))
+            total += part.size_bytes
+            await trio.lowlevel.checkpoint()
+        return total
+
+    def _note_commit(self, commit: Commit) -> None:
+        grown = sum(item.entry_bytes + entry_removal.ROW_BYTES for item in commit.logged)
+        self.size_bytes += grown
+        self.grown_bytes += grown
+        if commit.collected:
+            self._is_right = False

@@ -1,0 +1,303 @@
+"""The log's life: when rounds of checkpoints begin, and the end of the entries that they make superfluous.
+
+A round notes what is settled, and ends with a manifest (`checkpoint_writer`). That is pending until every known node has
+settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size` end
+the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
+checkpoints are deleted (design section 6).
+
+Each step may be the last one of the node's life: whatever was half done then is gone on with, or done anew, at the next
+start. An object store that fails keeps the log whole and nothing else from going on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from protocol.values import Context
+from replicator.config import LogConfig
+from replicator.environment import Environment
+from replicator.errors import MailError, UnavailableError
+from replicator.objects import ObjectStoreError
+from replicator.replication.checkpoints.checkpoint_writer import Publisher
+from replicator.replication.checkpoints.log_size import LogSize
+from replicator.replication.writes.router import LONGEST_WAIT_S
+from replicator.status import CheckpointStatus
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.catalog import Round
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.db.entry_validation import Head
+from replicator.store.log import entry_removal
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 10.0  # whether there is something to do: as often as nodes tell each other what they have settled
+ROUND_EVERY_S = 3600.0  # at most so much of the log is replayed for one state, unless more came than is allowed
+ROUND_PART = 4  # a round begins when a quarter of what the limits allow has come
+RETRY_MAX_S = 600.0  # after failures of the object store
+
+_ERRORS = (ObjectStoreError, UnreadableError, MailError, sqlite3.Error)
+"""What a round may end with and be tried again."""
+
+
+class KnownNodes(Protocol):
+    """What the nodes of the cluster have settled."""
+
+    def lacking(self, context: Context) -> Sequence[str]:
+        """SIDs of all known nodes, this one included, whose settled context does not cover this one."""
+        ...
+
+
+Forget = Callable[[Context], Awaitable[None]]
+"""Deletes what else lies somewhere of the entries up to a context; raises ObjectStoreError."""
+
+
+@dataclass(slots=True)
+class _Demand:
+    """Somebody wants a round now."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    error: str | None = None
+
+
+class Collector:
+    """One task. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        archive: Archive,
+        known: KnownNodes,
+        limits: LogConfig,
+        environment: Environment,
+        *,
+        forget: Forget | None = None,
+    ) -> None:
+        self._store = store
+        self._archive = archive
+        self._known = known
+        self._limits = limits
+        self._environment = environment
+        self._forget = forget
+        self._size = LogSize(store)
+        self._publisher = Publisher(store, archive, environment)
+        self._demands: list[_Demand] = []
+        self._asked = trio.Event()
+        self._is_known = False  # whether the archive's newest manifest is ours
+        self._litter = True  # objects may lie there that nobody lists: what a run has left that ended in the middle
+        self._newest: Round | None = None
+        self._lacking: tuple[str, ...] = ()
+        self._error: str | None = None
+
+    # ---- from outside
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """How it stands."""
+        newest = self._newest
+        return CheckpointStatus(
+            made_ms=newest.made_ms if newest else None,
+            mailboxes=newest.heads if newest else 0,
+            in_force=newest is not None and newest.in_force,
+            waits_for=self._lacking,
+            saved=self._publisher.saved,
+            saved_bytes=self._publisher.saved_bytes,
+            log_bytes=self._size.size_bytes,
+            error=self._error,
+        )
+
+    async def checkpoint_now(self) -> CheckpointStatus:
+        """Run a round, unless nothing has changed since the last one; how it stands then.
+
+        Raises UnavailableError if the object store or the database fails. Cancelled, the round goes on.
+        """
+        demand = _Demand()
+        self._demands.append(demand)
+        self._asked.set()
+        await demand.done.wait()
+        if demand.error is not None:
+            raise UnavailableError(demand.error)
+        return self.checkpoint_status()
+
+    async def run(self) -> None:
+        """Look after the log until cancelled."""
+        pause_s = LOOK_EVERY_S
+        while True:
+            demands, self._demands, self._asked = self._demands, [], trio.Event()
+            try:
+                await self._look(is_demanded=bool(demands))
+                self._note_success()
+                pause_s = LOOK_EVERY_S
+            except _ERRORS as error:
+                self._note_failure(error)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            for demand in demands:
+                demand.error = self._error
+                demand.done.set()
+            with trio.move_on_after(pause_s):
+                await self._asked.wait()
+
+    def _note_success(self) -> None:
+        if self._error is not None:
+            log.info("checkpoints are written again")
+        self._error = None
+
+    def _note_failure(self, error: Exception) -> None:
+        self._litter = True
+        if self._error is None:
+            log.warning("no checkpoints are written, and the log is kept whole, while this lasts: %s", error)
+        self._error = str(error)
+
+    # ---- one look
+
+    async def _look(self, *, is_demanded: bool) -> None:
+        if not self._is_known:
+            await self._recognise()
+        rounds = await self._rounds()
+        await self._size.measure(rounds[-1].position if rounds else 0)
+        is_new = await self._is_due(rounds, is_demanded=is_demanded)
+        if is_new:
+            await self._round(rounds)
+            rounds = await self._rounds()
+        is_new |= await self._put_in_force(rounds)
+        rounds = await self._rounds()
+        if rounds and rounds[0].in_force:
+            await self._collect(rounds[0].context)
+            await self._size.measure(rounds[-1].position)
+        if rounds and (is_new or self._litter):
+            await self._clean(rounds)
+
+    async def _rounds(self) -> list[Round]:
+        """Those whose manifests are in the object store: one in force, one pending, or less."""
+        rounds = [one for one in await self._store.read(catalog.rounds) if one.made_ms is not None]
+        self._newest = rounds[-1] if rounds else None
+        return rounds
+
+    async def _recognise(self) -> None:
+        """Whether the newest manifest there is the one that this database knows as such; else nothing is saved."""
+        rounds = await self._store.read(catalog.rounds)
+        newest = await self._archive.newest(self._archive.home.sid)
+        known = [one for one in rounds if one.made_ms is not None]
+        unsure = next((one for one in rounds if one.made_ms is None), None)
+        context = {dot.origin: dot.seq for dot in newest.context} if newest else None
+        if (newest.made_ms if newest else None) == (known[-1].made_ms if known else None):
+            self._is_known = True
+            return
+        if (
+            newest
+            and unsure
+            and unsure.context == context
+            and all((one.made_ms or 0) < newest.made_ms for one in known)
+        ):
+            await self._store.write(partial(catalog.note_manifest, number=unsure.number, made_ms=newest.made_ms))
+        else:
+            what = f"the newest manifest there, {newest.name}," if newest else "its last manifest, which is gone,"
+            log.warning("%s is not the one that node.db knows: all checkpoints are written anew", what)
+            while await self._store.write(catalog.forget):
+                await trio.lowlevel.checkpoint()
+        self._is_known = True
+
+    async def _is_due(self, rounds: Sequence[Round], *, is_demanded: bool) -> bool:
+        last = rounds[-1] if rounds else None
+        if await self._store.read(catalog.is_unproven_unsaved) or (last is None and self._store.collected):
+            return True
+        if self._store.tail.end <= (last.position if last else 0):
+            return False
+        if last is not None and not last.in_force:
+            return False  # a new one would begin the wait for `log.keep` anew
+        if is_demanded:
+            return True
+        if self._size.grown_bytes >= self._limits.max_size_bytes / ROUND_PART:
+            return True
+        since_ms = last.made_ms if last else await self._store.read(entry_removal.oldest_ms)
+        return since_ms is not None and self._age_s(since_ms) >= min(ROUND_EVERY_S, self._limits.keep_s / ROUND_PART)
+
+    def _age_s(self, ms: int) -> float:
+        return (self._environment.clock_ms() - ms) / 1000
+
+    async def _round(self, rounds: Sequence[Round]) -> None:
+        grown_bytes = self._size.grown_bytes
+        await self._publisher.publish(rounds[-1].number + 1 if rounds else 1)
+        self._size.rest(grown_bytes)
+
+    # ---- in force
+
+    async def _put_in_force(self, rounds: Sequence[Round]) -> bool:
+        """Whether a manifest has come into force."""
+        self._lacking = ()
+        if not rounds or rounds[-1].in_force:
+            return False
+        pending = rounds[-1]
+        self._lacking = tuple(self._known.lacking(pending.covered))
+        if self._lacking:
+            why = self._why_not_wait(pending)
+            if why is None:
+                return False
+            log.warning("the log is %s: it is cut short although %s may lack some of it, or has not said yet that it "
+                        "has all; what is lacking comes by SYNC", why, ", ".join(self._lacking))  # fmt: skip
+        await self._store.write(partial(catalog.put_in_force, number=pending.number))
+        self._lacking = ()
+        return True
+
+    def _why_not_wait(self, pending: Round) -> str | None:
+        assert pending.made_ms is not None
+        age_s = self._age_s(pending.made_ms)
+        if age_s < LONGEST_WAIT_S:
+            return None  # a client may still wait for what it holds to be on other disks, which is with its text
+        if self._size.size_bytes > self._limits.max_size_bytes:
+            return "larger than `log.max_size`"
+        return "kept for `log.keep`" if age_s >= self._limits.keep_s else None
+
+    async def _collect(self, upto: Context) -> None:
+        """Delete what was settled; the writer has other work between two slices."""
+        total = 0
+        while (gone := await self._store.write(partial(entry_removal.collect, upto=upto))).entries:
+            total += gone.entries
+            await trio.lowlevel.checkpoint()
+        if total:
+            log.info("%d entries have left the log", total)
+        if self._forget is not None and (total or self._litter):
+            await self._forget(self._store.collected)
+
+    # ---- what nobody needs any more
+
+    async def _clean(self, rounds: Sequence[Round]) -> None:
+        """Manifests first: what only they listed goes after them."""
+        needed = {one.made_ms for one in rounds}
+        await self._archive.delete_manifests(needed)
+        after: bytes | None = b""
+        while after is not None:
+            heads, after = await self._store.read(partial(catalog.superfluous, after=after))
+            if heads:
+                await self._archive.delete_checkpoints(heads)
+                await self._store.write(partial(catalog.forget_heads, heads=heads))
+        if self._litter:
+            await self._archive.delete_all_but(self._heads_of)
+        self._litter = False
+
+    async def _heads_of(self, chain_ids: Sequence[bytes]) -> list[Head]:
+        return await self._store.read(partial(catalog.are_saved, chain_ids=chain_ids))
+
+
+class NoCollector:
+    """Of a node that has nowhere to keep checkpoints, and so keeps its log whole. As `Collector`."""
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """There are none."""
+        return CheckpointStatus()
+
+    async def checkpoint_now(self) -> CheckpointStatus:
+        """Raises UnavailableError."""
+        await trio.lowlevel.checkpoint()
+        raise UnavailableError("this node has nowhere to keep checkpoints")
+
+    async def run(self) -> None:
+        """Do nothing, until cancelled."""
+        await trio.sleep_forever()

@@ -1,0 +1,143 @@
+"""What entries brought that can never be applied: saved anew, and the rest abandoned with a word (design section 7).
+
+An entry stands on another one. Where a disk was lost, or came back as an older copy, that one may be nowhere any more,
+and neither may what its branch showed: then no merge can be made of it. Mail that it added is saved under its GUID, by
+whoever finds it, so that it is there once; folders that it created are created. What it changed otherwise named UIDs of
+a state that nobody knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from protocol.commands import Reply
+from protocol.values import Context, Dot
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.mailstore import INBOX
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.writes.requests import CreateOperation, Operation, SaveOperation
+from replicator.store.bodies.body_rows import read_text
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.gc import expunged
+from replicator.store.log import apply
+from replicator.store.store import Store
+from resync.entry import Entry, FolderCreate, MailAdd
+from resync.salvage import branches_of, folders_left, mail_left
+
+log = logging.getLogger(__name__)
+
+Submit = Callable[[Operation], Awaitable[Reply]]
+"""As `Coordinator.carry_out`."""
+
+
+class Salvaged(NamedTuple):
+    """What became of entries that can never be applied.
+
+    How many messages and folders were brought again, and how many could not be: if any, the entries wait still. Else
+    they are abandoned, and `changes` counts their other changes, which are lost.
+    """
+
+    brought: int
+    not_brought: int
+    changes: int
+
+    @property
+    def are_abandoned(self) -> bool:
+        """Whether the entries wait no longer."""
+        return not self.not_brought
+
+
+class Salvage:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, texts: Texts, submit: Submit, new_id: Callable[[], bytes]) -> None:
+        self._store = store
+        self._texts = texts
+        self._submit = submit
+        self._new_id = new_id
+
+    async def abandon(self, key: MailboxKey, dots: Sequence[Dot]) -> Salvaged:
+        """Bring again what can be, and let none of these entries wait any more, unless something could not be.
+
+        Raises MailError or sqlite3.Error if that cannot be done now: then they wait still.
+        """
+        entries, seen = await self._store.read(partial(_entries, chain_id=key.mailbox_id, dots=dots))
+        branches = branches_of(entries)
+        done = [await self._deliver(key, add) for add in mail_left(branches, seen)]
+        done += [await self._create(key.user, created) for branch in branches for created in folders_left(branch)]
+        others = sum(not isinstance(change, MailAdd | FolderCreate) for entry in entries for change in entry.changes)
+        salvaged = Salvaged(done.count(True), done.count(False), others)
+        if salvaged.are_abandoned:
+            await self._store.write(partial(apply.abandon, chain_id=key.mailbox_id, dots=dots))
+        return salvaged
+
+    async def _deliver(self, key: MailboxKey, add: MailAdd) -> bool | None:
+        """Whether the message is there now; None: it was, or has been expunged, or its text is nowhere."""
+        destination = await self._store.read(partial(_destination, key=key))
+        if await self._store.read(
+            partial(_is_known, guid=add.guid, mailbox_ids=(key.mailbox_id, destination.mailbox_id))
+        ):
+            return None
+        message = await self._store.read(partial(read_text, content_hash=add.content_hash))
+        if message is None and await self._texts.bring_back(add.content_hash):
+            message = await self._store.read(partial(read_text, content_hash=add.content_hash))
+        if message is None and add.copied:
+            log.warning("a message of %s is lost: no node in reach has its text, %s", key.user, add.content_hash.hex())
+            return None
+        async with self._texts.taker.taking([] if message is None else [message]) as taken:
+            for stored in taken:
+                try:
+                    await self._submit(SaveOperation(destination, add.guid, add.received_ms, add.flags, stored))
+                except (InvalidNameError, MailboxFullError) as error:
+                    log.warning("a message of %s cannot be delivered again: %s", key.user, error)
+                    return False
+                return True
+        text = add.content_hash.hex()
+        log.warning(
+            "a message of %s cannot be delivered again: no node in reach has its text whole, %s", key.user, text
+        )
+        return False
+
+    async def _create(self, user: str, created: FolderCreate) -> bool | None:
+        """Whether the folder is there now; None: it was, or has been deleted."""
+        if await self._store.read(partial(queries.folder_name, mailbox_id=created.mailbox_id)) is not None:
+            return None
+        for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
+            try:
+                await self._submit(CreateOperation(user, name, created.mailbox_id, self._new_id))
+            except (FolderExistsError, InvalidNameError, MailboxFullError) as error:
+                log.warning("folder %r of %s cannot be created again: %s", name, user, error)
+                continue
+            return True
+        return False
+
+
+def _entries(connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[list[Entry], Context]:
+    """Those that can be read, and what their mailbox or tree has seen."""
+    chain = chains.load(connection, chain_id)
+    found = (queries.entry_at(connection, dot) for dot in dots)
+    return [entry for entry in found if entry is not None], chain.context if chain is not None else {}
+
+
+def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:
+    """The mailbox if its folder is in sight, or the folder that has its name, or INBOX."""
+    here = queries.folders_in_sight(connection, key.user)
+    name = queries.folder_name(connection, key.mailbox_id)
+    named = [record for record in here if record.name == name]
+    inbox = [record for record in here if record.name == INBOX]
+    for record in (*(one for one in here if one.mailbox_id == key.mailbox_id), *reversed(named), *reversed(inbox)):
+        return record.key(key.user)
+    return key
+
+
+def _is_known(connection: sqlite3.Connection, guid: bytes, mailbox_ids: Iterable[bytes]) -> bool:
+    return any(
+        queries.placement(connection, guid, mailbox_id) is not None or expunged.is_kept(connection, mailbox_id, guid)
+        for mailbox_id in mailbox_ids
+    )

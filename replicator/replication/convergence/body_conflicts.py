@@ -1,0 +1,130 @@
+"""Messages of which nodes have different texts under one GUID and one placement, and which of the texts counts.
+
+A text that a connection has changed is not taken in any more (`links.entry_codec`), but databases may hold some that
+came before. Contexts cannot tell who is right: the node that numbered the message counts; where it cannot be asked,
+what most nodes have, and of as many the smaller hash. Each node puts only its own messages right, and none for a text
+that it cannot get.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from protocol.commands import Done
+from replicator.errors import UnavailableError
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.fork_merge import Joiner, chain_of, name_of
+from replicator.replication.convergence.sync_client import Learned
+from replicator.replication.convergence.sync_server import items_of
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.bodies.body_rows import is_here, write_text
+from replicator.store.db.entry_validation import is_text
+from replicator.store.db.queries import MailboxKey
+from replicator.store.repair.row_repair import OtherText, entries_with, put_right
+from replicator.store.store import Store
+from resync.row import Row
+from resync.state import placement
+
+log = logging.getLogger(__name__)
+
+LOGGED_MAX = 20  # messages of a mailbox that the node's log names one by one
+
+
+class TextOf(NamedTuple):
+    """What a node says of a message's text."""
+
+    content_hash: bytes
+    size_bytes: int
+
+
+class OtherTexts:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, texts: Texts, joiner: Joiner) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._texts = texts
+        self._joiner = joiner
+
+    async def put_right(self, key: MailboxKey) -> int:
+        """Give this node's messages the texts that count; how many got another one. All reachable nodes are asked.
+
+        Raises UnavailableError, or another MailError or sqlite3.Error if it cannot be written.
+        """
+        if not key.uidvalidity:
+            return 0
+        async with self._joiner.alone(key):
+            wrong = [one for one in await self._wrong(key) if await self._is_brought(one)]
+            if not wrong:
+                return 0
+            dots = await self._store.read(partial(entries_with, mailbox_id=key.mailbox_id, others=wrong))
+            done = await self._store.write(partial(put_right, key=key, others=wrong, dots=dots))
+        name = await name_of(self._store, key)
+        for one in done[:LOGGED_MAX]:
+            log.warning(
+                "%s, UID %d: its text was %s, and is %s now, which counts; clients may have kept the other one",
+                name, one.row.uid, one.row.content_hash.hex(), one.content_hash.hex(),
+            )  # fmt: skip
+        if len(done) > LOGGED_MAX:
+            log.warning("%s: so were those of %d more messages", name, len(done) - LOGGED_MAX)
+        return len(done)
+
+    async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
+        """The same at another node, as far as it can be reached; whether it shows what this one shows then."""
+        mine = await chain_of(self._store, key)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine, texts=True)
+        return isinstance(reply, Done)
+
+    async def _wrong(self, key: MailboxKey) -> list[OtherText]:
+        learned: dict[str, Learned] = {}
+        for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
+            try:
+                found = await sync_client.learn(self._store, self._mastership, sid, key)
+            except (UnavailableError, LinkDownError) as error:
+                log.warning("%s: which texts count is said without %s: %s", await name_of(self._store, key), sid, error)
+                continue
+            if found is not None and not found.ours.adds_up:
+                raise UnavailableError("rows are damaged here; run `replicator check --repair` first")
+            if found is not None:
+                learned[sid] = found
+        wanted = {guid for one in learned.values() for guid in one.items}
+        rows = await self._store.read(partial(items_of, key=key, keys=wanted))
+        others = (_other_text(row, learned, self._mastership.sid) for row in rows.values() if isinstance(row, Row))
+        return [other for other in others if other is not None]
+
+    async def _is_brought(self, one: OtherText) -> bool:
+        """Whether the text is here, as it is to be before it is shown."""
+        wanted = one.content_hash
+        if await self._store.read(partial(is_here, content_hash=wanted)):
+            return True
+        try:
+            return await self._texts.fetch(wanted, lambda stored, tx: write_text(tx.connection, stored))
+        except UnavailableError:
+            return False
+
+
+def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText | None:
+    """The text that the message is to have; None: the one that it has here."""
+    ours = TextOf(row.content_hash, row.size_bytes)
+    said = {own: ours}
+    for sid, one in learned.items():
+        theirs = one.items.get(row.guid)
+        if isinstance(theirs, Row) and placement(theirs) == placement(row):
+            said[sid] = TextOf(theirs.content_hash, theirs.size_bytes)
+        elif theirs is None and row.guid not in one.gone:
+            said[sid] = ours
+    counts = that_counts(said, row.dot.sid)
+    return None if counts == ours or not is_text(*counts) else OtherText(row, *counts)
+
+
+def that_counts(said: Mapping[str, TextOf], author: str) -> TextOf:
+    """Of what nodes say of a message's text, its author's word, else that of most, and of as many the smallest hash."""
+    counted = Counter(said.values())
+    return said.get(author) or min(counted, key=lambda text: (-counted[text], text))

@@ -1,0 +1,155 @@
+"""What this node and another one show differently of a mailbox or folder tree, by kinds. Nothing is changed.
+
+Between two nodes of which one is in use there is always something on its way. So what differs is looked at again: if
+neither side has gone on, it stands; if they go on and on, what was different each time does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import trio
+
+from protocol.values import Dot
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.reconciliation import can_restore
+from replicator.replication.convergence.sync_client import Learned
+from replicator.replication.convergence.sync_server import Shown, items_of, shown
+from replicator.replication.mastership.mastership import Mastership
+from replicator.store.db import chain as chains
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+from resync import differing
+from resync.bulk import Item
+from resync.differing import Kind, Side
+from resync.entry import FolderState
+
+LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
+LOOKS = 5  # at a mailbox that goes on meanwhile
+LOOK_AGAIN_S = 0.2  # what is on its way then arrives, mostly
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One mailbox or tree at two nodes at one moment. No kinds: both show the same."""
+
+    ours: Chain
+    theirs: Chain
+    rows: int = 0  # that were compared
+    by_row: Mapping[bytes, frozenset[Kind]] = field(default_factory=dict)
+    by_kind: Counter[Kind] = field(default_factory=Counter)
+    damage: str | None = None  # what is wrong, and what to do; the nodes must not be joined
+    can_restore: bool = False  # the damage is here, and the other node shows what was here
+    other_texts: int = 0  # messages of which the two have different texts under one GUID
+    folders: tuple[FolderState, ...] = ()  # of a tree: those that the other node has otherwise
+
+    @property
+    def heads(self) -> tuple[Dot | None, Dot | None]:
+        """Where the two sides are in their histories."""
+        return self.ours.head, self.theirs.head
+
+
+async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
+    """What is different and is not just on its way. Raises as `look`."""
+    last = await look(store, mastership, sid, key)
+    stands = dict(last.by_row)
+    for _ in range(LOOKS - 1):
+        if not last.by_kind or last.damage:
+            break
+        await trio.sleep(LOOK_AGAIN_S)
+        again = await look(store, mastership, sid, key)
+        if again.heads == last.heads:
+            return again
+        stands = {row: some for row, some in again.by_row.items() if row in stands}
+        last = again
+    if not last.by_kind or last.damage:
+        return last
+    return replace(last, by_row=stands, by_kind=differing.count(stands))
+
+
+async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
+    """What is different now. Raises UnavailableError, LinkDownError as `sync_client.learn`."""
+    try:
+        learned, rows = await _learned(store, mastership, sid, key)
+    except (sync_client.DamagedError, DamagedRowError) as error:
+        nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
+        return Look(nothing, nothing, by_kind=Counter({Kind.DAMAGE: 1}), damage=str(error))
+    return _look(learned, rows, sid)
+
+
+async def _learned(
+    store: Store, mastership: Mastership, sid: str, key: MailboxKey
+) -> tuple[Learned, Mapping[bytes, Item]]:
+    """What the other node shows, and our rows of what differs."""
+    learned = await sync_client.learn(store, mastership, sid, key, anew=True)
+    if learned is not None:
+        rows = await _our_rows(store, learned)
+        if rows is not None:
+            return learned, rows
+        # This node has gone on: all rows are kept this time, which takes memory where there are many.
+        learned = await sync_client.learn(store, mastership, sid, key, with_rows=True, anew=True)
+    if learned is None:
+        learned = await _all_of_ours(store, key)
+    return learned, _kept(learned)
+
+
+def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
+    ours, theirs = learned.ours.chain, learned.theirs
+    by_row, by_kind = differing.differing(_side(ours, rows), _side(theirs, learned.items))
+    damage = None
+    other_texts = sum(differing.has_other_text(rows.get(guid), item) for guid, item in learned.items.items())
+    other_texts = other_texts if learned.ours.adds_up else 0
+    if ours.head is None and theirs.head is not None:
+        pass  # nothing here counts the rows, if there are any: the mailbox is new, or to be taken over
+    elif not learned.ours.adds_up:
+        damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
+        by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
+    elif other_texts:
+        damage = f"of {other_texts} messages the two have different texts under one GUID; a resync puts that right"
+    elif by_kind[Kind.DAMAGE]:
+        what = "both have seen the same, and show other things"
+        damage = f"{what}; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
+    folders = tuple(item for item in learned.items.values() if isinstance(item, FolderState))
+    compared = len(learned.ours.fingerprints) + len(learned.items)
+    return Look(ours, theirs, compared, by_row, by_kind, damage, can_restore(learned), other_texts, folders)
+
+
+def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:
+    return Side(chain.head, chain.uidnext, chain.highestmodseq, chain.context, rows, chain.risen)
+
+
+async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:
+    """The other node shows nothing."""
+    ours = await store.read(partial(shown, key=key, with_rows=True))
+    assert ours.rows is not None
+    nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
+    return Learned(key, ours, nothing, {}, frozenset(ours.rows), 0)
+
+
+async def _our_rows(store: Store, learned: Learned) -> Mapping[bytes, Item] | None:
+    """Ours of what differs. None: this node has gone on."""
+    if learned.ours.rows is not None:
+        return _kept(learned)
+    return await store.read(partial(_rows_at, ours=learned.ours, wanted=learned.items.keys() | learned.gone))
+
+
+def _kept(learned: Learned) -> Mapping[bytes, Item]:
+    assert learned.ours.rows is not None
+    return {key: row for key, row in learned.ours.rows.items() if key in learned.items or key in learned.gone}
+
+
+def _rows_at(connection: sqlite3.Connection, ours: Shown, wanted: Collection[bytes]) -> Mapping[bytes, Item] | None:
+    connection.execute("BEGIN")
+    try:
+        now = chains.load(connection, ours.key.mailbox_id)
+        if (now.head if now else None) != ours.chain.head:
+            return None
+        return items_of(connection, ours.key, wanted)
+    finally:
+        connection.execute("COMMIT")

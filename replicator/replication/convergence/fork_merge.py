@@ -1,0 +1,290 @@
+"""Joining the branches of one mailbox or tree by a merge, which its master does (design section 3).
+
+What another branch shows follows from the log, if that is short; else a node that shows it is asked (SYNC); if there is
+none, the log is replayed however long it is, or from a checkpoint on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from protocol.commands import Mismatch
+from protocol.values import Dot, context_dots, covers
+from replicator.config import UidConflict
+from replicator.errors import HistoryError, MailboxFullError, UnavailableError
+from replicator.replication.checkpoints.checkpoint_reader import BaseSource
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.sync_client import Learned, State
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.db import chain as chains
+from replicator.store.db import entry_validation, queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import forks
+from replicator.store.log.forks import MiscountedError
+from replicator.store.log.replay import Base
+from replicator.store.store import Store
+from resync.bulk import Item
+from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge
+from resync.row import Row
+from resync.state import ContradictionError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
+SHORT_MODSEQ = 2000  # a history of so many entries is replayed in the time of a few round trips
+DAMAGED_EVERY_S = 60.0  # a mailbox whose rows are not what its head counts: until that is mended nothing is joined
+APART_S, APART_MAX_S = 30.0, 3600.0  # before a branch is looked at again that could not be joined; at last
+APART_MAX = 10_000  # such branches that are remembered
+LEARN_AT_ONCE = 4  # mailboxes whose rows are in memory; a node that answers slowly must not hold up all others
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A branch that cannot be joined, as it seems: until when that is believed."""
+
+    chain_id: bytes
+    why: str
+    until: float
+    pause_s: float
+
+
+class Joiner:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, bases: BaseSource, uid: UidConflict) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._bases = bases
+        self._uid = uid
+        self._apart: dict[Dot, _Apart] = {}  # by the heads of branches that no honest node has
+        self._damaged: dict[bytes, float] = {}  # mailboxes that are not what they count: when to look at them again
+        self._joining: dict[bytes, trio.Event] = {}
+        self._learning = trio.Semaphore(LEARN_AT_ONCE)
+        self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
+
+    async def join_branches(self, key: MailboxKey) -> None:
+        """Join all branches of a mailbox that are in the log whole. For its master only.
+
+        Where what this node shows is damaged they stay apart, until it is mended.
+        """
+        if trio.current_time() < self._damaged.get(key.mailbox_id, -math.inf):
+            return
+        with suppress(MiscountedError):
+            async with self.alone(key):
+                for head in await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
+                    if not self.is_hopeless(head):
+                        await self._join_branch(key, head)
+
+    async def can_replay(self, key: MailboxKey) -> bool:
+        """Whether the log, or it and a checkpoint, tells what a branch of the mailbox shows. Raises sqlite3.Error."""
+        for head in await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
+            for base in (None, await self._bases.base_of(key.mailbox_id, head)):
+                with suppress(ContradictionError):
+                    async with self._reading:
+                        if await self._store.read(partial(forks.replay_branch, head=head, base=base)) is not None:
+                            return True
+        return False
+
+    def is_hopeless(self, head: Dot | None) -> bool:
+        """Whether the branch of that head could not be joined a while ago. Then it is tried again."""
+        apart = self._apart.get(head) if head is not None else None
+        return apart is not None and trio.current_time() < apart.until
+
+    def doubt(self, key: MailboxKey) -> None:
+        """Try its branches and rows again at once, whatever came of it before."""
+        self._apart = {
+            head: replace(apart, until=-math.inf) if apart.chain_id == key.mailbox_id else apart
+            for head, apart in self._apart.items()
+        }
+
+    def why_apart(self, chain_id: bytes) -> str | None:
+        """Why a branch of the mailbox or tree could not be joined when that was last tried."""
+        waiting = (apart for head, apart in self._apart.items() if self._store.is_waiting(head))
+        return next((apart.why for apart in waiting if apart.chain_id == chain_id), None)
+
+    async def _join_branch(self, key: MailboxKey, head: Dot) -> None:
+        entry = await self._store.read(partial(queries.entry_at, dot=head))
+        is_short = entry is not None and entry.modseq <= SHORT_MODSEQ
+        ways = (self._join_replayed, self._join_shown_anywhere)
+        for way in (*(ways if is_short else reversed(ways)), self._join_replayed_from_checkpoint):
+            if await way(key, head) is not None:
+                return
+
+    async def _join_replayed(self, key: MailboxKey, head: Dot, base: Base | None = None) -> bool | None:
+        """None: the log does not tell what the branch shows, or this node has gone on."""
+        term = self._mastership.masters.term
+        try:
+            async with self._reading:
+                branch = await self._store.read(partial(forks.replay_branch, head=head, base=base))
+        except ContradictionError as error:
+            return await self._keep_apart(key, head, error)
+        return await self._join(key, head, branch, term) if branch is not None else None
+
+    async def _join_replayed_from_checkpoint(self, key: MailboxKey, head: Dot) -> bool | None:
+        """None: there is none that leads there, or it cannot be read now, or this node has gone on."""
+        base = await self._bases.base_of(key.mailbox_id, head)
+        return await self._join_replayed(key, head, base) if base is not None else None
+
+    async def _join_shown_anywhere(self, key: MailboxKey, head: Dot) -> bool | None:
+        """None: no node shows the branch, or one that does or this one has gone on."""
+        for sid in await self._who_shows(key, head):
+            try:
+                joined = await self.join_shown(key, sid)
+            except MiscountedError:
+                raise
+            except (UnavailableError, LinkDownError):
+                continue
+            if joined is not None:
+                return joined
+        return None
+
+    async def _who_shows(self, key: MailboxKey, head: Dot) -> list[str]:
+        """Nodes that can be reached and have seen the branch, but not what this node shows."""
+        mine = await chain_of(self._store, key)
+        found = []
+        for sid in self._mastership.table.component:
+            if sid != self._mastership.sid:
+                reply = await ask(self._mastership.toward(sid), sid, key, mine)
+                if isinstance(reply, Mismatch):
+                    theirs = {dot.origin: dot.seq for dot in reply.context}
+                    if theirs.get(head.origin, 0) >= head.seq and not covers(theirs, mine.context):
+                        found.append(sid)
+        return found
+
+    async def join_shown(self, key: MailboxKey, sid: str) -> bool | None:
+        """Join what another node shows: whether that can be. None: it or this node has gone on.
+
+        Raises UnavailableError or LinkDownError if it cannot be asked, MiscountedError if this node's rows are damaged.
+        """
+        term = self._mastership.masters.term
+        async with self._learning:
+            learned = await sync_client.learn(self._store, self._mastership, sid, key, with_rows=True)
+        if learned is None:
+            return None
+        head, context = learned.theirs.head, learned.theirs.context
+        assert head is not None
+        check = partial(forks.check_apart, chain_id=key.mailbox_id, head=head, context=context)
+        own = Dot(self._store.origin, self._store.context.get(self._store.origin, 0))
+        wrong = entry_validation.why_not_shown(learned_step(learned), own)
+        if wrong:
+            return await self._keep_apart(key, head, f"{sid} shows {wrong}")
+        try:
+            await self._store.read(check)
+        except ContradictionError as error:
+            return await self._keep_apart(key, head, error)
+        return await self._join(key, head, learned.state(), term, learned.time)
+
+    async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int = 0) -> bool | None:
+        """Join a branch to what this node shows: whether that can be. None: it is done, or is not this node's to do.
+
+        `time`: of a stamp that is not below any of the branch, where the log does not have them all.
+        Raises MiscountedError.
+        """
+        try:
+            joined = await self._merge(key, head, branch, term, time)
+        except (ContradictionError, MailboxFullError) as error:
+            return await self._keep_apart(key, head, error)
+        except HistoryError as error:  # whoever asked was wrong, which is no fault of the branch
+            log.warning("%s is left alone: %s", await name_of(self._store, key), error)
+            return False
+        except MiscountedError as error:
+            now = trio.current_time()
+            if now >= self._damaged.get(key.mailbox_id, -math.inf):  # it may be asked for again and again
+                self._damaged[key.mailbox_id] = now + DAMAGED_EVERY_S
+                log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
+            raise
+        self._damaged.pop(key.mailbox_id, None)
+        self._apart.pop(head, None)
+        if not joined:
+            return None
+        log.info("joined two branches of %s", await name_of(self._store, key))
+        return True
+
+    async def _keep_apart(self, key: MailboxKey, head: Dot, why: Exception | str) -> bool:
+        known = self._apart.get(head)
+        if known is None or known.why != str(why):
+            log.warning("a branch of %s is not joined and stays apart: %s", await name_of(self._store, key), why)
+        pause_s = APART_S if known is None else min(2 * known.pause_s, APART_MAX_S)
+        self._apart[head] = _Apart(key.mailbox_id, str(why), trio.current_time() + pause_s, pause_s)
+        while len(self._apart) > APART_MAX:
+            del self._apart[next(iter(self._apart))]
+        return False
+
+    async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int) -> bool:
+        """Whether the branch was joined here and now. Raises ContradictionError, and as `forks.plan_merge`."""
+        planned = partial(forks.plan_merge, key=key, head=head, branch=branch, uid=self._uid, time=time)
+        for _ in range(PLANS_MAX):
+            async with self._reading:
+                plan = await self._store.read(planned)
+            if plan is None or not self._is_still_ours(key, term):
+                return False
+            if await self._write(key, term, partial(forks.carry_out, plan=plan)):
+                return True
+        merged = partial(forks.merge_branch, key=key, head=head, branch=branch, uid=self._uid, time=time)
+        return await self._write(key, term, merged)
+
+    async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:
+        """Whether the branches were joined: not if, in the writer's turn, the mailbox is another node's to number."""
+        return await self._store.write(lambda tx: self._is_still_ours(key, term) and join(tx) is not None)
+
+    def _is_still_ours(self, key: MailboxKey, term: int) -> bool:
+        """Any thread may ask."""
+        return self._mastership.masters.term == term and self._mastership.is_ours(key)
+
+    @asynccontextmanager
+    async def alone(self, key: MailboxKey) -> AsyncIterator[None]:
+        """One at a time joins a mailbox, or compares it with another node."""
+        while (joining := self._joining.get(key.mailbox_id)) is not None:
+            await joining.wait()
+        joined = self._joining[key.mailbox_id] = trio.Event()
+        try:
+            yield
+        finally:
+            del self._joining[key.mailbox_id]
+            joined.set()
+
+
+async def name_of(store: Store, key: MailboxKey) -> str:
+    """What operators call a mailbox or tree."""
+    if key.uidvalidity == 0:
+        return f"the folder tree of {key.user}"
+    with suppress(sqlite3.Error):
+        name = await store.read(partial(queries.folder_name, mailbox_id=key.mailbox_id))
+        if name is not None:
+            return f"folder {name!r} of {key.user}"
+    return f"mailbox {key.mailbox_id.hex()} of {key.user}"
+
+
+async def chain_of(store: Store, key: MailboxKey) -> Chain:
+    """What this node shows of a mailbox or tree, be it nothing. Raises sqlite3.Error."""
+    chain = await store.read(partial(chains.load, chain_id=key.mailbox_id))
+    return chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
+
+
+def learned_step(learned: Learned) -> Merge | TreeMerge:
+    """What takes this node from its head to the other's."""
+    theirs, items = learned.theirs, learned.items.values()
+    context = context_dots(theirs.context)
+    if theirs.uidvalidity == 0:
+        return TreeMerge(context, tuple(_of(items, FolderState)), tuple(_of(items, SubscriptionState)))
+    rows = sorted(_of(items, Row), key=lambda row: row.uid)
+    return Merge(theirs.uidnext, theirs.risen, context, tuple(rows), tuple(sorted(learned.gone)))
+
+
+def _of(items: Iterable[Item], kind: type[T]) -> list[T]:
+    return [item for item in items if isinstance(item, kind)]

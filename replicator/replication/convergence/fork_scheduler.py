@@ -1,0 +1,264 @@
+"""Joining branches: what the master of a mailbox does when its history has forked (design section 3).
+
+Entries of another branch wait in every node's log. Each node that sees such a branch whole asks who masters the
+mailbox; whoever does joins it, the most recently used mailboxes first, and ships the merge like any other entry.
+Nobody else does anything: until the merge comes, a node goes on showing its own branch. Of a branch that the log does
+not bring the master hears from a node that shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from protocol.commands import Reply
+from protocol.values import UidSet
+from replicator.errors import MailError, UnavailableError
+from replicator.replication.convergence.fork_merge import Joiner, name_of
+from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciler
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, Operation
+from replicator.store.db import chain as chains
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
+from replicator.store.log import forks
+from replicator.store.store import Store
+from resync.entry import FolderCreate, FolderRename, Merge, TreeMerge
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Submit = Callable[[Operation], Awaitable[Reply]]
+"""As `Coordinator.carry_out`."""
+
+AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
+TOLD_AT_ONCE = 4  # of those that others show: besides, for they may take long
+CATCH_UP_S = 300.0  # of one of those: with a million messages it takes a minute or two
+STRAYS_EVERY_S = 60.0
+RETRY_S = 5.0  # after a read that failed
+LOST_EVERY_S = 60.0  # a mailbox whose row is lost, where nobody shows all that was shown here
+GATHER_AT_ONCE = 5000  # messages of one entry
+PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
+QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
+GROWING_MAX_S = 10.0  # then it is joined as far as it is here
+
+
+@dataclass(slots=True)
+class _Growth:
+    """When a mailbox's first and last entry came that waits."""
+
+    first: float
+    last: float
+
+    def goes_on(self, now: float) -> bool:
+        return now - self.last < QUIET_S and now - self.first < GROWING_MAX_S
+
+
+class Healer:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        mastership: Mastership,
+        joiner: Joiner,
+        reconciler: Reconciler,
+        submit: Submit,
+    ) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._joiner = joiner
+        self._reconciler = reconciler
+        self._submit = submit
+        self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
+        self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # of these: no more than there are
+        self._growing: dict[bytes, _Growth] = {}
+        self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows: when to ask again
+        self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
+        self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
+        self._found = trio.Event()
+        store.listeners.append(self._note_commit)
+
+    async def run(self, heartbeat_s: float) -> None:
+        """Look after the mailboxes with entries that wait, several at once, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._remember)
+            nursery.start_soon(self._watch_for_strays)
+            nursery.start_soon(self._work, heartbeat_s)
+            for _ in range(TOLD_AT_ONCE):
+                nursery.start_soon(self._catch_up)
+
+    async def _remember(self) -> None:
+        """What waited when this node last ended."""
+        for key in reversed(await self._read(forks.waiting_chains)):
+            self._suspect(key)
+
+    async def _watch_for_strays(self) -> None:
+        """Mail may come to a deleted folder at any time, from who has it open."""
+        while True:
+            for user in await self._read(forks.users_with_strays):
+                self._suspect_strays(user)
+            await trio.sleep(STRAYS_EVERY_S)
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """As `Store.read`, however long the database fails."""
+        while True:
+            try:
+                return await self._store.read(query)
+            except sqlite3.Error as error:
+                log.warning("forks are not looked for: the database failed: %s", error)
+                await trio.sleep(RETRY_S)
+
+    async def _work(self, heartbeat_s: float) -> None:
+        while True:
+            await self._found.wait()
+            await trio.sleep(PATIENCE_S)
+            self._found = trio.Event()
+            undone: list[str | MailboxKey] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(AT_ONCE):
+                    nursery.start_soon(self._take_turns, undone)
+            for item in undone:
+                if isinstance(item, str):
+                    self._users.setdefault(item)
+                else:
+                    self._suspects.setdefault(item)
+            if undone:
+                with trio.move_on_after(QUIET_S if self._growing else heartbeat_s):
+                    await self._found.wait()
+                self._found.set()
+
+    async def _take_turns(self, undone: list[str | MailboxKey]) -> None:
+        """Do what was found, until nothing is left; what must be looked at again later goes to `undone`."""
+        while self._users or self._suspects:
+            item: str | MailboxKey
+            if self._users:
+                item, _ = self._users.popitem(last=False)
+                work = partial(self._gather, item)
+            else:
+                item, _ = self._suspects.popitem()
+                work = partial(self._look_after, item)
+            try:
+                if not await work():
+                    undone.append(item)
+            except (MailError, sqlite3.Error) as error:
+                what = f"the folders of {item}" if isinstance(item, str) else await name_of(self._store, item)
+                log.warning("branches of %s could not be joined yet: %s", what, error)
+                undone.append(item)
+
+    async def _gather(self, user: str) -> bool:
+        """Move mail to the folders that bear its folders' names now, as far as it is this node's to do.
+
+        Whether none is left. What another branch has expunged must not come back by a copy: branches are joined first.
+        """
+        for source in dict.fromkeys(stray.source for stray in await self._store.read(partial(forks.strays, user=user))):
+            if not await self._is_ours(source) or self._store.has_waiting(source.mailbox_id):
+                continue
+            for stray in await self._store.read(partial(forks.strays, user=user)):
+                if stray.source == source:
+                    await self._move(stray)
+        return not await self._store.read(partial(forks.strays, user=user))
+
+    async def _move(self, stray: forks.Stray) -> None:
+        for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
+            uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
+            # Tried again before the first try is shown here, it must not bring the mail twice.
+            await self._submit(CopyOperation(stray.source, stray.destination, UidSet.of(uids), guids, guids))
+        for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
+            some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
+            await self._submit(ExpungeOperation(stray.source, some, stray.head))
+
+    def lacks(self, key: MailboxKey) -> None:
+        """Another node shows what this one, the mailbox's master, has not seen: until it has, it says so again."""
+        if key not in self._shown_elsewhere:
+            self._shown_elsewhere.add(key)
+            self._tell.send_nowait(key)
+
+    def suspect(self, key: MailboxKey) -> None:
+        """Look after the mailbox soon: entries of it wait."""
+        self._suspect(key)
+
+    async def _catch_up(self) -> None:
+        """With those who have said so, one mailbox after the other, until cancelled."""
+        async for key in self._told:
+            try:
+                if await self._is_ours(key):
+                    with trio.move_on_after(CATCH_UP_S):
+                        await self._reconciler.catch_up(key)
+            except (MailError, sqlite3.Error) as error:
+                log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
+            self._shown_elsewhere.discard(key)
+            self._suspect(key)
+
+    async def _look_after(self, key: MailboxKey) -> bool:
+        """Whether nothing of the mailbox waits any more."""
+        growth = self._growing.get(key.mailbox_id)
+        if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
+            return False
+        self._growing.pop(key.mailbox_id, None)
+        if not self._store.has_waiting(key.mailbox_id):
+            return True
+        if await self._store.read(partial(chains.is_lost, chain_id=key.mailbox_id)):
+            await self._take_over(key)
+            return not self._store.has_waiting(key.mailbox_id)
+        if not await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
+            return False
+        if await self._is_ours(key):
+            await self._joiner.join_branches(key)
+        return not self._store.has_waiting(key.mailbox_id)
+
+    async def _take_over(self, key: MailboxKey) -> None:
+        """A mailbox whose row is lost, from any node that has seen all that was shown here."""
+        if trio.current_time() < self._refused.get(key.mailbox_id, -math.inf):
+            return
+        for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
+            with suppress(UnavailableError, LinkDownError):
+                outcome = await self._reconciler.reconcile(key, sid)
+                if outcome is Outcome.ADOPTED:
+                    self._refused.pop(key.mailbox_id, None)
+                    return
+                if outcome is Outcome.DAMAGED:  # which has been told
+                    self._refused[key.mailbox_id] = trio.current_time() + LOST_EVERY_S
+
+    async def _is_ours(self, key: MailboxKey) -> bool:
+        """Whether this node masters the mailbox; then it has seen what the others have of it."""
+        master = None
+        with trio.move_on_after(FIND_TIMEOUT_S):
+            master = await self._mastership.find(key)
+        if master != self._mastership.sid:
+            return False
+        if not self._mastership.may_number(key):
+            await self._mastership.get_ready(key)
+        return True
+
+    def _note_commit(self, commit: Commit) -> None:
+        applied = {entry.dot for entry in commit.applied}
+        for entry in commit.applied:
+            if any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes):
+                self._suspect_strays(entry.user)
+        for item in commit.logged:
+            entry = item.entry
+            if entry.dot not in applied:
+                now = trio.current_time()
+                self._growing.setdefault(entry.mailbox_id, _Growth(now, now)).last = now
+                self._suspect(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+
+    def _suspect(self, key: MailboxKey) -> None:
+        self._suspects[key] = None
+        self._suspects.move_to_end(key)
+        self._found.set()
+
+    def _suspect_strays(self, user: str) -> None:
+        self._users[user] = None
+        self._found.set()

@@ -1,0 +1,256 @@
+"""Entries that wait for longer than they can while all nodes are linked (design section 7).
+
+What an entry waits for is in the log of a linked node, or a merge has to take it in. If neither comes, something that
+this node believes is not so: of what it has sent and been sent, of what peers have, or of a branch. So it doubts all of
+that: it reads from its disk what waits, asks all peers for their logs anew, sends them anew what they lack, and
+compares the mailbox with each of them, ever more rarely, until nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.values import Dot
+from replicator.errors import MailError
+from replicator.replication.convergence.abandoned_entries import Salvage
+from replicator.replication.convergence.fork_merge import Joiner, name_of
+from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.log.feeds import Feeds
+from replicator.replication.mastership.handover import Mover
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.parallel import in_turns
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+OVERDUE_S = 30.0  # on a whole cluster; joining takes less, and what takes more is not kept from going on
+LOOK_EVERY_S = 5.0
+PAUSE_MIN_S, PAUSE_MAX_S = OVERDUE_S / 2, 600.0  # between two tries of one mailbox, at first; at last
+ABANDON_S = 120.0  # then what is overdue is brought again in another way, if no node shows it
+COMPARE_S = 60.0  # with one node: what takes longer goes on the next time
+NEW_AT_ONCE = 100  # mailboxes of one look
+AT_ONCE = 4  # of those that are being compared
+
+
+_NOTHING_MORE = {Outcome.SAME, Outcome.AHEAD}
+
+
+@dataclass(slots=True)
+class Case:
+    """A mailbox or tree with entries that are overdue. `why`: of the first of them. `is_branch`: nothing is missing."""
+
+    key: MailboxKey
+    dots: list[Dot]
+    since: float
+    why: str
+    is_branch: bool
+    try_at: float
+    pause_s: float
+    is_taken_over: bool = False
+
+    def begin_again(self) -> None:
+        """Try as early as at first when all nodes are linked once more."""
+        self.try_at, self.pause_s, self.is_taken_over = -math.inf, PAUSE_MIN_S / 2, False
+
+
+class Overdue:
+    """Belongs to the event loop.
+
+    `is_whole`: whether all configured nodes can be reached; `are_all_here`: and so can all that others know, and none
+    is being rebuilt: what none of them has is nowhere.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        feeds: Feeds,
+        mastership: Mastership,
+        *,
+        joiner: Joiner,
+        reconciler: Reconciler,
+        healer: Healer,
+        mover: Mover,
+        salvage: Salvage,
+        is_whole: Callable[[], bool],
+        are_all_here: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._feeds = feeds
+        self._mastership = mastership
+        self._joiner = joiner
+        self._reconciler = reconciler
+        self._healer = healer
+        self._mover = mover
+        self._salvage = salvage
+        self._is_whole = is_whole
+        self._are_all_here = are_all_here
+        self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
+        self._cases: dict[bytes, Case] = {}
+        self.doubts = 0  # how often what is believed was rebuilt
+
+    def entries(self, *, of_branches: bool) -> int:
+        """How many entries are overdue, of branches that are not joined or for want of others."""
+        return sum(self._count(case) for case in self._cases.values() if case.is_branch is of_branches)
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """Why entries are overdue -> how many of them."""
+        found: dict[str, int] = {}
+        for case in self._cases.values():
+            found[case.why] = found.get(case.why, 0) + self._count(case)
+        return {why: entries for why, entries in found.items() if entries}
+
+    async def run(self) -> None:
+        """Look for such entries, and do what can be done, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look()
+            except (MailError, sqlite3.Error) as error:
+                log.warning("entries that wait are not looked after: %s", error)
+
+    async def _look(self) -> None:
+        """Raises MailError, sqlite3.Error."""
+        overdue, now = self._overdue(), trio.current_time()
+        for chain_id, case in list(self._cases.items()):
+            case.dots = overdue.get(chain_id, case.dots)
+            if not self._count(case):
+                del self._cases[chain_id]
+                log.info("nothing of %s waits too long any more", await name_of(self._store, case.key))
+        new = [chain_id for chain_id in overdue if chain_id not in self._cases][:NEW_AT_ONCE]
+        due = new + [chain_id for chain_id, case in self._cases.items() if chain_id in overdue and now >= case.try_at]
+        if not due:
+            return
+        self.doubts += 1
+        await self._store.reread_waiting()
+        overdue = self._overdue()
+        due = [chain_id for chain_id in due if chain_id in overdue]
+        for chain_id in due:
+            await self._note(chain_id, overdue[chain_id])
+        if due:
+            self._feeds.doubt()
+        await in_turns(
+            self._compare, [self._cases[chain_id].key for chain_id in due if chain_id in self._cases], AT_ONCE
+        )
+
+    def _count(self, case: Case) -> int:
+        """How many of its entries wait still."""
+        return sum(map(self._store.is_waiting, case.dots))
+
+    def _overdue(self) -> dict[bytes, list[Dot]]:
+        """Chain -> its entries that have waited for too long without a break, in the order of their coming.
+
+        Empty while a node is out of reach: what was overdue before is a case still, of which nothing is done.
+        """
+        waiting, now = self._store.waiting(), trio.current_time()
+        if not self._is_whole():
+            self._since.clear()
+            for case in self._cases.values():
+                case.begin_again()
+            return {}
+        self._since = {dot: self._since.get(dot, now) for dot in waiting}
+        found: dict[bytes, list[Dot]] = {}
+        for dot, since in self._since.items():
+            if now - since >= OVERDUE_S:
+                found.setdefault(waiting[dot], []).append(dot)
+        return found
+
+    async def _note(self, chain_id: bytes, dots: list[Dot]) -> None:
+        """Raises sqlite3.Error."""
+        now, case = trio.current_time(), self._cases.get(chain_id)
+        told = await self._store.read(partial(_first_of, chain_id=chain_id, dots=dots))
+        if told is None:  # the log has lost them, and nothing here tells whose they were: a merge ends that
+            self._cases.pop(chain_id, None)
+            self._since.update(dict.fromkeys(dots, now + PAUSE_MAX_S))
+            return
+        key, missing = told
+        why = self._joiner.why_apart(chain_id)
+        if missing is not None:
+            why = f"predecessor {missing.seq} of {missing.origin} is not here"
+        else:
+            why = f"a branch that is not joined: {why}" if why else "a branch that is not joined by its master"
+        if case is None or case.why != why:
+            log.warning(
+                "%d entries of %s have waited for more than %.0f s: %s; what is believed of it is looked at anew",
+                len(dots), await name_of(self._store, key), OVERDUE_S, why,
+            )  # fmt: skip
+        pause_s = PAUSE_MIN_S if case is None else min(2 * case.pause_s, PAUSE_MAX_S)
+        since = min(self._since.get(dot, now) for dot in dots)
+        is_taken_over = case is not None and case.is_taken_over
+        self._cases[chain_id] = Case(key, dots, since, why, missing is None, now + pause_s, pause_s, is_taken_over)
+
+    async def _compare(self, key: MailboxKey) -> None:
+        """With all other nodes, one after the other. The master joins what has forked.
+
+        Where it lacks the checkpoint from which a branch can be replayed, a node that has it becomes the master. Where
+        no node has, and none shows the branch, its entries are abandoned.
+        """
+        self._joiner.doubt(key)
+        outcomes: list[Outcome] = []
+        others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
+        for sid in others:
+            with suppress(MailError, LinkDownError), trio.move_on_after(COMPARE_S):
+                outcomes.append(await self._reconciler.reconcile(key, sid))
+            if not self._store.has_waiting(key.mailbox_id):
+                return
+        case = self._cases.get(key.mailbox_id)
+        if await self._joiner.can_replay(key):
+            if case is not None and not case.is_taken_over:
+                case.is_taken_over = await self._mover.take_over(key)
+        elif len(outcomes) == len(others) and _NOTHING_MORE.issuperset(outcomes):
+            await self._abandon(key)
+        self._healer.suspect(key)
+
+    async def _abandon(self, key: MailboxKey) -> None:
+        """No node shows these entries, and none that could be asked can replay them."""
+        case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
+        is_time = case is not None and trio.current_time() >= case.since + ABANDON_S
+        if not (overdue and is_time and self._are_all_here()):
+            return
+        try:
+            done = await self._salvage.abandon(key, overdue)
+        except (MailError, sqlite3.Error) as error:
+            log.warning("entries that cannot be applied are tried again: %s", error)
+            return
+        name = await name_of(self._store, key)
+        if done.are_abandoned:
+            log.warning(
+                "%d entries of %s are abandoned, for what they stand on is at no node any more: %d messages or folders"
+                " were brought again, and %d other changes are lost",
+                len(overdue), name, done.brought, done.changes,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "%d entries of %s wait still, although what they stand on is at no node any more: %d messages or"
+                " folders were brought again, and %d could not be; that is tried again",
+                len(overdue), name, done.brought, done.not_brought,
+            )  # fmt: skip
+
+
+def _first_of(
+    connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]
+) -> tuple[MailboxKey, Dot | None] | None:
+    """The mailbox, and what is missing before the first of its entries that can be read; None: none can."""
+    chain = chains.load(connection, chain_id)
+    entries = [entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None]
+    for entry in sorted(entries, key=lambda entry: (entry.modseq, entry.dot)):
+        key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+        for before in entry.predecessors:
+            is_shown = chain is not None and chain.has_seen(before)
+            if not is_shown and queries.entry_at(connection, before) is None:
+                return key, before
+        return key, None
+    return None

@@ -1,0 +1,186 @@
+"""Making one mailbox or tree what it is at another node too (design sections 3 and 7).
+
+Where this node is merely behind, it steps to the other's head; where both have gone on, the mailbox's master joins the
+two branches. Who is not the master tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch
+from protocol.values import covers
+from replicator.errors import HistoryError, UnavailableError
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.fork_merge import Joiner, chain_of, learned_step, name_of
+from replicator.replication.convergence.sync_client import Learned
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.parallel import in_turns
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log.forks import MiscountedError
+from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+LOG_FIRST_S = 0.5  # entries that are on their way need no SYNC
+FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
+TRIES = 5  # of a mailbox that goes on here while it is compared
+
+
+class Outcome(Enum):
+    """What came of comparing a mailbox with another node."""
+
+    SAME = "same"
+    ADOPTED = "adopted"  # this node was behind, and shows now what the other one shows
+    MERGED = "merged"
+    AHEAD = "ahead"  # the other node has seen nothing that this one has not
+    NOT_OURS = "not ours"  # the mailbox has forked, and its master, another node, has been told
+    APART = "apart"  # it has forked, and cannot be joined
+    DAMAGED = "damaged"  # one of them does not show what it has seen: `replicator check` at both
+
+
+class Reconciler:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, joiner: Joiner) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._joiner = joiner
+
+    async def catch_up(self, key: MailboxKey) -> None:
+        """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
+
+        For its master only. Waits as long as a node that has more can be reached. What cannot be had, because rows are
+        damaged there or here, is told, and left: it must not keep clients from writing. Raises MailError or
+        sqlite3.Error if it cannot be written, such as on a full disk.
+        """
+        others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
+        await in_turns(partial(self._try_to_catch_up_with, key), others, len(others))
+
+    async def _try_to_catch_up_with(self, key: MailboxKey, sid: str) -> None:
+        try:
+            with suppress(LinkDownError):
+                await self._catch_up_with(sid, key)
+        except UnavailableError as error:
+            name = await name_of(self._store, key)
+            log.warning("%s goes on here without what %s has more of it: %s", name, sid, error)
+
+    async def _catch_up_with(self, sid: str, key: MailboxKey) -> None:
+        mine = await chain_of(self._store, key)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        if not isinstance(reply, Mismatch) or reply.head is None:
+            return
+        with trio.move_on_after(LOG_FIRST_S):
+            await self._store.wait_logged(reply.head)
+        while not (await chain_of(self._store, key)).has_seen(reply.head):
+            await self._joiner.join_branches(key)
+            outcome = await self.reconcile(key, sid)
+            if outcome not in {Outcome.ADOPTED, Outcome.MERGED}:
+                return  # it can not be had now, or the node does not show the head that it has named
+
+    async def reconcile(self, key: MailboxKey, sid: str) -> Outcome:
+        """Compare one mailbox with one node, and take over or join what differs.
+
+        Raises UnavailableError if the node cannot be asked, or the mailbox does not keep still; LinkDownError;
+        MailError or sqlite3.Error if that cannot be written.
+        """
+        async with self._joiner.alone(key):
+            for _ in range(TRIES):
+                outcome = await self._reconcile(key, sid)
+                if outcome is not None:
+                    return outcome
+        raise UnavailableError(f"{await name_of(self._store, key)} changes faster than it can be compared")
+
+    async def _reconcile(self, key: MailboxKey, sid: str) -> Outcome | None:
+        """None: the mailbox has gone on meanwhile."""
+        mine = await chain_of(self._store, key)
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        if isinstance(reply, Done):
+            return Outcome.SAME
+        if not isinstance(reply, Mismatch):
+            raise UnavailableError(f"{sid} does not say what it shows of {await name_of(self._store, key)}")
+        theirs = {dot.origin: dot.seq for dot in reply.context}
+        if covers(mine.context, theirs):
+            return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
+        if covers(theirs, mine.context):
+            return await self._adopt(key, sid)  # if it still is so when both have been read
+        if self._joiner.is_hopeless(reply.head):
+            return Outcome.APART
+        if not self._mastership.is_ours(key):
+            return await self._tell_master(key, mine)
+        try:
+            joined = await self._joiner.join_shown(key, sid)
+        except MiscountedError:  # which has been told
+            return Outcome.DAMAGED
+        return None if joined is None else Outcome.MERGED if joined else Outcome.APART
+
+    async def _damaged(self, key: MailboxKey, sid: str, mine: Chain) -> Outcome | None:
+        if (await chain_of(self._store, key)).digest() != mine.digest():
+            return None
+        log.warning(
+            "%s is damaged at this node or at %s, which have seen the same of it: run `replicator check --repair` at"
+            " both", await name_of(self._store, key), sid,
+        )  # fmt: skip
+        return Outcome.DAMAGED
+
+    async def _tell_master(self, key: MailboxKey, mine: Chain) -> Outcome | None:
+        master = None
+        with trio.move_on_after(FIND_TIMEOUT_S):
+            master = await self._mastership.find(key)
+        if master is None:
+            raise UnavailableError(f"nobody says who masters {await name_of(self._store, key)}")
+        if master == self._mastership.sid:
+            return None
+        await ask(self._mastership.toward(master), master, key, mine)
+        return Outcome.NOT_OURS
+
+    async def restore(self, key: MailboxKey, sid: str) -> Outcome:
+        """Take over rows that were damaged here from a node that shows what this one's head counts (see `can_restore`).
+
+        Raises as `reconcile`.
+        """
+        async with self._joiner.alone(key):
+            learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=True)
+            if learned is None or not can_restore(learned):
+                return Outcome.DAMAGED
+            return await self._take_over(learned, sid) or Outcome.DAMAGED
+
+    async def _adopt(self, key: MailboxKey, sid: str, *, anew: bool = False) -> Outcome | None:
+        """Where that does not come out, rows may have been damaged, which only hashing all of them tells."""
+        learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=anew)
+        if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
+            return None
+        outcome = await self._take_over(learned, sid)
+        return await self._adopt(key, sid, anew=True) if outcome is Outcome.DAMAGED and not anew else outcome
+
+    async def _take_over(self, learned: Learned, sid: str) -> Outcome | None:
+        key, ours = learned.key, learned.ours
+        step = learned_step(learned)
+        adoption = Adoption(key, ours.chain.head, learned.theirs, step, learned.time, is_damaged=not ours.adds_up)
+        try:
+            adopted = await self._store.write(partial(adopt, adoption=adoption))
+        except (HistoryError, DamageError, sqlite3.IntegrityError) as error:
+            log.warning("%s is not taken over from %s: %s; run `replicator check --repair` at both",
+                        await name_of(self._store, key), sid, error)  # fmt: skip
+            return Outcome.DAMAGED
+        return Outcome.ADOPTED if adopted else None
+
+
+def can_restore(learned: Learned) -> bool:
+    """Whether our rows were damaged, and the other node shows what they were: its digest is what our head counts."""
+    return not learned.ours.adds_up and learned.theirs.digest() == learned.ours.chain.digest()
+
+
+def _is_behind(ours: Chain, theirs: Chain) -> bool:
+    """Whether the other node has seen all that this one has, and more."""
+    return covers(theirs.context, ours.context) and not covers(ours.context, theirs.context)

@@ -1,0 +1,280 @@
+"""SYNC (design section 7), the side that asks: what another node shows, without the log, as what differs from here.
+
+In the end it is exactly what the other node showed at one head: the sums agree, and so does the digest. Where that
+changes meanwhile, the next try begins with what the one before has got.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from protocol import commands as c
+from protocol.codec import ProtocolError
+from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncEnd, SyncMailbox, SyncNode
+from protocol.values import Context
+from replicator.errors import UnavailableError
+from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown, shown_node
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.log.sender import check_claims
+from replicator.replication.mastership.mastership import Mastership
+from replicator.store.db import chain as chains
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+from resync import bulk
+from resync.bulk import ChainName, Item
+from resync.entry import FolderState, SubscriptionState
+from resync.ranges import Comparison, Difference, Fingerprint, Fingerprints
+from resync.row import Row, add, remove
+from resync.state import MailboxState
+from resync.tree import TreeState
+
+T = TypeVar("T")
+
+TRIES = 5  # of what changes meanwhile
+
+State = MailboxState | TreeState
+
+
+class DamagedError(UnavailableError):
+    """What another node shows of a mailbox is not what it counts there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What another node shows of a mailbox or tree, told as what differs from what this node shows at a head.
+
+    `items`: its rows that are not here, or are others here; `gone`: keys of ours that it has not; `time`: of a stamp
+    that is not below any of what it shows.
+    """
+
+    key: MailboxKey
+    ours: Shown
+    theirs: Chain
+    items: dict[bytes, Item]
+    gone: frozenset[bytes]
+    time: int
+
+    def state(self) -> State:
+        """All of it; only where our rows were kept. Raises UnavailableError for what cannot be."""
+        assert self.ours.rows is not None, "`with_rows`"
+        kept = {key: item for key, item in self.ours.rows.items() if key not in self.gone}
+        state = _state(self.theirs, (kept | self.items).values())
+        if state is None:
+            raise UnavailableError("what another node shows of a mailbox cannot be: two rows of one name, or of none")
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDifference:
+    """The mailboxes and trees that two nodes show differently, trees first.
+
+    `collected`: up to where the other node's log has no entries any more, as of the moment that was compared.
+    """
+
+    keys: tuple[MailboxKey, ...]
+    collected: Context
+
+
+async def learn(
+    store: Store, mastership: Mastership, sid: str, key: MailboxKey, *, with_rows: bool = False, anew: bool = False
+) -> Learned | None:
+    """What a node shows of the mailbox or tree; None if nothing.
+
+    `with_rows`: keep ours, for `Learned.state`. `anew`: neither side believes hashes that lie beside rows.
+    Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be
+    (DamagedError), or if the mailbox does not keep still; LinkDownError.
+    """
+    query = partial(shown, key=key, with_rows=with_rows, anew=anew)
+    ours, asked = await _both(store, query, partial(_ask, mastership, sid, key, anew=anew))
+    items: dict[bytes, Item] = {}
+    gone: set[bytes] = set()
+    for turn in range(TRIES):
+        if turn:
+            asked = await _ask(mastership, sid, key, anew=anew)
+        if asked.snapshot.head is None:
+            return None
+        theirs = asked.chain(key)
+        if theirs.digest() != asked.snapshot.digest:
+            raise DamagedError(f"what {sid} shows of a mailbox is not what it counts; run `replicator check` there")
+        try:
+            is_whole = await _learn(store, asked, ours.fingerprints, items, gone)
+        except ValueError as error:
+            raise UnavailableError(f"what {sid} says of a mailbox does not add up: {error}") from None
+        if is_whole:
+            return Learned(key, ours, theirs, items, frozenset(gone), asked.snapshot.time)
+    raise UnavailableError(f"a mailbox at {sid} changes faster than it can be compared")
+
+
+async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
+    """Which mailboxes and trees a node shows otherwise than this one. Raises UnavailableError, LinkDownError."""
+    ours, asked = await _both(store, shown_node, partial(_ask, mastership, sid, None))
+    try:
+        check_claims(store, asked.snapshot.context)  # else this node would go on numbering where the other one says
+    except ProtocolError as error:
+        raise UnavailableError(f"what {sid} says of its log cannot be: {error}") from None
+    try:
+        difference = await asked.compare(ours.fingerprints)
+        if difference is None:
+            raise UnavailableError(f"{sid} has forgotten what it was comparing; try again")
+        names = await asked.names(difference.only_theirs)
+    except ValueError as error:
+        raise UnavailableError(f"what {sid} says of its mailboxes does not add up: {error}") from None
+    await asked.end()
+    known = [*difference.only_ours, *difference.differing]
+    here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
+    keys = [MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None]
+    keys += [MailboxKey(*name) for name in names]
+    collected = {dot.origin: dot.seq for dot in asked.snapshot.context}
+    return NodeDifference(tuple(sorted(keys, key=lambda key: (key.uidvalidity > 0, key))), collected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A snapshot of another node. Questions raise LinkDownError, DamagedError, ValueError for what cannot be."""
+
+    link: PeerLink
+    sid: str
+    snapshot: c.Snapshot
+
+    def everything(self) -> Fingerprint:
+        return Fingerprint(self.snapshot.size, int.from_bytes(self.snapshot.total))
+
+    def chain(self, key: MailboxKey) -> Chain:
+        told = self.snapshot
+        return Chain(
+            key.mailbox_id, key.user, key.uidvalidity, told.uidnext, told.modseq, told.head,
+            {dot.origin: dot.seq for dot in told.context}, told.size if key.uidvalidity else 0,
+            fingerprint=int.from_bytes(told.total), risen=told.risen,
+        )  # fmt: skip
+
+    async def compare(self, ours: Fingerprints) -> Difference | None:
+        """None if the snapshot did not last."""
+        comparison = Comparison(ours, self.everything())
+        while not comparison.is_done:
+            prefixes = comparison.questions()
+            reply = await self.link.request(Ranges(self.snapshot.number, prefixes, self.sid))
+            if not isinstance(reply, Content):
+                return None
+            for prefix, answer in zip(prefixes, bulk.unpack_answers(reply.message), strict=True):
+                comparison.take(prefix, answer)
+        return comparison.difference()
+
+    async def rows(self, keys: list[bytes]) -> list[Item] | None:
+        """The first of these, at least one. None if the snapshot did not last."""
+        reply = await self.link.request(Rows(self.snapshot.number, bulk.pack_keys(keys), self.sid))
+        if isinstance(reply, Refused) and reply.code == RefusalCode.DAMAGED:
+            raise DamagedError(f"{self.sid} does not say what it shows: {reply.text}")
+        if not isinstance(reply, Content):
+            return None
+        found = bulk.unpack_items(reply.message)
+        if not found or [bulk.key_of(item) for item in found] != keys[: len(found)]:
+            raise ValueError("other rows came than were asked for")
+        return found
+
+    async def names(self, chain_ids: Collection[bytes]) -> list[ChainName]:
+        wanted, found = sorted(chain_ids), list[Item]()
+        while len(found) < len(wanted):
+            some = await self.rows(wanted[len(found) :][:ROWS_AT_ONCE])
+            if some is None:
+                raise ValueError("it has forgotten what was compared")
+            found += some
+        return [name for name in found if isinstance(name, ChainName)]
+
+    async def end(self) -> None:
+        await self.link.request(SyncEnd(self.snapshot.number, self.sid))
+
+
+async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew: bool = False) -> _Asked:
+    """Of one mailbox or tree, or of all. Raises UnavailableError, LinkDownError."""
+    link = mastership.toward(sid)
+    if link is None:
+        raise UnavailableError(f"no way to {sid}")
+    reply = await link.request(lambda link: SyncMailbox(link.number(key), sid, anew) if key else SyncNode(sid))
+    if not isinstance(reply, c.Snapshot):
+        raise UnavailableError(f"{sid} does not say what it shows: {reply}")
+    return _Asked(link, sid, reply)
+
+
+async def _both(
+    store: Store, query: Callable[[sqlite3.Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
+) -> tuple[T, _Asked]:
+    """What is shown here and there, read at once, for either may take long. Raises as `_ask` does, or sqlite3.Error."""
+    here: list[T] = []
+    there: list[_Asked] = []
+    failed: list[Exception] = []
+
+    async def try_to(add: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await add()
+        except (UnavailableError, LinkDownError, sqlite3.Error) as error:  # a nursery would hide what it is
+            failed.append(error)
+
+    async def read() -> None:
+        here.append(await store.read(query))
+
+    async def ask() -> None:
+        there.append(await ask_there())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(try_to, read)
+        nursery.start_soon(try_to, ask)
+    if failed:
+        raise failed[0]
+    return here[0], there[0]
+
+
+async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[bytes, Item], gone: set[bytes]) -> bool:
+    """Carry on `items` and `gone` as far as the snapshot lasts. Whether that is all of it. Raises ValueError."""
+    changed = {key: bulk.hash_of(item) for key, item in items.items()}
+    known = await store.read(lambda _: _patched(ours, changed, gone)) if changed or gone else ours
+    difference = await asked.compare(known)
+    if difference is None:
+        return False
+    for key in difference.only_ours:
+        items.pop(key, None)
+        gone.add(key)
+    wanted = sorted((*difference.only_theirs, *difference.differing))
+    while wanted:
+        found = await asked.rows(wanted[:ROWS_AT_ONCE])
+        if found is None:
+            return False
+        items |= zip(wanted, found, strict=False)
+        gone.difference_update(wanted[: len(found)])
+        del wanted[: len(found)]
+    await asked.end()
+    if await store.read(lambda _: _sum(ours, items, gone)) != asked.everything():
+        raise ValueError("the rows have other hashes")
+    return True
+
+
+def _patched(ours: Fingerprints, changed: dict[bytes, int], gone: Collection[bytes]) -> Fingerprints:
+    kept = ((key, value) for key, value in ours.items("") if key not in changed and key not in gone)
+    return Fingerprints([*kept, *changed.items()])
+
+
+def _sum(ours: Fingerprints, items: dict[bytes, Item], gone: Iterable[bytes]) -> Fingerprint:
+    """Of our rows, with those of the other node in their places, and without what it has not."""
+    size, total = ours.of("")
+    for key in (*items, *gone):
+        if (value := ours.hash_of(key)) is not None:
+            size, total = size - 1, remove(total, value)
+    return Fingerprint(size + len(items), add(total, *map(bulk.hash_of, items.values())))
+
+
+def _state(chain: Chain, items: Collection[Item]) -> State | None:
+    """None if the rows are not all of it: of another kind, or under one UID or name."""
+    if chain.uidvalidity == 0:
+        folders = {item.mailbox_id: item for item in items if isinstance(item, FolderState)}
+        subscriptions = {item.name: item for item in items if isinstance(item, SubscriptionState)}
+        tree = TreeState(chain.highestmodseq, dict(chain.context), folders, subscriptions)
+        return tree if len(folders) + len(subscriptions) == len(items) else None
+    rows = {item.uid: item for item in items if isinstance(item, Row)}
+    mailbox = MailboxState(chain.uidnext, chain.highestmodseq, dict(chain.context), rows, chain.risen)
+    return mailbox if len(rows) == len(items) else None

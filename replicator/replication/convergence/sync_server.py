@@ -1,0 +1,236 @@
+"""SYNC (design section 7), the side that answers: what this node shows, by fingerprints over ranges of keys.
+
+A snapshot is the keys and hashes of all rows of a mailbox or tree at its head, 32 bytes a row, or of all mailboxes and
+trees of the node. Rows themselves are read when they are asked for. Where one has changed since, the snapshot is of no
+more use, and the side that asks begins again with what it has got already.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from protocol import commands as c
+from protocol.codec import ProtocolError
+from protocol.commands import Content, Done, Ranges, RefusalCode, Refused, Reply, Rows, SyncEnd, SyncMailbox, SyncNode
+from protocol.values import Context, context_dots
+from replicator.replication.links.link import PeerLink
+from replicator.replication.mastership.mastership import Mastership
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+from resync import bulk
+from resync.bulk import ChainName, Item
+from resync.ranges import QUESTIONS_AT_ONCE, Fingerprints
+from resync.row import to_bytes
+
+MAX_SNAPSHOTS, MAX_ITEMS = 64, 1 << 22  # kept for others: 128 MiB, or one that is larger
+ROWS_AT_ONCE = 1000  # of one question, some 200 KiB
+ANSWER_BYTES = 4 << 20  # of rows, and one more: rows with very many flags are answered in part, and asked for again
+
+SyncCommand = SyncNode | SyncMailbox | Ranges | Rows | SyncEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What was shown of a mailbox or tree at a head. `rows`, if they were asked for, are all of it."""
+
+    key: MailboxKey
+    chain: Chain
+    fingerprints: Fingerprints
+    rows: dict[bytes, Item] | None = None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the rows are what the head counts: if not, they were damaged."""
+        size, total = self.fingerprints.of("")
+        return total == self.chain.fingerprint and (not self.key.uidvalidity or size == self.chain.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownNode:
+    """The digests of all mailboxes and trees. Entries up to `collected` are not in the log."""
+
+    collected: Context
+    fingerprints: Fingerprints
+
+
+class Snapshots:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._snapshots: OrderedDict[int, Shown | ShownNode] = OrderedDict()  # the last used last
+        self._taken = 0
+
+    async def answer(self, link: PeerLink, command: SyncCommand) -> Reply:
+        """Raises ProtocolError for what no node asks."""
+        match command:
+            case SyncMailbox(number, _, anew):
+                key = link.key_of(number)
+                if key is None:
+                    raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+                return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
+            case SyncNode():
+                return self._keep(await self._store.read(shown_node))
+        snapshot = self._snapshots.get(command.snapshot)
+        if snapshot is None:
+            return Refused(RefusalCode.TOO_OLD, f"snapshot {command.snapshot} is not kept any more")
+        self._snapshots.move_to_end(command.snapshot)
+        match command:
+            case Ranges(_, prefixes):
+                if len(prefixes) > QUESTIONS_AT_ONCE:
+                    raise ProtocolError(f"{len(prefixes)} ranges at once; at most {QUESTIONS_AT_ONCE} are answered")
+                return Content(bulk.pack_answers([snapshot.fingerprints.answer(prefix) for prefix in prefixes]))
+            case Rows(number, packed):
+                return await self._rows(number, snapshot, _keys(packed))
+            case SyncEnd(number):
+                del self._snapshots[number]
+                return Done()
+
+    def _keep(self, snapshot: Shown | ShownNode) -> Reply:
+        self._taken += 1
+        self._snapshots[self._taken] = snapshot
+        while len(self._snapshots) > MAX_SNAPSHOTS or self._items() > MAX_ITEMS:
+            if len(self._snapshots) == 1:
+                break
+            self._snapshots.popitem(last=False)
+        everything = snapshot.fingerprints.of("")
+        size, total = everything.size, to_bytes(everything.total)
+        if isinstance(snapshot, ShownNode):
+            collected = context_dots(snapshot.collected)
+            return c.Snapshot(self._taken, 0, 0, 0, None, collected, b"", size, total, self._store.last_time)
+        chain = snapshot.chain
+        return c.Snapshot(
+            self._taken, chain.uidnext, chain.highestmodseq, chain.risen, chain.head, context_dots(chain.context),
+            chain.digest() if chain.head else b"", size, total, self._store.last_time,
+        )  # fmt: skip
+
+    def _items(self) -> int:
+        return sum(len(snapshot.fingerprints) for snapshot in self._snapshots.values())
+
+    async def _rows(self, number: int, snapshot: Shown | ShownNode, keys: list[bytes]) -> Reply:
+        if isinstance(snapshot, ShownNode):
+            return Content(bulk.pack_items(await self._store.read(lambda reader: _names(reader, keys))))
+        key = snapshot.key
+        chain, found = await self._store.read(partial(_rows_now, key=key, keys=keys))
+        if any(snapshot.fingerprints.hash_of(key) != value for key, value in _hashed(keys, found)):
+            self._snapshots.pop(number, None)
+            if chain is not None and chain.head == snapshot.chain.head:
+                text = f"rows of a mailbox of {key.user} are damaged; run `replicator check --repair` there"
+                return Refused(RefusalCode.DAMAGED, text)
+            return Refused(RefusalCode.TOO_OLD, "rows have changed since the snapshot")
+        return Content(bulk.pack_items(_that_fit(found.values())))
+
+
+async def answer(snapshots: Snapshots, mastership: Mastership, link: PeerLink, command: SyncCommand) -> Reply:
+    """Answer, or pass it on to the node that it is for. Raises LinkDownError, ProtocolError."""
+    if command.destination in {None, mastership.sid}:
+        return await snapshots.answer(link, command)
+    onward = mastership.toward(command.destination) if command.destination else None
+    if onward is None or onward is link:
+        return Refused(RefusalCode.UNAVAILABLE, f"no way to {command.destination}")
+    if not isinstance(command, SyncMailbox):
+        return await onward.request(command)
+    key = link.key_of(command.mailbox)
+    if key is None:
+        raise ProtocolError(f"mailbox number {command.mailbox} was not given by an MBOX before")
+    return await onward.request(lambda onward: replace(command, mailbox=onward.number(key)))
+
+
+def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = False, anew: bool = False) -> Shown:
+    """What this node shows of a mailbox or tree now. Without rows it takes 32 bytes each.
+
+    `anew`: what is hashed is the rows themselves, in five times the time; else rows that were damaged may look whole.
+    """
+    connection.execute("BEGIN")
+    try:
+        chain = chains.load(connection, key.mailbox_id) or Chain(key.mailbox_id, key.user, key.uidvalidity)
+        if with_rows or not key.uidvalidity:
+            rows = _items(connection, key)
+            return Shown(key, chain, Fingerprints((name, bulk.hash_of(row)) for name, row in rows.items()), rows)
+        if anew:
+            hashed = ((row.guid, row.fingerprint()) for row in queries.mailbox_rows(connection, key.mailbox_id))
+            return Shown(key, chain, _fingerprints(hashed))
+        return Shown(key, chain, _fingerprints(queries.fingerprints(connection, key.mailbox_id)))
+    finally:
+        connection.execute("COMMIT")
+
+
+def shown_node(connection: sqlite3.Connection) -> ShownNode:
+    """What this node shows of everything now."""
+    connection.execute("BEGIN")
+    try:
+        digests = ((chain.id, int.from_bytes(chain.digest())) for chain in queries.chains_of(connection, None))
+        return ShownNode(queries.log_collected(connection), _fingerprints(digests))
+    finally:
+        connection.execute("COMMIT")
+
+
+def _fingerprints(hashed: Iterable[tuple[bytes, int]]) -> Fingerprints:
+    """Raises DamagedRowError where two rows have one key."""
+    try:
+        return Fingerprints(hashed)
+    except ValueError as error:
+        raise DamagedRowError("the rows of a mailbox") from error
+
+
+def _rows_now(
+    connection: sqlite3.Connection, key: MailboxKey, keys: list[bytes]
+) -> tuple[Chain | None, dict[bytes, Item]]:
+    connection.execute("BEGIN")
+    try:
+        return chains.load(connection, key.mailbox_id), items_of(connection, key, keys)
+    finally:
+        connection.execute("COMMIT")
+
+
+def _keys(packed: bytes) -> list[bytes]:
+    try:
+        keys = bulk.unpack_keys(packed)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    if len(keys) > ROWS_AT_ONCE:
+        raise ProtocolError(f"{len(keys)} rows at once; at most {ROWS_AT_ONCE} are given")
+    return keys
+
+
+def _that_fit(items: Iterable[Item]) -> Iterable[Item]:
+    room = ANSWER_BYTES
+    for item in items:
+        yield item
+        room -= len(bulk.pack_items([item]))
+        if room <= 0:
+            return
+
+
+def _hashed(keys: Iterable[bytes], found: dict[bytes, Item]) -> Iterable[tuple[bytes, int | None]]:
+    return ((key, bulk.hash_of(found[key]) if key in found else None) for key in keys)
+
+
+def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]:
+    """All rows that this node shows, by their keys."""
+    if key.uidvalidity:
+        return {row.guid: row for row in queries.mailbox_rows(connection, key.mailbox_id)}
+    items: list[Item] = [item for some in queries.tree_rows(connection, key.user) for item in some]
+    return {bulk.key_of(item): item for item in items}
+
+
+def items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
+    """Those of the rows that this node shows now."""
+    if not key.uidvalidity:
+        everything = _items(connection, key)
+        return {wanted: everything[wanted] for wanted in keys if wanted in everything}
+    rows = ((wanted, queries.row_of_guid(connection, wanted, key.mailbox_id)) for wanted in keys)
+    return {wanted: row for wanted, row in rows if row is not None}
+
+
+def _names(connection: sqlite3.Connection, chain_ids: Iterable[bytes]) -> list[Item]:
+    found = (chains.load(connection, chain_id) for chain_id in chain_ids)
+    return [ChainName(chain.user, chain.id, chain.uidvalidity) for chain in found if chain is not None]

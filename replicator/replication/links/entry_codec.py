@@ -1,0 +1,314 @@
+"""Log entries and errors as commands of the wire, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Copy,
+    Create,
+    Delete,
+    EntryCommand,
+    EntryHeader,
+    Expunge,
+    Merge,
+    Parts,
+    RefusalCode,
+    Refused,
+    Remote,
+    Rename,
+    Save,
+    Store,
+    Subscribe,
+    Text,
+)
+from protocol.values import Dot, UidSet
+from replicator.errors import (
+    ContentUnavailableError,
+    DiskFullError,
+    DurabilityError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailboxFullError,
+    MailError,
+    UnavailableError,
+)
+from replicator.store.bodies.body_rows import StoredText, memory_of, size_of
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Logged
+from resync import entry as entries
+from resync.entry import (
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    tree_id,
+)
+
+MAX_CHANGES = 100_000  # of one entry: a mailbox copied in one command
+MAX_ENTRY_BYTES = 66 << 20  # of the message texts of one entry: nodes put one message in one
+
+_CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is at fault"
+
+_ERRORS: dict[str, type[MailError]] = {
+    RefusalCode.NOT_FOUND: FolderNotFoundError,
+    RefusalCode.EXISTS: FolderExistsError,
+    RefusalCode.INVALID: InvalidNameError,
+    RefusalCode.UNAVAILABLE: UnavailableError,
+    RefusalCode.DURABILITY: DurabilityError,
+    RefusalCode.DISK_FULL: DiskFullError,
+    RefusalCode.LIMIT: MailboxFullError,
+    RefusalCode.NO_CONTENT: ContentUnavailableError,
+}
+_CODES = {error: code for code, error in _ERRORS.items()}
+
+
+def refusal(error: MailError) -> Refused:
+    """An error as a reply."""
+    return Refused(_CODES.get(type(error), RefusalCode.UNAVAILABLE), str(error))
+
+
+def error_of(refused: Refused) -> MailError:
+    """The error that a reply stands for."""
+    return _ERRORS.get(refused.code, UnavailableError)(refused.text)
+
+
+def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
+    """An entry as one command for each change. `number` gives the mailbox's number on the link."""
+    entry = logged.entry
+    key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
+    mailbox = 0 if entry.is_tree else number(key)
+    digest = entry.digest()
+    for at, change in enumerate(entry.changes):
+        header = _header(entry, digest, at)
+        match change:
+            case MailAdd():
+                yield _add_command(change, logged.texts.get(change.content_hash), mailbox, header)
+            case MailDel(uids):
+                yield Expunge(mailbox, uids, entry=header)
+            case FlagAdd(uids, flags):
+                yield Store(mailbox, uids, flags, (), entry=header)
+            case FlagDel(uids, flags):
+                yield Store(mailbox, uids, (), flags, entry=header)
+            case entries.Merge() | entries.TreeMerge():
+                yield Merge(mailbox or number(key), header, entries.pack_change(change))
+            case FolderCreate(mailbox_id, name, uidvalidity):
+                yield Create(entry.user, name, mailbox_id, uidvalidity, header)
+            case FolderRename(mailbox_id, name):
+                yield Rename(entry.user, mailbox_id, name, header)
+            case FolderDelete(mailbox_id):
+                yield Delete(entry.user, mailbox_id, header)
+            case FolderSubscribe(name, subscribed):
+                yield Subscribe(entry.user, name, subscribed, header)
+
+
+def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
+    """An entry that lies in the object store under this name."""
+    mailbox = number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
+    return Remote(mailbox, _header(entry, entry.digest(), 0), name)
+
+
+def _header(entry: Entry, digest: bytes, change: int) -> EntryHeader:
+    return EntryHeader(entry.dot, entry.predecessors, entry.time, entry.modseq, digest, change, len(entry.changes))
+
+
+def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header: EntryHeader) -> Save | Copy:
+    if text is not None and not add.copied:
+        message = text if isinstance(text, Parts) else Text(add.content_hash, text)
+        return Save((mailbox,), add.received_ms, add.guid, add.flags, message, add.uid, header)
+    return Copy(
+        source=0, destination=mailbox, source_uids=UidSet(), guids=(add.guid,), received_ms=add.received_ms,
+        flags=add.flags, uid=add.uid, content_hash=add.content_hash, size=add.size_bytes, entry=header,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Arrived:
+    """An entry that is whole, with the texts that came with it: those that are ready, and those in parts."""
+
+    entry: Entry
+    texts: list[StoredText] = field(repr=False)
+    parted: list[Parts] = field(default_factory=list, repr=False)
+
+    @property
+    def dot(self) -> Dot:
+        """Its name."""
+        return self.entry.dot
+
+    def completed(self, taken: Mapping[bytes, StoredText]) -> Arrived:
+        """With those of the texts that came in parts which could be had; of the others there is what a COPY tells."""
+        texts = [*self.texts, *(taken[parts.content_hash] for parts in self.parted if parts.content_hash in taken)]
+        lost = {parts.content_hash for parts in self.parted} - taken.keys()
+        changes = (
+            change._replace(copied=True) if isinstance(change, MailAdd) and change.content_hash in lost else change
+            for change in self.entry.changes
+        )
+        return Arrived(replace(self.entry, changes=tuple(changes)) if lost else self.entry, texts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the texts."""
+        return sum(memory_of(text.message) for text in self.texts) + sum(map(memory_of, self.parted))
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An entry that is to be had from the object store."""
+
+    header: EntryHeader
+    key: MailboxKey
+
+    @property
+    def dot(self) -> Dot:
+        """Its name."""
+        return self.header.dot
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of what came."""
+        return 0
+
+    def entry(self, changes: tuple[Change, ...]) -> Entry:
+        """The entry, which has these changes. Raises ValueError if they are not those that were announced."""
+        entry = _entry(self.header, self.key, changes)
+        if entry.digest() != self.header.digest:
+            raise ValueError(f"the object of {self.dot} is of another entry than the one that was announced")
+        return entry
+
+
+def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) -> Entry:
+    return Entry(header.dot, header.predecessors, header.time, header.modseq, *key, changes)
+
+
+class EntryAssembler:
+    """Puts the commands of one link together to entries. An entry's commands follow each other."""
+
+    def __init__(self, key_of: Callable[[int], MailboxKey | None]) -> None:
+        self._key_of = key_of
+        self._header: EntryHeader | None = None
+        self._key: MailboxKey | None = None
+        self._changes: list[Change] = []
+        self._texts: list[StoredText] = []
+        self._parted: list[Parts] = []
+        self._memory_bytes = 0
+
+    def add(self, command: EntryCommand) -> Arrived | None:
+        """The next command. The entry, if this was its last. Raises ProtocolError."""
+        header = command.entry
+        if header is None:
+            raise ProtocolError(f"a {type(command).__name__.upper()} without a tag must carry an entry")
+        key = self._mailbox(command)
+        if header.change == 0:
+            self._begin(header, key)
+        elif self._header is None or (header.dot, header.change) != (self._header.dot, len(self._changes)):
+            raise ProtocolError(f"entry {header.dot}: change {header.change} came out of turn")
+        if key != self._key:
+            raise ProtocolError(f"entry {header.dot}: its changes are not of one mailbox")
+        self._changes.append(self._change(command))
+        if len(self._changes) < header.changes:
+            return None
+        self._header = None
+        entry = _entry(header, key, tuple(self._changes))
+        if entry.digest() != header.digest:
+            origin, seq = header.dot
+            raise ProtocolError(f"entry {seq} of {origin} is not what its digest says: {_CHANGED_ON_THE_WAY}")
+        return Arrived(entry, self._texts, self._parted)
+
+    def announce(self, remote: Remote) -> Announced:
+        """An entry that does not come command by command. Raises ProtocolError."""
+        key = self._mailbox(remote)
+        if remote.entry.change != 0:
+            raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE of change {remote.entry.change}")
+        self._begin(remote.entry, key)
+        self._header = None
+        return Announced(remote.entry, key)
+
+    def _begin(self, header: EntryHeader, key: MailboxKey) -> None:
+        if self._header is not None:
+            raise ProtocolError(f"entry {self._header.dot} was cut off by {header.dot}")
+        if not 0 < header.changes <= MAX_CHANGES:
+            raise ProtocolError(f"entry {header.dot}: {header.changes} changes; from 1 to {MAX_CHANGES} it may have")
+        self._header, self._key = header, key
+        self._changes, self._texts, self._parted, self._memory_bytes = [], [], [], 0
+
+    def _mailbox(self, command: EntryCommand | Remote) -> MailboxKey:
+        match command:
+            case Create() | Rename() | Delete() | Subscribe():
+                return MailboxKey(command.user, tree_id(command.user), 0)
+            case Save(mailboxes=(number,)):
+                pass
+            case Save():
+                raise ProtocolError("a SAVE as an entry names one mailbox")
+            case Copy():
+                number = command.destination
+            case Expunge() | Store() | Merge() | Remote():
+                number = command.mailbox
+            case _:
+                assert_never(command)
+        key = self._key_of(number)
+        if key is None:
+            raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+        return key
+
+    def _take(self, message: Text | Parts) -> int:
+        """The message's octets, counted. Raises ProtocolError if they are others than its hash is of."""
+        came = message.octets if isinstance(message, Text) else message
+        self._memory_bytes += memory_of(came)
+        if self._memory_bytes > MAX_ENTRY_BYTES:
+            raise ProtocolError(f"the messages of one entry are more than {MAX_ENTRY_BYTES} bytes")
+        if isinstance(came, Parts):
+            self._parted.append(came)
+        else:
+            stored = StoredText.of(came)
+            if stored.content_hash != message.content_hash:
+                raise ProtocolError(f"a message came with other octets than its hash is of: {_CHANGED_ON_THE_WAY}")
+            self._texts.append(stored)
+        return size_of(came)
+
+    def _change(self, command: EntryCommand) -> Change:
+        match command:
+            case Save(uid=int(uid), message=message):
+                return MailAdd(
+                    uid, command.guid, command.received_ms, command.flags, self._take(message), message.content_hash,
+                    copied=False,
+                )  # fmt: skip
+            case Copy(guids=(guid,), uid=int(uid), content_hash=bytes(digest), size=int(size)):
+                return MailAdd(uid, guid, command.received_ms, command.flags, size, digest, copied=True)
+            case Expunge():
+                return MailDel(command.uids)
+            case Store(added=added, removed=()):
+                return FlagAdd(command.uids, added)
+            case Store(added=(), removed=removed):
+                return FlagDel(command.uids, removed)
+            case Merge():
+                return _unpacked(command.rows)
+            case Create():
+                return FolderCreate(command.mailbox_id, command.name, command.uidvalidity)
+            case Rename():
+                return FolderRename(command.mailbox_id, command.name)
+            case Delete():
+                return FolderDelete(command.mailbox_id)
+            case Subscribe():
+                return FolderSubscribe(command.name, command.subscribed)
+            case _:
+                raise ProtocolError(f"a {type(command).__name__.upper()} as an entry lacks what a master gives")
+
+
+def _unpacked(packed: bytes) -> Change:
+    try:
+        change = entries.unpack_change(packed)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    if not isinstance(change, entries.Merge | entries.TreeMerge):
+        raise ProtocolError(f"a MERGE holds a {type(change).__name__}")
+    return change

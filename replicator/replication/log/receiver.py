@@ -1,0 +1,244 @@
+"""Taking in the log of one peer: entries go to disk in batches, then they are acknowledged.
+
+An entry that leaves a gap in its origin's sequence is not taken; the peer is asked for what lies between. One whose
+predecessor is not here is kept and waits in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+
+from protocol.commands import Ack, EntryCommand, Log, RefusalCode, Refused, Remote
+from protocol.values import Dot, context_dots
+from replicator.errors import DiskFullError
+from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of
+from replicator.replication.links.link import NoReplyError, PeerLink
+from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
+from replicator.replication.log.body_completion import Completer, of_some_size
+from replicator.replication.log.disk_shortage import Shortage
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.apply import receive
+from replicator.store.store import Store
+from resync.entry import Entry
+
+log = logging.getLogger(__name__)
+
+WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
+ENTRY_OVERHEAD_BYTES = 512
+DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
+
+LinkTo = Callable[[str], PeerLink | None]
+"""SID -> the link to that neighbour, if there is one."""
+
+TooOld = Callable[[str], None]
+"""SID of a peer whose log begins after what this node has."""
+
+
+class Receiver:
+    """One peer's log on its way to this node's disk."""
+
+    def __init__(
+        self,
+        store: Store,
+        link: PeerLink,
+        link_to: LinkTo,
+        *,
+        too_old: TooOld,
+        may_ask: trio.Event,
+        remotes: RemoteEntries,
+        completer: Completer,
+        shortage: Shortage,
+    ) -> None:
+        self._store = store
+        self._link = link
+        self._link_to = link_to
+        self._too_old = too_old
+        self._may_ask = may_ask
+        self._remotes = remotes
+        self._inline_until = -math.inf  # what is announced comes on the link, too
+        self._assembler = EntryAssembler(link.key_of)
+        self._completer = completer
+        self._shortage = shortage
+        self._is_completing = False  # parts are asked for on this link: it must be read on
+        self._has_dropped = False
+        self._waiting: list[Arrived | Announced] = []
+        self._waiting_bytes = 0
+        self._arrived = trio.Event()
+        self._taken = trio.Event()
+        self._told: dict[str, int] = {}
+        self._to_ask = trio.Event()
+
+    async def take(self, command: EntryCommand | Remote) -> None:
+        """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError.
+
+        Not while parts of large messages are on their way, which come on this link too: what is too much then is
+        dropped, and asked for again.
+        """
+        arrived: Arrived | Announced | None
+        if isinstance(command, Remote):
+            self._remotes.check(self._link, command)
+            arrived = self._assembler.announce(command)
+        else:
+            arrived = self._assembler.add(command)
+        if arrived is None:
+            return
+        if self._is_completing and self._waiting_bytes > WAITING_BYTES:
+            self._has_dropped = True
+            return
+        self._waiting.append(arrived)
+        self._waiting_bytes += arrived.memory_bytes + ENTRY_OVERHEAD_BYTES
+        self._arrived.set()
+        while self._waiting_bytes > WAITING_BYTES and not self._is_completing:
+            await self._taken.wait()
+
+    async def run(self) -> None:
+        """Ask for what this node lacks, then write and acknowledge until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_asking)
+            while True:
+                await self._arrived.wait()
+                self._arrived = trio.Event()
+                batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                self._read_on()
+                for some in of_some_size(batch):  # what is large comes after what came before it is acknowledged
+                    await self._complete_and_write([item for item in some if self._is_missing(item.dot)])
+                    self._acknowledge(some)
+                if self._has_dropped or any(self._is_missing(item.dot) for item in batch):
+                    self._has_dropped = False
+                    self.ask_again()
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether entries that have come are still on their way to disk."""
+        return self._is_completing or bool(self._waiting)
+
+    def ask_again(self) -> None:
+        """Let the peer send all that this node lacks."""
+        self._to_ask.set()
+
+    def routes_changed(self) -> None:
+        """What was told may have been for others, whom it did not reach: it is told again."""
+        self._told = {}
+
+    def tell(self, *, again: bool = False) -> None:
+        """Acknowledge to the peer all that came by other ways since it was last told; `again`: all that is here."""
+        if again:
+            self._told = {}
+        for origin, seq in self._store.context.items():
+            self._tell(self._link, origin, seq)
+
+    async def _complete_and_write(self, batch: Sequence[Arrived | Announced]) -> None:
+        self._is_completing = any(isinstance(item, Arrived) and item.parted for item in batch)
+        if self._is_completing:
+            self._read_on()
+        try:
+            async with self._completer.completed(batch, self._is_missing) as whole:
+                await self._write(whole)
+        finally:
+            self._is_completing = False
+
+    def _read_on(self) -> None:
+        self._taken.set()
+        self._taken = trio.Event()
+
+    async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
+        """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""
+        whole: list[Arrived] = []
+        for item in batch:
+            if isinstance(item, Arrived):
+                whole.append(item)
+                continue
+            await self._write_whole(whole)  # so that one entry from the object store is in memory at a time
+            entry = await self._fetch(item)
+            whole = [] if entry is None else [Arrived(entry, [])]
+        await self._write_whole(whole)
+
+    async def _fetch(self, announced: Announced) -> Entry | None:
+        """None if it is here, if there is a gap before it, or if it cannot be had: then it is asked for on the link."""
+        origin, seq = announced.dot
+        if seq != self._store.context.get(origin, 0) + 1 or trio.current_time() < self._inline_until:
+            return None
+        entry = await self._remotes.get(announced)
+        if entry is None:
+            self._inline_until = trio.current_time() + INLINE_S
+        return entry
+
+    async def _write_whole(self, batch: list[Arrived]) -> None:
+        if not batch:
+            return
+        try:
+            await self._store.write(partial(_receive_all, batch))
+        except (DatabaseDamagedError, DiskFullError):  # one mailbox or message must not keep all others away
+            for item in batch:
+                await self._write_one(item)
+
+    async def _write_one(self, item: Arrived) -> None:
+        entry = item.entry
+        try:
+            await self._write_until_there_is_room(item, partial(_receive_all, [item]))
+        except DatabaseDamagedError as error:
+            log.warning("an entry of %s waits for `replicator check --repair`: %s", entry.user, error)
+            while True:
+                try:
+                    held = partial(receive, entry=entry, texts=item.texts, hold=True)
+                    return await self._write_until_there_is_room(item, held)
+                except DatabaseDamagedError:  # of the log itself
+                    await trio.sleep(DISK_FULL_RETRY_S)
+
+    async def _write_until_there_is_room(self, item: Arrived, work: Callable[[Transaction], None]) -> None:
+        """Raises HistoryError, DatabaseDamagedError."""
+        try:
+            while True:
+                try:
+                    return await self._store.write(work)
+                except DiskFullError:  # the link stays up for what needs no disk
+                    size_bytes = sum(text.size_bytes for text in item.texts)
+                    self._shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._shortage.data)
+                    await trio.sleep(DISK_FULL_RETRY_S)
+        finally:
+            self._shortage.note(self, {}, self._shortage.data)
+
+    async def _keep_asking(self) -> None:
+        """In a task of its own: the reply may stand behind entries that wait to be written."""
+        await self._may_ask.wait()
+        while True:
+            self._to_ask = trio.Event()
+            self._told = {}  # what the LOG says reaches the peer alone; others to which it passes ACKs on hear of it so
+            inline = trio.current_time() < self._inline_until
+            try:
+                reply = await self._link.request(Log(context_dots(self._store.context), inline))
+            except NoReplyError:
+                continue
+            if isinstance(reply, Refused) and reply.code == RefusalCode.TOO_OLD:
+                self._too_old(self._link.sid)
+            elif isinstance(reply, Refused):
+                raise error_of(reply)
+            await self._to_ask.wait()
+
+    def _is_missing(self, dot: Dot) -> bool:
+        return dot.seq > self._store.context.get(dot.origin, 0)
+
+    def _acknowledge(self, batch: Sequence[Arrived | Announced]) -> None:
+        """To the peer that sent it, and to the node that waits for it."""
+        for origin in dict.fromkeys(item.dot.origin for item in batch):
+            seq = self._store.context.get(origin, 0)
+            self._tell(self._link, origin, seq)
+            author = self._link_to(Dot(origin, seq).sid)
+            if author is not None and author is not self._link:
+                author.post(Ack(origin, seq))
+
+    def _tell(self, link: PeerLink, origin: str, seq: int) -> None:
+        if self._told.get(origin, 0) < seq:
+            self._told[origin] = seq
+            link.post(Ack(origin, seq))
+
+
+def _receive_all(batch: list[Arrived], tx: Transaction) -> None:
+    for item in batch:
+        receive(tx, item.entry, item.texts)

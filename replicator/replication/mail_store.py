@@ -1,0 +1,350 @@
+"""The mail store that the doors see: `replicator.mailstore.MailStore` over the cluster.
+
+Reads what this node has; turns each change into an operation and hands it to the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from protocol.commands import Stored
+from protocol.values import Dot, UidSet
+from replicator.environment import Environment
+from replicator.errors import (
+    ContentUnavailableError,
+    FolderExistsError,
+    FolderNotFoundError,
+    InvalidNameError,
+    MailError,
+    UnavailableError,
+)
+from replicator.mailstore import (
+    INBOX,
+    CopiedMessages,
+    Folder,
+    FolderStatus,
+    NewMessage,
+    SavedMessage,
+    StoreResult,
+    Text,
+    TextSink,
+    check_folder_name,
+)
+from replicator.replication.bodies.body_store import PATIENCE_S
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.writes.requests import (
+    CopyOperation,
+    CreateOperation,
+    DeleteOperation,
+    RenameOperation,
+    SaveOperation,
+    StoreOperation,
+    SubscribeOperation,
+)
+from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
+from replicator.replication.writes.uid_retry import Added, Resolver
+from replicator.store.db import chain as chains
+from replicator.store.db import queries, recent
+from replicator.store.db.queries import FolderRecord, MailboxKey
+from replicator.store.db.transaction import Commit, Transaction
+from replicator.store.store import Store
+from replicator.view import MailboxView, Message
+from resync.entry import tree_id
+
+FOLDERS_IN_MEMORY = 10_000
+COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
+CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
+
+
+class ClusterMail:
+    """See `MailStore`. Belongs to the event loop."""
+
+    def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._texts = coordinator.texts
+        self._resolver = Resolver(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
+        self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
+        self._trees_changed = 0  # how often: what was read before a change is not remembered after it
+        store.listeners.append(self._note_commit)
+
+    async def wait_ready(self) -> None:
+        """See `MailStore`."""
+        await self._coordinator.admission.wait()
+
+    # ---- folders
+
+    async def folders(self, user: str) -> Sequence[Folder]:
+        """See `MailStore`."""
+        await self.folder(user, INBOX)
+        known = await self._store.read(lambda reader: queries.folders(reader, user))
+        found = [_folder(user, record) for record in known.values()]
+        return sorted(found, key=lambda folder: (folder.name != INBOX, folder.name))
+
+    async def folder(self, user: str, name: str) -> Folder:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
+        known = self._folders.get((user, name))
+        if known is not None:
+            self._folders.move_to_end((user, name))
+            return known
+        before = self._trees_changed
+        record = await self._store.read(lambda reader: queries.folder(reader, user, name))
+        if record is None and name == INBOX:
+            return await self._create(user, INBOX)
+        if record is None:
+            raise FolderNotFoundError(f"there is no folder {name!r}")
+        folder = _folder(user, record)
+        if before == self._trees_changed:
+            self._remember(folder)
+        return folder
+
+    async def subscriptions(self, user: str) -> frozenset[str]:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
+        return await self._store.read(lambda reader: queries.subscriptions(reader, user))
+
+    async def create_folder(self, user: str, name: str) -> Folder:
+        """See `MailStore`."""
+        check_folder_name(name)
+        if name == INBOX:
+            raise FolderExistsError("INBOX exists for every user")
+        await self._coordinator.readiness.wait(_tree(user))
+        return await self._create(user, name)
+
+    async def rename_folder(self, user: str, old: str, new: str) -> None:
+        """See `MailStore`."""
+        check_folder_name(new)
+        if new == INBOX:
+            raise FolderExistsError("INBOX exists for every user")
+        folder = await self.folder(user, old)
+        new_id = self._environment.new_guid
+        await self._coordinator.submit(RenameOperation(user, folder.mailbox_id, new, new_id))
+
+    async def delete_folder(self, user: str, name: str) -> None:
+        """See `MailStore`. Removes the mail that this node has seen; a folder with more than that stays."""
+        if name == INBOX:
+            raise InvalidNameError("INBOX cannot be deleted")
+        folder = await self.folder(user, name)
+        view = await self.open_mailbox(folder)
+        seen, head = list(view.messages.values()), view.head
+        # In this order: a failure in between leaves a folder in sight with its mail, not without.
+        await self._coordinator.submit(DeleteOperation(user, folder.mailbox_id))
+        await self._expunge(_key(folder), seen, head)
+
+    async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """See `MailStore`."""
+        check_folder_name(name)
+        await self._coordinator.readiness.wait(_tree(user))
+        await self._coordinator.submit(SubscribeOperation(user, name, subscribed))
+
+    async def status(self, folder: Folder) -> FolderStatus:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_key(folder))
+        chain, unclaimed = await self._store.read(
+            lambda reader: (chains.load_known(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
+        )
+        if chain is None:
+            return FolderStatus(folder, 0, 0, 1, 0, 0, 0)
+        return FolderStatus(
+            folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
+        )
+
+    async def _create(self, user: str, name: str) -> Folder:
+        mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
+        await self._coordinator.submit(CreateOperation(user, name, mailbox_id, new_id))
+        record = await self._store.read(lambda reader: queries.folder(reader, user, name))
+        if record is None:
+            raise FolderNotFoundError(f"the folder {name!r} was deleted at once by someone else")
+        return _folder(user, record)
+
+    # ---- mailboxes
+
+    async def open_mailbox(self, folder: Folder) -> MailboxView:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(_key(folder))
+        return await self._store.view(_key(folder))
+
+    async def claim_recent(self, folder: Folder) -> int:
+        """See `MailStore`."""
+
+        def claim(tx: Transaction) -> int:
+            chain = tx.chain(folder.mailbox_id)
+            return recent.claim(tx.connection, folder.mailbox_id, chain.uidnext if chain else 1)
+
+        return await self._store.write(claim)
+
+    def receive(self) -> AbstractAsyncContextManager[TextSink]:
+        """See `MailStore`."""
+        return self._texts.receive()
+
+    async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
+        """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
+        received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
+        async with self._texts.prepared(message.text) as stored:
+            operation = SaveOperation(
+                _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
+            )
+            return await self._save(folder, operation)
+
+    async def _save(self, folder: Folder, operation: SaveOperation) -> SavedMessage:
+        while True:
+            try:
+                added = await self._resolver.add(operation)
+            except FolderNotFoundError:
+                folder = await self._become(folder)
+                operation = replace(operation, key=_key(folder))
+            else:
+                return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
+
+    async def _become(self, folder: Folder) -> Folder:
+        """What the folder is by now, which its master knows already. Raises UnavailableError, FolderNotFoundError."""
+        with trio.move_on_after(SHOW_TIMEOUT_S):
+            while True:
+                self._folders.pop((folder.user, folder.name), None)
+                before = self._trees_changed
+                now = await self.folder(folder.user, folder.name)
+                if now != folder:
+                    return now
+                if before == self._trees_changed:
+                    await self._store.tail.grown()
+        raise UnavailableError("the folder has become another one, of which this node has not heard yet; try again")
+
+    async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        return await self._copy(source, _present(source, uids), destination)
+
+    async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
+        """See `MailStore`."""
+        wanted, head = _present(source, uids), source.head
+        key = _view_key(source)
+        copied = await self._copy(source, wanted, destination)
+        try:
+            await self._expunge(key, wanted, head)
+        except FolderNotFoundError:
+            # UIDVALIDITY has risen. What is at its destination is certain to be meant, whatever its UID is now.
+            for some in _batches(wanted, CHANGE_AT_ONCE):
+                await self._resolver.expunge_anew(key, some)
+        return copied
+
+    async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
+        parts: list[Added] = []
+        try:
+            for some in _batches(wanted, COPY_AT_ONCE):
+                parts.append(await self._copy_some(source, some, destination))  # noqa: PERF401 - those before a failure count
+        except MailError:
+            # RFC 3501 section 6.4.7: all or none.
+            for part in parts:
+                await self._resolver.take_back(_key(destination), part)
+            raise
+        uids = (uid for part in parts for uid in part.uids)
+        pairs = zip((message.uid for message in wanted), uids, strict=True)
+        return CopiedMessages(destination.uidvalidity, tuple(pairs), all(part.shown for part in parts))
+
+    async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
+        return await self._resolver.add(
+            CopyOperation(
+                _view_key(source),
+                _key(destination),
+                UidSet.of(message.uid for message in wanted),
+                tuple(message.guid for message in wanted),
+                tuple(self._environment.new_guid() for _ in wanted),
+            )
+        )
+
+    async def store_flags(
+        self,
+        mailbox: MailboxView,
+        uids: UidSet,
+        *,
+        added: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
+        unchanged_since: int | None = None,
+    ) -> StoreResult:
+        """See `MailStore`."""
+        refused: list[tuple[int, int]] = []
+        head, key = mailbox.head, _view_key(mailbox)
+        change = partial(
+            StoreOperation,
+            added=tuple(sorted(added)),
+            removed=tuple(sorted(removed)),
+            unchanged_since=unchanged_since,
+        )
+        for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
+            named = partial(change, key, seen_modseq=max(message.modseq for message in some))
+            if unchanged_since is None:
+                await self._resolver.change(key, head, some, named, same_placement=False)
+                continue
+            # What a merge has given another UID has changed since.
+            reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))
+            assert isinstance(reply, Stored)
+            refused += reply.refused.ranges
+        return StoreResult(UidSet.of_ranges(refused))
+
+    async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
+        """See `MailStore`."""
+        await self._expunge(_view_key(mailbox), _present(mailbox, uids), mailbox.head)
+
+    async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
+        for some in _batches(wanted, CHANGE_AT_ONCE):
+            await self._resolver.expunge(key, head, some)
+
+    async def read_text(self, message: Message) -> Text:
+        """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
+        text = await self._texts.open(message.content_hash)
+        if text is None:
+            with trio.move_on_after(PATIENCE_S):
+                text = await self._texts.fetch_to_read(message.content_hash)
+        if text is None:
+            raise ContentUnavailableError("the text of this message is at no node that can be reached; try later")
+        return text
+
+    # ---- helpers
+
+    def _remember(self, folder: Folder) -> None:
+        self._folders[folder.user, folder.name] = folder
+        while len(self._folders) > FOLDERS_IN_MEMORY:
+            self._folders.popitem(last=False)
+
+    def _note_commit(self, commit: Commit) -> None:
+        for mailbox_id in commit.retired:
+            self._trees_changed += 1
+            for key in [key for key, folder in self._folders.items() if folder.mailbox_id == mailbox_id]:
+                del self._folders[key]
+        for entry in commit.applied:
+            if entry.is_tree:
+                self._trees_changed += 1
+                for key in [key for key in self._folders if key[0] == entry.user]:
+                    del self._folders[key]
+
+
+def _folder(user: str, record: FolderRecord) -> Folder:
+    return Folder(user, record.name, record.mailbox_id, record.uidvalidity)
+
+
+def _key(folder: Folder) -> MailboxKey:
+    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
+
+
+def _view_key(view: MailboxView) -> MailboxKey:
+    return MailboxKey(view.user, view.mailbox_id, view.uidvalidity)
+
+
+def _present(view: MailboxView, uids: UidSet) -> list[Message]:
+    """Those of the messages that the view has, by UID: O(found), however wide the ranges are."""
+    return [view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high)]
+
+
+def _batches(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
+    return (messages[start : start + size] for start in range(0, len(messages), size))

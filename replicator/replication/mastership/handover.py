@@ -1,0 +1,270 @@
+"""Moving masters: a scope goes to the node whose clients use it, or where an operator wants it (design section 5).
+
+The node that wants it asks the present master by MASTER-MOVE, which follows the chain of former masters. The master
+finishes what it numbers, hands over the mailbox's head, and forwards from then on; changes wait at both ends until that
+is done. Then it tells the root. Whatever is lost on the way, only the root's word counts in the end: a node that is
+told of a master who says that it is none asks the root again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from master_election.masters import Standing
+from master_election.scopes import wider
+from master_election.usage import Usage
+from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
+from protocol.values import Dot
+from replicator.errors import UnavailableError
+from replicator.mailstore import Folder
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.mastership.mastership import RETRY_S, Mastership
+from replicator.replication.mastership.request_loops import Forwarded
+from replicator.store.db import chain as chains
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+JOIN_INTERVAL_S = 10.0  # between looks for parts that were left alone
+
+
+class Mover:
+    """Belongs to the event loop."""
+
+    def __init__(self, store: Store, mastership: Mastership, timeout_s: float) -> None:
+        self._store = store
+        self._mastership = mastership
+        self._masters = mastership.masters
+        self._timeout_s = timeout_s
+        self._usage = Usage()
+        self._forwarded = Forwarded()
+
+    def changed(self, key: MailboxKey) -> None:
+        """A client of this node changes the mailbox: if that happens often, it is better mastered here."""
+        scope, now = self._mastership.scope(key), trio.current_time()
+        self._usage.changed(scope, now)
+        if self._masters.standing(scope) is Standing.ELSEWHERE and self._usage.wants(scope, now):
+            master = self._masters.want(scope)
+            if master is not None:
+                move = MasterMove(0, self._masters.term, self._mastership.sid)
+                self._mastership.later(partial(self._take, key, master, move))
+
+    async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
+        """Bring a MASTER-MOVE to the master, and do it if that is this node."""
+        if move.term != self._masters.term:
+            return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
+        if move.destination not in self._mastership.table.component:
+            return Refused(RefusalCode.UNAVAILABLE, self._unreachable(move.destination))
+        if came_from is not None and _wish(key, move) in self._forwarded:
+            return self._not_this_way(key)
+        scope = self._mastership.scope(key)
+        master, moves = await self._mastership.find(key), self._masters.moves(scope)
+        if master == self._mastership.sid:
+            return await self._give(key, move)
+        link = self._mastership.toward(master)
+        reply = None if link is came_from else await self._request(key, master, move)
+        if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
+            return self._not_this_way(key)  # also where it may have moved: who asked must ask the root
+        if isinstance(reply, Moved) and reply.scope in _names(scope):
+            self._masters.learn(scope, move.destination, move.term, reply.scope, moves)
+        return reply
+
+    def _not_this_way(self, key: MailboxKey) -> Refused:
+        self._mastership.bounced(key)
+        return Refused(RefusalCode.NOT_MASTER, "the master is not reached this way; ask again")
+
+    async def resign(self, key: MailboxKey, successor: str) -> None:
+        """This node cannot number changes, its disk being full or damaged: let another node do it."""
+        scope, term = self._mastership.scope(key), self._masters.term
+        covering = self._masters.covering(scope) or scope
+        async with self._promised(scope, covering, term) as promised:
+            given = promised and self._masters.give(covering, successor, term)
+        if given:
+            self._given(scope, covering, successor, term, ask_again=False)
+
+    async def run(self) -> None:
+        """Let parts that were left alone join the wider scope again, until cancelled."""
+        while True:
+            await trio.sleep(JOIN_INTERVAL_S)
+            for scope in self._masters.own_parts:
+                if self._usage.may_join(scope, trio.current_time()):
+                    await self._join(scope)
+
+    # ---- for operators
+
+    async def master_of(self, folder: Folder) -> str | None:
+        """See `MasterControl`. Of other masters this node may remember one of before a move."""
+        key = folder_key(folder)
+        known = self._mastership.known_master(key)
+        return known if known == self._mastership.sid else await self._mastership.root_names(key) or known
+
+    async def move_to(self, folder: Folder, node: str) -> None:
+        """See `MasterControl`."""
+        key, reply = folder_key(folder), None
+        with trio.move_on_after(2 * self._timeout_s):
+            while not isinstance(reply, Moved):
+                if node not in self._mastership.table.component:
+                    raise UnavailableError(self._unreachable(node))
+                reply = await self._try_to_move(key, node)
+                await trio.sleep(0 if isinstance(reply, Moved) else RETRY_S)
+        if not isinstance(reply, Moved):
+            raise UnavailableError(
+                reply.text if isinstance(reply, Refused) else "its master does not answer; try again"
+            )
+
+    async def take_over(self, key: MailboxKey) -> bool:
+        """Whether this node is the mailbox's master now, whoever uses it."""
+        reply = await self._try_to_move(key, self._mastership.sid)
+        return isinstance(reply, Moved)
+
+    def _unreachable(self, node: str) -> str:
+        return f"{node} cannot be reached from {self._mastership.sid}; try again when it can"
+
+    async def _try_to_move(self, key: MailboxKey, node: str) -> Reply | None:
+        move = MasterMove(0, self._masters.term, node, now=True)
+        master = await self._mastership.find(key)
+        if node == self._mastership.sid != master and self._masters.want(self._mastership.scope(key)):
+            return await self._take(key, master, move)
+        return await self.move(key, move)
+
+    # ---- taking
+
+    async def _take(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
+        reply: Reply | None = None
+        term = move.term
+        try:
+            with trio.move_on_after(self._timeout_s):
+                reply = await self._request(key, master, move)
+            if isinstance(reply, Moved) and reply.head is not None:
+                with trio.move_on_after(self._timeout_s):
+                    await self._store.wait_applied(reply.head, key.mailbox_id)
+        finally:
+            self._taken(key, reply, term)
+        return reply
+
+    def _taken(self, key: MailboxKey, reply: Reply | None, term: int) -> None:
+        scope, now = self._mastership.scope(key), trio.current_time()
+        match reply:
+            case Moved(given, head) if given in _names(scope):
+                if self._masters.taken(scope, given, term):
+                    self._usage.came(given, now)
+                    if self._shows(head):
+                        self._mastership.is_ready(key, term)
+                    log.info("took over as master of %s", given)
+            case Refused():
+                self._usage.refused(scope, now)
+                self._masters.not_taken(scope, term, refused=reply.code != RefusalCode.NOT_MASTER)
+            case _:
+                self._usage.refused(scope, now)
+                self._masters.not_taken(scope, term, refused=False)
+        self._mastership.move_ended()
+
+    async def _request(self, key: MailboxKey, master: str, move: MasterMove) -> Reply | None:
+        link = self._mastership.toward(master)
+        try:
+            with self._forwarded.passing(_wish(key, move)):
+                return None if link is None else await link.request(lambda link: _on(link, key, move))
+        except LinkDownError:
+            return None
+
+    def _shows(self, head: Dot | None) -> bool:
+        return head is None or (
+            self._store.context.get(head.origin, 0) >= head.seq and not self._store.is_waiting(head)
+        )
+
+    # ---- giving
+
+    async def _give(self, key: MailboxKey, move: MasterMove) -> Reply:
+        scope, sid, term = self._mastership.scope(key), self._mastership.sid, move.term
+        covering = self._masters.covering(scope) or scope
+        if move.destination == sid:
+            return Moved(covering, await self._head(key))
+        part = covering if move.now else self._usage.offer(scope, covering, trio.current_time())
+        if part is None:
+            return Refused(RefusalCode.UNAVAILABLE, f"clients of {sid} are using it, or it has just come there")
+        async with self._promised(scope, part, term) as promised:
+            head = await self._head(key)
+            given = promised and self._masters.give(part, move.destination, term)
+        if not given:
+            return Refused(RefusalCode.UNAVAILABLE, "another term has begun, or the mailbox is on the move; ask again")
+        self._given(scope, part, move.destination, term, ask_again=not move.now)
+        return Moved(part, head)
+
+    def _given(self, scope: str, part: str, master: str, term: int, *, ask_again: bool) -> None:
+        if not ask_again:
+            self._usage.sent_away(scope, trio.current_time())
+        self._mastership.later(partial(self._report, part, master, term))
+        log.info("%s is the master of %s now", master, part)
+
+    @asynccontextmanager
+    async def _promised(self, scope: str, part: str, term: int) -> AsyncIterator[bool]:
+        """Nothing of the part is numbered in here, and what was numbered is on disk. What is not given stays ours.
+
+        False: it is not ours to give.
+        """
+        if term != self._masters.term or not self._masters.promise(scope, part):
+            yield False
+            return
+        try:
+            await self._store.flush()
+            yield True
+        finally:
+            self._masters.keep(part, term)
+            self._mastership.not_ready(part)
+            self._mastership.move_ended()
+
+    async def _head(self, key: MailboxKey) -> Dot | None:
+        chain = await self._store.read(lambda reader: chains.load(reader, key.mailbox_id))
+        return None if chain is None else chain.head
+
+    async def _report(self, part: str, master: str, term: int) -> None:
+        """Tell the root of a move, which it does not believe before it has heard of the one that brought the part."""
+        until = trio.current_time() + self._timeout_s
+        while (answer := await self._tell_root(part, master, term)) is not None:
+            if answer.sid == master or trio.current_time() > until:
+                break
+            await trio.sleep(RETRY_S)
+        self._masters.told(part, term)
+
+    async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
+        """The root's answer, however long it takes; None if the term ends before."""
+        while term == self._masters.term:
+            answer = await self._mastership.ask(Who(term, part, master, former=self._mastership.sid))
+            if answer is not None:
+                return answer
+            await trio.sleep(RETRY_S)
+        return None
+
+    async def _join(self, scope: str) -> None:
+        """Become part of the wider scope again, whose master the root names."""
+        term = self._masters.term
+        async with self._promised(scope, scope, term) as promised:
+            answer = await self._tell_root(scope, self._mastership.sid, term) if promised else None
+            if answer is not None and answer.covering == wider(scope) and self._masters.join(scope, answer.sid, term):
+                log.info("%s is mastered by %s as part of %s again", scope, answer.sid, answer.covering)
+
+
+def folder_key(folder: Folder) -> MailboxKey:
+    """The folder as the store knows it."""
+    return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
+
+
+def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:
+    return MasterMove(link.number(key), move.term, move.destination, move.now)
+
+
+def _wish(key: MailboxKey, move: MasterMove) -> tuple[MailboxKey, MasterMove]:
+    """What makes the move the same on all links."""
+    return key, replace(move, mailbox=0)
+
+
+def _names(scope: str) -> tuple[str | None, ...]:
+    """What a move of this mailbox may hand over."""
+    return scope, wider(scope)

@@ -1,0 +1,445 @@
+"""What the node says about itself, for `status`, the JSON API and the metrics."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+
+import trio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+
+from protocol.values import Dot, covers
+from replicator.environment import Environment
+from replicator.errors import MailError
+from replicator.replication.bodies.orphan_sweep import Held
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.links.connections import PeerState
+from replicator.status import CheckpointStatus, LinkStatus, MailboxStatus, NodeStatus
+from replicator.store.attachments.files import MissingError
+from replicator.store.bodies.body_rows import lacking_count
+from replicator.store.checkpoints import catalog
+from replicator.store.db import queries, schema
+from replicator.store.db.chain import Chain
+from replicator.store.db.damage import REMEDY, DatabaseDamagedError
+from replicator.store.db.queries import FolderRecord, Lag, MailboxKey
+from replicator.store.db.transaction import Commit
+from replicator.store.gc import expunged
+from replicator.store.log.pending_resync import count as postponed_count
+from replicator.store.store import Store
+from resync import row as rows
+from resync.entry import MailAdd
+
+TRY_EVERY_S = 5.0  # whether the disk takes a change, if it did the last time: health is asked for often
+WRITE_TIMEOUT_S = 5.0  # of a disk that works, however busy; whoever asks for the node's health waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What one read of the database says."""
+
+    log_entries: int
+    waiting: int
+    postponed: int
+    texts_lacking: int
+    expunged: tuple[int, int]
+    mailboxes: list[MailboxKey]
+    digest: int
+
+
+class Report:
+    """See `NodeReport`. `run` keeps the metrics in `registry` fresh; `problems` are what else makes the node unfit."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: Store,
+        environment: Environment,
+        registry: CollectorRegistry,
+        *,
+        problems: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._environment = environment
+        self._problems = problems
+        self._started_ms = environment.clock_ms()
+        self._metrics = _Metrics(registry, str(coordinator.config.node.data))
+        self._tried_at = -math.inf
+        self._trying = trio.Lock()
+        self._version = version("mail-replicator")  # reads a file
+        store.listeners.append(self._metrics.committed)
+
+    async def node_status(self) -> NodeStatus:
+        """See `NodeReport`."""
+        counts = await self._store.read(_counts)
+        coordinator, mastership = self._coordinator, self._coordinator.mastership
+        held = coordinator.sweeper.held
+        return NodeStatus(
+            sid=coordinator.sid,
+            origin=self._store.origin,
+            cluster=coordinator.config.node.cluster,
+            version=self._version,
+            started_ms=self._started_ms,
+            clock_ms=self._environment.clock_ms(),
+            component=mastership.table.component,
+            root=mastership.election.root,
+            term=mastership.election.term,
+            mailboxes=len(counts.mailboxes),
+            mastered=sum(mastership.known_master(key) == coordinator.sid for key in counts.mailboxes),
+            log_entries=counts.log_entries,
+            log_keep_s=coordinator.config.log.keep_s,
+            log_max_size_bytes=coordinator.config.log.max_size_bytes,
+            checkpoint=coordinator.collector.checkpoint_status(),
+            transfer_done=coordinator.taken_over[0],
+            transfer_total=coordinator.taken_over[1],
+            postponed=counts.postponed,
+            texts_lacking=counts.texts_lacking,
+            expunged_messages=counts.expunged[0],
+            expunged_bytes=counts.expunged[1],
+            attachments=held.attachments if held else None,
+            attachments_bytes=held.size_bytes if held else None,
+            attachments_to_heal=coordinator.texts.parts.to_heal,
+            waiting_entries=counts.waiting,
+            overdue=coordinator.overdue.reasons,
+            unsettled=coordinator.settling.unsettled(),
+            digest=rows.to_bytes(counts.digest).hex(),
+            copies=coordinator.config.durability.copies,
+            when_short=coordinator.config.durability.when_short.value,
+            copies_reachable=coordinator.durability.reachable,
+            not_serving=self._not_serving(),
+            no_room=await coordinator.shortage.told(),
+            links=await self._links(),
+        )
+
+    def _not_serving(self) -> tuple[str, ...]:
+        """Why clients are sent away, in words."""
+        problem = self._coordinator.admission.problem() or self._coordinator.readiness.problem()
+        return () if problem is None else (problem,)
+
+    async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
+        """See `NodeReport`. Deleted folders are not shown."""
+        found = await self._store.read(lambda reader: _mailboxes(reader, user))
+        return [self._mailbox(record, chain) for record, chain in found]
+
+    async def has_unsaved(self) -> bool:
+        """See `NodeReport`."""
+        return bool(await self._store.read(partial(catalog.unsaved, after=b"")))
+
+    async def healthy(self) -> Sequence[str]:
+        """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
+        problems = [*self._problems(), *self._not_serving()]
+        problems += map(str, (await self._coordinator.shortage.told())[:1])
+        try:
+            await self._store.read(queries.log_end)
+            async with self._trying:  # many may ask at once
+                if trio.current_time() > self._tried_at + TRY_EVERY_S:
+                    await self._try_to_write()
+        except DatabaseDamagedError:
+            pass  # told below, also where it was met by others
+        except sqlite3.Error as error:
+            problems.append(f"the database does not answer: {error}")
+        except (OSError, MissingError) as error:
+            problems.append(f"large messages are refused, for attachments cannot be written: {error}")
+        except MailError as error:
+            problems.append(f"changes are refused: {error}")
+        except trio.TooSlowError:
+            problems.append(f"the disk has not taken a change for {WRITE_TIMEOUT_S:.0f} s")
+        if self._store.damage.found is not None:
+            problems.append(f"the database is damaged: {self._store.damage.found}; {REMEDY}")
+        return problems
+
+    async def _try_to_write(self) -> None:
+        with trio.fail_after(WRITE_TIMEOUT_S):
+            await self._store.write(lambda tx: schema.try_to_write(tx.connection))
+            await self._environment.run_until_cancelled(self._store.attachments.try_to_write)
+        self._tried_at = trio.current_time()
+
+    async def run(self, interval_s: float) -> None:
+        """Refresh the metrics until cancelled."""
+        while True:
+            with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
+                entries, waiting = await self._store.read(queries.log_counts)
+                postponed = await self._store.read(postponed_count)
+                texts_lacking = await self._store.read(lacking_count)
+                self._metrics.refresh_serving(
+                    serving=not self._not_serving(), without_room=len(self._coordinator.shortage)
+                )
+                self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
+                self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
+                overdue = self._coordinator.overdue
+                self._metrics.refresh_overdue(
+                    predecessor=overdue.entries(of_branches=False),
+                    join=overdue.entries(of_branches=True),
+                    doubts=overdue.doubts,
+                )
+                mastered = self._coordinator.mastership.masters.own_count
+                copies = self._coordinator.durability.reachable
+                self._metrics.refresh(
+                    await self._links(),
+                    waiting=waiting,
+                    postponed=postponed,
+                    texts_lacking=texts_lacking,
+                    mastered=mastered,
+                    copies=copies,
+                    info=self._info(),
+                )
+                checkpoint = self._coordinator.collector.checkpoint_status()
+                self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
+            await trio.sleep(interval_s)
+
+    def _info(self) -> dict[str, str]:
+        """Labels of `replicator_info`."""
+        election = self._coordinator.mastership.election
+        return {
+            "sid": self._coordinator.sid,
+            "cluster": self._coordinator.config.node.cluster,
+            "version": self._version,
+            "root": election.root or "",
+            "term": str(election.term),
+        }
+
+    def _mailbox(self, record: FolderRecord, chain: Chain) -> MailboxStatus:
+        # A mailbox's own digest leaves out the UIDVALIDITY, which its folder has.
+        shown = rows.fingerprint((chain.digest(), record.uidvalidity))
+        return MailboxStatus(
+            user=chain.user,
+            name=record.name,
+            mailbox_id=chain.id.hex(),
+            uidvalidity=record.uidvalidity,
+            uidnext=chain.uidnext,
+            highestmodseq=chain.highestmodseq,
+            messages=chain.messages,
+            unseen=chain.unseen,
+            size_bytes=chain.size_bytes,
+            head=_text(chain.head),
+            digest=rows.to_bytes(shown).hex(),
+            master=self._coordinator.mastership.known_master(record.key(chain.user)),
+        )
+
+    async def _links(self) -> tuple[LinkStatus, ...]:
+        states = list(self._coordinator.connections.peers.values())
+        contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
+        settled = self._coordinator.settling.known()  # outlives a restart: a peer may be away for longer
+        lags = await self._store.read(
+            lambda reader: [None if context is None else queries.lag(reader, context) for context in contexts]
+        )
+        collected = self._store.collected
+        return tuple(
+            self._link(
+                state,
+                lag,
+                needs_sync=not covers(settled[state.config.id] if context is None else context, collected),
+            )
+            for state, context, lag in zip(states, contexts, lags, strict=True)
+        )
+
+    def _link(self, state: PeerState, lag: Lag | None, *, needs_sync: bool) -> LinkStatus:
+        return LinkStatus(
+            peer=state.config.id,
+            address=str(state.config.address),
+            up=state.link is not None,
+            since_ms=state.since_ms,
+            round_trip_us=state.link.round_trip_us if state.link else None,
+            lag_entries=None if lag is None else lag.entries,
+            lag_bytes=None if lag is None else lag.size_bytes,
+            lag_s=None if lag is None else self._age_s(lag),
+            error=state.error,
+            needs_sync=needs_sync,
+        )
+
+    def _age_s(self, lag: Lag) -> float | None:
+        if lag.oldest_ms is None:
+            return None if lag.entries else 0
+        return max(0, self._environment.clock_ms() - lag.oldest_ms) / 1000
+
+
+class _Metrics:
+    """The node's metrics. Names follow Prometheus: base units, counters end in `_total`."""
+
+    def __init__(self, registry: CollectorRegistry, data: str) -> None:
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"replicator_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"replicator_{name}", text, registry=registry)
+
+        unknown = "NaN if it was not heard from since this node's start."
+        lacking = "the log entries that are here and that the peer has not confirmed to have on its disk"
+        self._up = gauge("link_up", "1 if the link to the peer is up, 0 if it is down.", "peer")
+        self._entries = gauge("lag_entries", f"Number of {lacking}; {unknown}", "peer")
+        self._bytes = gauge("lag_bytes", f"Size of {lacking}, with their message texts; {unknown}", "peer")
+        self._seconds = gauge("lag_seconds", f"Age of the oldest of {lacking}; 0 if there are none, {unknown}", "peer")
+        self._round_trip = gauge(
+            "round_trip_seconds", "Round-trip time of the last heartbeat to the peer; 0 while there is none.", "peer"
+        )
+        self._waiting = gauge(
+            "waiting_entries",
+            "Log entries that are not shown yet: one before them is missing, or they are of a branch to be joined.",
+        )
+        self._overdue = gauge(
+            "overdue_entries",
+            "Log entries that wait, and have for more than 30 seconds with all nodes linked: for a predecessor that is"
+            " not here, or for their branch to be joined.",
+            "for",
+        )
+        self._doubts = gauge(
+            "doubts", "How often, because of such entries, all peers were asked anew for what this node lacks."
+        )
+        self._abandoned = counter(
+            "abandoned_entries_total",
+            "Log entries that wait no longer because what they stand on is at no node any more: their mail was saved"
+            " anew, and their other changes are lost.",
+        )
+        self._needs_sync = gauge(
+            "peer_needs_sync",
+            "1 if the peer lacks entries that have left this log: it has to get them from another node, or compare.",
+            "peer",
+        )
+        self._postponed = gauge(
+            "mailboxes_postponed", "Mailboxes and trees that this node shows otherwise than a peer whose log is gone."
+        )
+        self._texts_lacking = gauge(
+            "texts_lacking", "Texts of messages shown here that are still to be fetched from other nodes."
+        )
+        self._expunged = gauge("expunged_kept_messages", "Expunged messages that are kept and can be brought back.")
+        self._expunged_bytes = gauge("expunged_kept_bytes", "Size of their texts, of which several may have one.")
+        counted = "as the last sweep or scrub has counted; NaN before the first, some minutes after the start."
+        self._held = gauge("attachments", f"Attachments that this node's texts have, each once, {counted}")
+        self._held_bytes = gauge("attachments_bytes", f"Size of the attachments that this node's texts have, {counted}")
+        self._to_heal = gauge(
+            "attachments_to_heal",
+            "Attachments that are known to be damaged or missing, and are fetched from other nodes.",
+        )
+        self._serving = gauge("serving", "1 if clients are served here, 0 while they are sent away: `status` says why.")
+        self._data = data
+        self._without_room = gauge(
+            "entries_without_room",
+            "Log entries of other nodes that wait because the disk of this directory has no room for them.",
+            "directory",
+        )
+        self._copies = gauge("copies_reachable", "Nodes that can have a change on disk now, this one included.")
+        self._joined = counter("merges_total", "Joinings of branches that this node has applied, its own and others'.")
+        self._mastered = gauge(
+            "mailboxes_mastered",
+            "What this node is master of: mailboxes and folder trees, or as `mastership.scope` groups them.",
+        )
+        self._kept = gauge("log_kept_entries", "Entries that are in the log now.")
+        self._kept_bytes = gauge("log_kept_bytes", "Their size, without message texts: `log.max_size` limits it.")
+        self._checkpoint_age = gauge(
+            "checkpoint_age_seconds", "Time since the last manifest of checkpoints was written; NaN if there is none."
+        )
+        self._pending = gauge(
+            "checkpoint_waits_for_nodes",
+            "Nodes that have not settled what the last checkpoints show: for them the log before these is kept.",
+        )
+        self._failing = gauge("checkpoints_failing", "1 while no checkpoints can be written, 0 otherwise.")
+        self._info = Info("replicator", "The node, its version, its root, and the term of that.", registry=registry)
+        self._logged = counter("log_entries_total", "Entries written to the log, of this node and of others.")
+        self._applied = counter("applied_entries_total", "Log entries applied: what they did is shown.")
+        self._messages = counter("messages_added_total", "Messages that appeared in a mailbox of this node.")
+        self._commits = counter("commits_total", "Transactions of the database, of one fsync each.")
+
+    def committed(self, commit: Commit) -> None:
+        """A transaction is on disk."""
+        self._commits.inc()
+        self._logged.inc(len(commit.logged))
+        self._applied.inc(len(commit.applied))
+        self._abandoned.inc(len(commit.abandoned))
+        self._joined.inc(sum(entry.is_merge for entry in commit.applied))
+        self._messages.inc(sum(isinstance(change, MailAdd) for entry in commit.applied for change in entry.changes))
+
+    def refresh(
+        self,
+        links: Sequence[LinkStatus],
+        *,
+        waiting: int,
+        postponed: int,
+        texts_lacking: int,
+        mastered: int,
+        copies: int,
+        info: dict[str, str],
+    ) -> None:
+        """As things are now."""
+        self._postponed.set(postponed)
+        self._texts_lacking.set(texts_lacking)
+        self._copies.set(copies)
+        self._waiting.set(waiting)
+        self._mastered.set(mastered)
+        self._info.info(info)
+        for link in links:
+            self._up.labels(link.peer).set(link.up)
+            self._needs_sync.labels(link.peer).set(link.needs_sync)
+            self._entries.labels(link.peer).set(_or_nan(link.lag_entries))
+            self._bytes.labels(link.peer).set(_or_nan(link.lag_bytes))
+            self._seconds.labels(link.peer).set(_or_nan(link.lag_s))
+            self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
+
+    def refresh_overdue(self, *, predecessor: int, join: int, doubts: int) -> None:
+        """As it is now."""
+        self._overdue.labels("predecessor").set(predecessor)
+        self._overdue.labels("join").set(join)
+        self._doubts.set(doubts)
+
+    def refresh_serving(self, *, serving: bool, without_room: int) -> None:
+        """As it is now."""
+        self._serving.set(serving)
+        self._without_room.labels(self._data).set(without_room)
+
+    def refresh_expunged(self, messages: int, size_bytes: int) -> None:
+        """As it is now."""
+        self._expunged.set(messages)
+        self._expunged_bytes.set(size_bytes)
+
+    def refresh_attachments(self, held: Held | None, to_heal: int) -> None:
+        """As they are now, or were counted last."""
+        self._held.set(_or_nan(held.attachments if held else None))
+        self._held_bytes.set(_or_nan(held.size_bytes if held else None))
+        self._to_heal.set(to_heal)
+
+    def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
+        """As log and checkpoints are now."""
+        made_ms = checkpoint.made_ms
+        self._kept.set(entries)
+        self._kept_bytes.set(checkpoint.log_bytes)
+        self._checkpoint_age.set(_or_nan(None if made_ms is None else max(0, now_ms - made_ms) / 1000))
+        self._pending.set(len(checkpoint.waits_for))
+        self._failing.set(checkpoint.error is not None)
+
+
+def _or_nan(value: float | None) -> float:
+    """As Prometheus has what is not known."""
+    return math.nan if value is None else value
+
+
+def _counts(reader: sqlite3.Connection) -> _Counts:
+    entries, waiting = queries.log_counts(reader)
+    digest = 0
+    mailboxes = []
+    for chain in queries.chains_of(reader, None):
+        digest = rows.add(digest, int.from_bytes(chain.digest()))
+        if chain.uidvalidity:
+            mailboxes.append(MailboxKey(chain.user, chain.id, chain.uidvalidity))
+    return _Counts(
+        entries, waiting, postponed_count(reader), lacking_count(reader), expunged.totals(reader), mailboxes, digest
+    )
+
+
+def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
+    """Visible folders with their chains, by user and name; one that never held mail has an empty chain."""
+    found = []
+    for owner in [user] if user is not None else queries.users(reader):
+        known = {chain.id: chain for chain in queries.chains_of(reader, owner)}
+        for _, record in sorted(queries.folders(reader, owner).items()):
+            chain = known.get(record.mailbox_id) or Chain(record.mailbox_id, owner, record.uidvalidity)
+            found.append((record, chain))
+    return found
+
+
+def _text(dot: Dot | None) -> str | None:
+    return f"{dot.origin} {dot.seq}" if dot else None

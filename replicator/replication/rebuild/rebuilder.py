@@ -1,0 +1,369 @@
+"""`replicator rebuild`: an empty node becomes what its peers are, and takes in what a damaged database still has alone.
+
+A peer is a source unless it is being rebuilt itself: two such nodes would agree on nothing. First everything comes by
+the log or by SYNC, as to any node that is behind, until all is here that each source showed when it was compared.
+Then entries that no source has are read from the damaged database, and texts that are lacking, before neighbours are
+asked for those. Interrupted, it begins again, and finds less to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch, Parts
+from protocol.values import Dot, covers
+from replicator.environment import Environment
+from replicator.errors import HistoryError, MailError
+from replicator.replication.bodies.attachments import Source
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.fork_merge import name_of
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.links.connections import REBUILDING
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.rebuild.kept_attachments import KeptParts
+from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
+from replicator.replication.startup.admission import NEW
+from replicator.replication.tasks.inspection import Inspection
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.bodies.body_rows import StoredText, lacking, lacking_count, write_text
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.apply import receive
+from replicator.store.repair import table_check
+from replicator.store.repair.damaged_database import Salvaged, Wreck
+from replicator.store.store import Store
+from replicator.tasks import CheckStatus, Finding
+from resync.entry import Entry, MailAdd
+
+__all__ = ["Progress", "Rebuild", "RebuildError", "Rebuilt"]
+
+log = logging.getLogger(__name__)
+
+REACH_S = 60.0  # for a source to be reached: links are dialled every 10 s at least
+ALL_REACH_S = 15.0  # then for the other peers
+STUCK_S = 90.0  # without anything new from sources that can be reached: texts are looked for every 30 s
+JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with that
+LOOK_EVERY_S = 1.0
+SLICE = 256  # texts of one look
+DIFFERING_MAX = 1000  # mailboxes of one comparison; where more differ, most are on their way
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a rebuild is at, and how far: `done` of `total`, entries or texts; 0 of 0 while it waits."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What came of it. `lost_entries`: that came to the damaged database and are not here; None: nobody knows.
+
+    Of those `untaken_entries` can be read: with all that they change but new mail, which is delivered anew.
+    """
+
+    peers: list[str]
+    mailboxes: int = 0
+    messages: int = 0
+    texts: int = 0
+    salvaged_entries: int = 0
+    lost_entries: int | None = 0
+    untaken_entries: int = 0
+    untaken_changes: int = 0  # of flags and folders, and expunges
+    delivered_anew: int = 0  # messages
+    undelivered: int = 0  # messages whose text is lost, or that are refused
+    waiting_entries: int = 0  # that are here and not shown: of branches that have not been joined yet
+    unreadable_rows: int = 0  # of the damaged database's log, whether or not peers have what was in them
+    differing: list[str] = field(default_factory=list)  # mailboxes that a peer shows otherwise still
+    missing_texts: list[Finding] = field(default_factory=list)
+    set_aside: str | None = None  # where the damaged database lies
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known that nothing is missing."""
+        return self.lost_entries == 0 and not (self.differing or self.missing_texts)
+
+
+class Rebuild:
+    """Belongs to the event loop, beside a coordinator that runs. `tell` hears how far it is."""
+
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, tell: Callable[[Progress], None]
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._tell = tell
+        self._lacking: dict[str, dict[MailboxKey, Dot]] = {}  # SID -> heads that it showed, and that are not seen here
+        self._damaged: set[MailboxKey] = set()  # shown otherwise by a source at the same head
+        self._met: set[str] = set()
+
+    async def run(self, wreck: Wreck) -> Rebuilt:
+        """Return when all that can be had is here. Raises RebuildError, MailError or sqlite3.Error."""
+        await self._follow()
+        await self._check_collected(wreck)
+        rebuilt = Rebuilt(sorted(self._met))
+        untaken: dict[Dot, Entry] = {}
+        rebuilt.salvaged_entries = await self._salvage(wreck, untaken)
+        rebuilt.unreadable_rows = wreck.unreadable
+        rebuilt.lost_entries = await self._lost(wreck)
+        rebuilt.waiting_entries = await self._joined()
+        await self._fill(wreck)
+        if untaken or rebuilt.lost_entries != 0:
+            redelivery = Redelivery(self._store, self._coordinator, self._environment, wreck, self._kept(wreck))
+            rebuilt.delivered_anew, rebuilt.undelivered = await redelivery.run(untaken.values())
+        rebuilt.untaken_entries = len(untaken)
+        rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
+        rebuilt.missing_texts = await self._missing(wreck)
+        differing = self._damaged.union(*self._lacking.values())
+        rebuilt.differing = [await name_of(self._store, key) for key in sorted(differing)]
+        rebuilt.mailboxes, rebuilt.messages, rebuilt.texts = await self._store.read(_counts)
+        return rebuilt
+
+    # ---- what peers show
+
+    def _sources(self) -> list[PeerLink]:
+        return [link for link in self._coordinator.connections.links if self._coordinator.admission.is_source(link)]
+
+    async def _reached(self) -> list[PeerLink]:
+        """The sources, at least one. Raises RebuildError."""
+        until = trio.current_time() + REACH_S
+        while not (sources := self._sources()):
+            why = self._why_none()
+            self._tell(Progress(f"waiting for a peer: {why}"))
+            if trio.current_time() > until:
+                raise RebuildError(
+                    f"no peer can be reached that has what this node had: {why}; start one, and try again"
+                )
+            await trio.sleep(LOOK_EVERY_S)
+        self._met |= {link.sid for link in sources}
+        return sources
+
+    async def _linked(self) -> None:
+        """Return when there is a link to each peer."""
+        while any(state.link is None for state in self._coordinator.connections.peers.values()):
+            self._tell(Progress(f"waiting for other peers: {self._why_none()}"))
+            await trio.sleep(LOOK_EVERY_S)
+
+    def _why_none(self) -> str:
+        """What keeps peers from being sources."""
+        reasons = []
+        for sid, state in self._coordinator.connections.peers.items():
+            if state.link is None:
+                reasons.append(f"{sid}: {state.error or 'no answer yet'}")
+            elif REBUILDING in state.link.hello.capabilities:
+                reasons.append(f"{sid}: it is being rebuilt itself")
+            elif NEW in state.link.hello.capabilities:
+                reasons.append(f"{sid}: its database is new")
+        return "; ".join(reasons) or "there is no [[peer]] in the configuration"
+
+    async def _follow(self) -> None:
+        """Return when all is here that each source showed, or nothing comes any more. Raises RebuildError."""
+        await self._reached()
+        with trio.move_on_after(ALL_REACH_S):
+            await self._linked()
+        watch = _Watch()
+        while True:
+            sources = await self._reached()
+            for link in sources:
+                if link.sid in self._lacking:
+                    self._lacking[link.sid] = await self._store.read(partial(_unseen, heads=self._lacking[link.sid]))
+                elif self._has_settled(link.sid) or watch.is_stuck(STUCK_S / 2):
+                    await self._compare(link)
+            if all(self._lacking.get(link.sid) == {} for link in sources):
+                return
+            if watch.is_stuck(STUCK_S, self._reach()):
+                if not any(link.sid in self._lacking for link in sources):
+                    raise RebuildError("nothing comes from the peers that can be reached; their logs may say why")
+                return
+            self._tell(self._far())
+            await trio.sleep(LOOK_EVERY_S)
+
+    def _has_settled(self, sid: str) -> bool:
+        """Whether all is shown here that the node has said that it shows."""
+        return covers(self._store.settled(), self._coordinator.settling.known().get(sid, {}))
+
+    async def _compare(self, link: PeerLink) -> None:
+        """Note what a source shows that is not here: a mailbox in use may never be equal at one moment."""
+        heads: dict[MailboxKey, Dot] = {}
+        try:
+            difference = await sync_client.differing_chains(self._store, self._coordinator.mastership, link.sid)
+            for key in difference.keys[:DIFFERING_MAX]:
+                mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id))
+                mine = mine or Chain(key.mailbox_id, key.user, key.uidvalidity)
+                reply = await ask(link, link.sid, key, mine)
+                if isinstance(reply, Mismatch) and reply.head == mine.head and mine.head is not None:
+                    self._damaged.add(key)
+                elif isinstance(reply, Mismatch) and reply.head is not None:
+                    heads[key] = reply.head
+                elif not isinstance(reply, Done | Mismatch):
+                    return
+        except (MailError, LinkDownError, sqlite3.Error) as error:
+            log.info("what %s shows cannot be compared now: %s", link.sid, error)
+            return
+        if len(difference.keys) <= DIFFERING_MAX:
+            self._lacking[link.sid] = heads
+
+    def _reach(self) -> object:
+        """What grows as long as something comes."""
+        lacking = sum(map(len, self._lacking.values()))
+        return sum(self._store.context.values()), self._coordinator.taken_over, lacking
+
+    def _far(self) -> Progress:
+        done, total = self._coordinator.taken_over
+        if total:
+            return Progress("mailboxes", done, total)
+        context, target = self._store.context, dict[str, int]()
+        for said in self._coordinator.settling.known().values():
+            target |= {origin: max(seq, target.get(origin, 0)) for origin, seq in said.items()}
+        done = sum(min(seq, context.get(origin, 0)) for origin, seq in target.items())
+        return Progress("entries", done, sum(target.values()))
+
+    # ---- what the damaged database has
+
+    async def _check_collected(self, wreck: Wreck) -> None:
+        """What had left its log was at all nodes: who lacks that is no source. Raises RebuildError."""
+        collected = await self._environment.run_in_thread(wreck.collected)
+        if collected is not None and not covers(self._store.context, collected):
+            raise RebuildError(
+                f"{', '.join(sorted(self._met))} lack what all nodes once had, and the damaged database has it in no"
+                " log any more: bring back the other nodes first"
+            )
+
+    async def _salvage(self, wreck: Wreck, untaken: dict[Dot, Entry]) -> int:
+        """Take in what no source has; how many entries that were. `untaken` gets those that lack what was before."""
+        came = await self._environment.run_in_thread(wreck.context) or {}
+        count, before = 0, -1
+        while before < count:  # what one entry stands on may come after it
+            before = count
+            untaken.clear()
+            slices, read = wreck.log(self._store.context), 0
+            while (part := await self._environment.run_in_thread(partial(next, slices, None))) is not None:
+                read += part.rows
+                self._tell(Progress("rows of the damaged log", read))
+                if part.entries:
+                    messages = [message for _, brought in part.entries for message in brought]
+                    taking = self._coordinator.texts.taker.taking(messages, source=self._kept(wreck))
+                    async with taking as texts:
+                        taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
+                    count += taken
+                    untaken |= left
+        for dot in [dot for dot in untaken if dot.seq <= self._store.context.get(dot.origin, 0)]:
+            del untaken[dot]  # it came the other way
+        return count
+
+    async def _lost(self, wreck: Wreck) -> int | None:
+        had = await self._environment.run_in_thread(wreck.context)
+        if had is None:
+            return None
+        return sum(max(0, seq - self._store.context.get(origin, 0)) for origin, seq in had.items())
+
+    async def _joined(self) -> int:
+        """Return when branches have been joined, or none is any more; how many entries wait still."""
+        watch = _Watch()
+        while (waiting := (await self._store.read(queries.log_counts))[1]) and not watch.is_stuck(JOIN_S, waiting):
+            self._tell(Progress(f"{waiting} entries wait for branches to be joined"))
+            await trio.sleep(LOOK_EVERY_S)
+        return waiting
+
+    # ---- texts
+
+    def _kept(self, wreck: Wreck) -> Source:
+        return KeptParts(wreck, self._coordinator.texts.parts, self._environment.run_in_thread).chunk
+
+    async def _fill(self, wreck: Wreck) -> None:
+        """Return when no text is lacking, or none comes any more."""
+        after: tuple[int, bytes] | None = None
+        while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
+            after = some[-1]
+            messages = await self._environment.run_in_thread(partial(_messages, wreck, some))
+            async with self._coordinator.texts.taker.taking(messages, source=self._kept(wreck)) as taken:
+                await self._store.write(partial(_write, texts=taken))
+        watch, total = _Watch(), 0
+        while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
+            total = max(total, left)
+            self._tell(Progress("texts", total - left, total))
+            await self._reached()
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _missing(self, wreck: Wreck) -> list[Finding]:
+        """Look for the text of each message once more; those that are nowhere."""
+
+        async def heal(content_hash: bytes) -> bool:
+            messages = await self._environment.run_in_thread(partial(_messages, wreck, [(0, content_hash)]))
+            return await texts.take_over(messages, self._kept(wreck)) or await texts.heal(content_hash)
+
+        texts = self._coordinator.texts
+        status = CheckStatus(task="scrub", rate=None, repair=True)
+        async with self._store.reader() as reader:
+            await Inspection(status, self._store, heal, reader).sweep_rows()
+        return [finding for finding in status.findings if finding.done is None]
+
+
+class _Watch:
+    """Since when nothing has changed."""
+
+    def __init__(self) -> None:
+        self._since = trio.current_time()
+        self._seen: object = None
+
+    def is_stuck(self, seconds: float, now: object = None) -> bool:
+        """Whether it has been so for long."""
+        if now is not None and now != self._seen:
+            self._seen, self._since = now, trio.current_time()
+        return trio.current_time() > self._since + seconds
+
+
+def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dict[MailboxKey, Dot]:
+    """Those that this node's mailboxes have not seen."""
+    shown = {key: chains.load(connection, key.mailbox_id) for key in heads}
+    return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
+
+
+def _take_in(
+    tx: Transaction, part: Salvaged, texts: Sequence[StoredText], came: Mapping[str, int]
+) -> tuple[int, dict[Dot, Entry]]:
+    """How many entries were new, and followed what is here; and those that did not."""
+    count, untaken = 0, dict[Dot, Entry]()
+    for entry, _ in part.entries:
+        before = tx.seen(entry.dot.origin)
+        stands = not any(tx.seen(origin) < seq <= came.get(origin, 0) for origin, seq in entry.predecessors)
+        try:
+            if stands:
+                receive(tx, entry, texts)
+        except HistoryError as error:
+            log.warning("of the damaged database: %s", error)
+        after = tx.seen(entry.dot.origin)
+        count += after - before
+        if after < entry.dot.seq:
+            untaken[entry.dot] = entry
+    return count, untaken
+
+
+def _messages(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[bytes | Parts]:
+    found = (wreck.text(content_hash) for _, content_hash in some)
+    return [message for message in found if message is not None]
+
+
+def _write(tx: Transaction, texts: list[StoredText]) -> None:
+    for stored in texts:
+        write_text(tx.connection, stored)
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Folders of all users, their messages, and texts."""
+    _, messages, _ = table_check.sizes(connection)
+    folders = sum(len(queries.folders_in_sight(connection, user)) for user in queries.users(connection))
+    texts: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]
+    return folders, messages, texts

@@ -1,0 +1,122 @@
+"""Mail that only a damaged database has and that can come by no log: a rebuild delivers it anew (design section 11).
+
+Each message keeps its GUID, so that whoever does it twice, or finds the lost entries after all, has it once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+from protocol.commands import Parts
+from replicator.environment import Environment
+from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFullError, MailError
+from replicator.mailstore import INBOX, check_folder_name
+from replicator.replication.bodies.attachments import Source
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.mail_store import ClusterMail
+from replicator.replication.writes.requests import SaveOperation
+from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.repair.damaged_database import Wreck
+from replicator.store.repair.unlogged_mail import Stray, of_entries, strays
+from replicator.store.store import Store
+from resync.entry import Entry
+
+log = logging.getLogger(__name__)
+
+
+class RebuildError(Exception):
+    """It cannot be done now. The text says why, and what to do."""
+
+
+class Redelivery:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, store: Store, coordinator: Coordinator, environment: Environment, wreck: Wreck, kept: Source
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._wreck = wreck
+        self._kept = kept
+        self._mail = ClusterMail(store, coordinator, environment)
+
+    async def run(self, untaken: Iterable[Entry]) -> tuple[int, int]:
+        """How many messages were delivered, of those entries and of what mailboxes showed; and how many could not be.
+
+        Raises RebuildError.
+        """
+        added = of_entries(untaken)
+        came = await self._environment.run_in_thread(self._wreck.context)
+        heads = {chain.id: chain for chain in await self._environment.run_in_thread(self._wreck.mailboxes)}
+        for mailbox_id, by_guid in added.items():
+            entry, _ = next(iter(by_guid.values()))
+            heads.setdefault(mailbox_id, Chain(mailbox_id, entry.user, entry.uidvalidity))
+        known = dict(self._store.context)
+        delivered = failed = 0
+        for chain in heads.values():
+            find = partial(strays, self._wreck, chain, added.get(chain.id, {}), known, came)
+            for stray in await self._environment.run_in_thread(find):
+                done = await self._deliver(stray)
+                delivered, failed = delivered + (done is True), failed + (done is False)
+        return delivered, failed
+
+    async def _deliver(self, stray: Stray) -> bool | None:
+        """Whether it could be; None: it is shown."""
+        add = stray.add
+        if await self._shows(add.guid, stray.mailbox_id):
+            return None
+        message = await self._message(add.content_hash)
+        async with self._coordinator.texts.taker.taking(
+            [message] if message is not None else [], source=self._kept
+        ) as taken:
+            return await self._save(stray, taken[0]) if taken else False
+
+    async def _save(self, stray: Stray, stored: StoredText) -> bool | None:
+        add = stray.add
+        try:
+            key = await self._destination(stray)
+            if await self._shows(add.guid, key.mailbox_id):
+                return None
+            await self._coordinator.submit(SaveOperation(key, add.guid, add.received_ms, add.flags, stored))
+        except (InvalidNameError, MailboxFullError) as error:
+            log.warning("a message of %s in the damaged database cannot be delivered: %s", stray.user, error)
+            return False
+        except MailError as error:
+            raise RebuildError(
+                f"mail of the damaged database cannot be delivered now: {error}; run this again"
+            ) from error
+        return True
+
+    async def _shows(self, guid: bytes, mailbox_id: bytes) -> bool:
+        return await self._store.read(partial(queries.placement, guid=guid, mailbox_id=mailbox_id)) is not None
+
+    async def _message(self, content_hash: bytes) -> bytes | Parts | None:
+        message = await self._environment.run_in_thread(partial(self._wreck.text, content_hash))
+        if message is None:
+            message = await self._store.read(partial(read_text, content_hash=content_hash))
+        return message
+
+    async def _destination(self, stray: Stray) -> MailboxKey:
+        """Its mailbox, or the folder that has its name, or INBOX if nobody knows that. Raises MailError."""
+        here = await self._store.read(partial(queries.folders_in_sight, user=stray.user))
+        for record in here:
+            if record.mailbox_id == stray.mailbox_id:
+                return record.key(stray.user)
+        name = await self._store.read(partial(queries.folder_name, mailbox_id=stray.mailbox_id))
+        name = (
+            name or await self._environment.run_in_thread(partial(self._wreck.folder_name, stray.mailbox_id)) or INBOX
+        )
+        try:
+            check_folder_name(name)
+            folder = await self._mail.folder(stray.user, name)
+        except InvalidNameError:
+            folder = await self._mail.folder(stray.user, INBOX)
+        except FolderNotFoundError:
+            folder = await self._mail.create_folder(stray.user, name)
+        return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)

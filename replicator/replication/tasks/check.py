@@ -1,0 +1,153 @@
+"""`replicator check`: what the node shows against its log, and its tables against each other, while it runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+
+import trio
+
+from replicator.environment import Environment
+from replicator.replication.checkpoints.checkpoint_reader import BaseSource
+from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealText, Inspection, advising
+from replicator.replication.tasks.runner import TaskError
+from replicator.store.bodies.attachment_references import lost_parts
+from replicator.store.log.replay import Base
+from replicator.store.repair import table_check
+from replicator.store.repair.head_evidence import log_lacks
+from replicator.store.repair.mailbox_check import Comparison, Damage, chain_ids, readable_chain
+from replicator.store.repair.row_repair import compare_and_mend, mend
+from replicator.store.repair.table_check import Slice
+from replicator.store.store import Store
+from replicator.tasks import CheckOptions, CheckStatus
+
+TRIES = 3  # of mending a mailbox that changes meanwhile; then the writer waits
+
+
+class Check:
+    """See `Job`."""
+
+    def __init__(
+        self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: BaseSource
+    ) -> None:
+        self.status = CheckStatus(task="check", rate=options.rate, repair=options.repair)
+        self._store = store
+        self._environment = environment
+        self._heal_text = heal_text
+        self._bases = bases
+
+    async def run(self) -> None:
+        """See `_Check`."""
+        with advising():
+            async with self._store.reader() as reader:
+                work = Inspection(self.status, self._store, self._heal_text, reader)
+                await _Check(work, self._bases).run()
+
+
+class _Check:
+    """A check at work."""
+
+    def __init__(self, work: Inspection, bases: BaseSource) -> None:
+        self._work = work
+        self._bases = bases
+        self._reader = work.reader
+        self._status = work.status
+
+    async def run(self) -> None:
+        """Pass 1: each mailbox and tree against the log; pass 2: tables against each other."""
+        entries, messages, _ = await self._reader.read(table_check.sizes)
+        self._status.total = entries + 3 * messages
+        if lacking := await self._reader.read(log_lacks):
+            await self._work.note(Damage("log", f"{lacking} entries that came are not in the log any more", None), None)
+        doubted = await self._unseen_chains()
+        for chain_id in sorted(doubted):
+            await self._compare(chain_id, doubted=True)
+        after: bytes | None = None
+        while some := await self._reader.read(partial(chain_ids, after=after)):
+            after = some[-1]
+            for chain_id in some:
+                if chain_id not in doubted:
+                    await self._compare(chain_id, doubted=False)
+        await self._work.mend_strays(await self._reader.read(table_check.strays_of_trees))
+        await self._work.sweep_rows()
+        await self._sweep_parts()
+        await self._sweep_pointers()
+        await self._work.name_messages()
+
+    async def _sweep_parts(self) -> None:
+        """Attachments must be there; what is in them a scrub reads."""
+        after: tuple[bytes, bytes] | None = (b"", b"")
+        while after is not None:
+            look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
+            size, after, texts = await self._reader.read(look)
+            for text in texts:
+                await self._work.heal_parts(Damage("content", "a part of its text is missing", None, content_hash=text))
+            await self._work.pace(size)
+
+    async def _unseen_chains(self) -> set[bytes]:
+        found: set[bytes] = set()
+        at: int | None = 0
+        while at is not None:
+            part: Slice[int, bytes] = await self._reader.read(partial(table_check.unseen_chains, after=at))
+            found.update(part.found)
+            if len(found) > SUSPECTS_MAX:
+                raise TaskError(f"more than {SUSPECTS_MAX} mailboxes are behind the log")
+            await self._work.pace(part.size)
+            at = part.after
+        return found
+
+    async def _compare(self, chain_id: bytes, *, doubted: bool) -> None:
+        """A suspect is read twice before it counts, and mended if it has not changed since."""
+        self._status.mailboxes += 1
+        store, repair = self._work.store, self._status.repair
+        mended = False
+        comparison = await self._read_both(chain_id, doubted=doubted)
+        self._status.unproven += comparison.unproven
+        if not comparison.damages:
+            return
+        for _ in range(TRIES):
+            comparison = await self._read_both(chain_id, doubted=doubted)
+            mended = repair and await store.write(partial(mend, comparison=comparison))
+            if mended or not repair:
+                break
+        else:
+            base = await self._base_of(chain_id)
+            comparison = await store.write(partial(compare_and_mend, chain_id=chain_id, base=base, doubted=doubted))
+            mended = True
+        for damage in comparison.damages:
+            await self._work.note(damage, FROM_LOG if mended and damage.can_be_mended else None)
+
+    async def _read_both(self, chain_id: bytes, *, doubted: bool) -> Comparison:
+        base = await self._base_of(chain_id)
+
+        def begin(connection: sqlite3.Connection) -> Comparison:
+            return Comparison(connection, chain_id, doubted, base)
+
+        comparison = await self._reader.read(begin)
+        steps = comparison.steps()
+        total = 0
+        try:
+            while (size := await self._reader.read(lambda _: next(steps, None))) is not None:
+                total += size
+                await trio.lowlevel.checkpoint()
+        finally:
+            steps.close()
+        self._status.rows += total
+        await self._work.pace(total)
+        return comparison
+
+    async def _base_of(self, chain_id: bytes) -> Base | None:
+        chain = await self._reader.read(partial(readable_chain, chain_id=chain_id))
+        return await self._bases.base_of(chain_id, chain.head if chain else None)
+
+    async def _sweep_pointers(self) -> None:
+        at: table_check.Key | None = table_check.FIRST
+        while at is not None:
+            query = partial(table_check.stray_pointers, after=at)
+            part: Slice[table_check.Key, Damage] = await self._reader.read(query)
+            if part.found:
+                part = await self._reader.read(query)
+            await self._work.mend_strays(part.found)
+            self._status.rows += part.size
+            await self._work.pace(part.size)
+            at = part.after

@@ -1,0 +1,67 @@
+"""Whose mail it is that a check or a scrub has found damaged: which messages show a text.
+
+No index leads from a text to them. So all rows are looked through, once, in the end, and only if there is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from replicator.store.db import queries
+from replicator.store.repair import table_check
+from replicator.store.repair.table_check import Showing, Slice
+from replicator.store.store import Reader
+from replicator.tasks import Finding, ShownAt
+
+TEXT_KINDS = frozenset({"content", "attachment"})
+NAMED_MAX = 5  # messages of one finding: who more of them are, the first ones can tell
+
+Pace = Callable[[int], Awaitable[None]]
+"""So many rows were read: rest as the rate has it."""
+
+
+@dataclass(slots=True)
+class _Shown:
+    """The messages of a text: the first ones, and how many more."""
+
+    first: list[ShownAt] = field(default_factory=list)
+    more: int = 0
+
+
+async def named(findings: list[Finding], reader: Reader, pace: Pace) -> list[Finding]:
+    """The same, those of texts with messages that show them. Raises sqlite3.Error."""
+    wanted = {bytes.fromhex(one.guid) for one in findings if one.kind in TEXT_KINDS and one.guid is not None}
+    shown = await _shown(wanted, reader, pace) if wanted else {}
+    return [_named(one, shown) if one.kind in TEXT_KINDS and one.guid is not None else one for one in findings]
+
+
+async def _shown(texts: Container[bytes], reader: Reader, pace: Pace) -> dict[str, _Shown]:
+    """By the hashes in hexadecimal."""
+    shown: dict[str, _Shown] = {}
+    at: table_check.Key | None = table_check.FIRST
+    while at is not None:
+        part: Slice[table_check.Key, Showing] = await reader.read(partial(table_check.showing, after=at, texts=texts))
+        for mailbox, user, uid, content_hash in part.found:
+            of_text = shown.setdefault(content_hash.hex(), _Shown())
+            if len(of_text.first) == NAMED_MAX:
+                of_text.more += 1
+                continue
+            folder = await reader.read(partial(queries.folder_name, mailbox_id=mailbox))
+            of_text.first.append(ShownAt(user, folder or mailbox.hex(), uid))
+        await pace(part.size)
+        at = part.after
+    return shown
+
+
+def _named(finding: Finding, shown: Mapping[str, _Shown]) -> Finding:
+    found = shown.get(finding.guid or "")
+    if found is None:
+        return replace(finding, what=f"{finding.what}; no message shows it") if finding.uid is None else finding
+    if finding.uid is None:
+        first, *also = found.first
+        return replace(finding, user=first.user, folder=first.folder, uid=first.uid, also=tuple(also), more=found.more)
+    own = finding.user, finding.folder, finding.uid
+    also = [one for one in found.first if (one.user, one.folder, one.uid) != own]
+    return replace(finding, also=tuple(also), more=found.more)

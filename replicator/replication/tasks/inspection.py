@@ -1,0 +1,184 @@
+"""What checks and scrubs have in common: reading in slices, telling what is wrong, mending it.
+
+They read on a connection of their own, and after each slice of some thousand rows the event loop goes on. With a rate
+they rest after each slice until as many rows a second were read. What is mended is mended in the writer's turn; texts
+come from other nodes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+import trio
+
+from replicator.errors import MailError
+from replicator.replication.tasks.damage_owners import named
+from replicator.replication.tasks.runner import TaskError
+from replicator.store.bodies.body_rows import is_here, read_text
+from replicator.store.db import queries
+from replicator.store.db.damage import REMEDY
+from replicator.store.db.entry_validation import HASH_BYTES
+from replicator.store.repair import table_check
+from replicator.store.repair.mailbox_check import Damage
+from replicator.store.repair.row_repair import mend_strays
+from replicator.store.repair.table_check import Slice
+from replicator.store.store import Reader, Store
+from replicator.tasks import CheckStatus, Finding
+
+T = TypeVar("T")
+
+HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
+"""Puts a text, by its hash, in the place of a damaged or missing one, if it can be had."""
+
+FINDINGS_MAX = 10_000  # that are listed: 3 MiB of JSON
+SUSPECTS_MAX = 100_000  # texts that are damaged, or were looked for in vain: 10 MiB
+FROM_LOG, FROM_PEER = "rebuilt from the log", "fetched from another node"
+
+
+@contextmanager
+def advising() -> Iterator[None]:
+    """Where the database itself fails, raises TaskError that says what to do."""
+    try:
+        yield
+    except (MailError, sqlite3.Error, TaskError) as error:
+        raise TaskError(f"{error}; is the disk sound? If `node.db` is damaged, {REMEDY}") from error
+
+
+class Inspection:
+    """One check or scrub at work: `reader` is its own, `status` tells of it."""
+
+    def __init__(self, status: CheckStatus, store: Store, heal_text: HealText, reader: Reader) -> None:
+        self.status = status
+        self.store = store
+        self.reader = reader
+        self._heal_text = heal_text
+        self._left: set[tuple[bytes | None, bytes | int]] = set()  # messages that are known to be wrong and stay so
+        self._left_chains: set[bytes | str] = set()  # the same of mailboxes, and of users by their trees
+        self._healed: dict[bytes, bool] = {}  # texts that were looked for -> found?
+
+    async def pace(self, size: int) -> None:
+        """So much was read: rest as the rate has it."""
+        self.status.count(size)
+        if self.status.rate is not None:
+            await trio.sleep(size / self.status.rate)
+
+    async def note(self, damage: Damage, done: str | None, what: str | None = None) -> None:
+        """Tell of damage, and what was `done` about it."""
+        status = self.status
+        status.damage[damage.kind] = status.damage.get(damage.kind, 0) + 1
+        status.repaired += done is not None
+        status.unrepaired += done is None
+        if len(status.findings) >= FINDINGS_MAX:
+            status.left_out += 1
+            return
+        name = None
+        if damage.mailbox_id is not None and damage.user is not None:
+            name = await self.reader.read(partial(queries.folder_name, mailbox_id=damage.mailbox_id))
+        if done is None and damage.kind in {"by_uid", "by_guid"}:
+            self._left |= {(damage.mailbox_id, key) for key in (damage.uid, damage.guid) if key is not None}
+        if done is None and damage.kind in {"chain", "log"}:
+            self._left_chains |= {key for key in (damage.mailbox_id, damage.user) if key is not None}
+        status.findings.append(_finding(damage, name, what or damage.what, done))
+
+    async def mend_strays(self, damages: Sequence[Damage]) -> None:
+        """Take away what belongs to nothing, and tell of it; what only follows from other damage is left out."""
+        damages = [damage for damage in damages if not self._is_known(damage)]
+        if damages and self.status.repair:
+            await self.store.write(partial(mend_strays, damages=damages))
+        for damage in damages:
+            await self.note(damage, FROM_LOG if self.status.repair and damage.can_be_mended else None)
+
+    async def sweep_rows(self, suspects: set[bytes] | frozenset[bytes] = frozenset()) -> None:
+        """All messages: their mailboxes must be there, and their texts, which must not be among the suspects."""
+        at: table_check.Key | None = table_check.FIRST
+        while at is not None:
+            query = partial(table_check.stray_rows, after=at, suspects=suspects)
+            part: Slice[table_check.Key, Damage] = await self.reader.read(query)
+            if part.found:
+                part = await self.reader.read(query)
+            found = [damage for damage in part.found if not self._is_known(damage)]
+            await self.mend_strays([damage for damage in found if damage.kind != "content"])
+            for damage in found:
+                if damage.kind == "content":
+                    await self.heal(damage)
+            self.status.rows += part.size
+            await self.pace(part.size)
+            at = part.after
+
+    async def heal_rest(self, suspects: set[bytes]) -> None:
+        """Those that no message has led to."""
+        for content_hash in suspects - self._healed.keys():
+            await self.heal(Damage("content", "its text is damaged", None, content_hash=content_hash))
+
+    async def heal(self, damage: Damage) -> None:
+        """Get a text from other nodes. Once for each; it counts once, however many messages have it."""
+        content_hash = damage.content_hash
+        assert content_hash is not None
+        if content_hash in self._healed:
+            return
+        if len(self._healed) >= SUSPECTS_MAX:
+            raise TaskError(f"more than {SUSPECTS_MAX} texts are missing or damaged")
+        if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
+            return
+        needed = partial(_is_needed, damage=damage)
+        if not await self.reader.read(needed):  # its message was expunged meanwhile
+            return
+        is_healed = False
+        if self.status.repair and _is_hash(content_hash):
+            is_healed = await self._heal_text(content_hash)
+        if not is_healed and not await self.reader.read(needed):
+            return
+        self._healed[content_hash] = is_healed
+        if not is_healed:
+            what = f"{damage.what}, and no node that can be reached has it" if self.status.repair else damage.what
+            await self.note(damage, None, what)
+            return
+        await self.note(damage, FROM_PEER)
+
+    async def heal_parts(self, damage: Damage) -> None:
+        """A text is here, and not all of its parts: get them from other nodes."""
+        assert damage.content_hash is not None
+        is_healed = self.status.repair and await self._heal_text(damage.content_hash)
+        await self.note(damage, FROM_PEER if is_healed else None)
+
+    async def name_messages(self) -> None:
+        """Tell whose mail it is whose texts are damaged."""
+        self.status.findings = await named(self.status.findings, self.reader, self.pace)
+
+    def _is_known(self, damage: Damage) -> bool:
+        """Whether it only follows from what was found, and not mended, before."""
+        if damage.kind in {"by_uid", "folder", "subscription"}:
+            return damage.mailbox_id in self._left_chains or damage.user in self._left_chains
+        keys = (damage.guid, damage.uid)
+        return any((damage.mailbox_id, key) in self._left for key in keys if key is not None)
+
+
+def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
+    """Whether the message is there that has the text, or without one the text."""
+    if damage.mailbox_id is None or damage.uid is None:
+        return damage.content_hash is not None and is_here(connection, damage.content_hash)
+    shown = queries.content_hash_of_uid(connection, damage.mailbox_id, damage.uid)
+    return shown == damage.content_hash
+
+
+def _finding(damage: Damage, name: str | None, what: str, done: str | None) -> Finding:
+    """Columns that were tampered with may hold anything: what is not of its type is left out."""
+    folder = _as(str, name) or _hexadecimal(damage.mailbox_id)
+    guid = _hexadecimal(damage.content_hash) or _hexadecimal(damage.guid)
+    return Finding(damage.kind, _as(str, damage.user), folder, _as(int, damage.uid), guid, what, done)
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == HASH_BYTES
+
+
+def _as(kind: type[T], value: T | None) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _hexadecimal(value: bytes | None) -> str | None:
+    return value.hex() if isinstance(value, bytes) else None

@@ -1,0 +1,252 @@
+"""`replicator resync`: comparing mailboxes with other nodes on demand, and making them equal (design section 7).
+
+It does at once, and tells, what nodes do by themselves: whichever side is behind takes over what the other one shows,
+and forks are joined by the mailbox's master. Damage is told and nothing else: a merge cannot know what is right.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+import trio
+
+from protocol.commands import Done, Mismatch
+from protocol.values import covers
+from replicator.errors import MailError, UnavailableError
+from replicator.replication.convergence import diff, sync_client
+from replicator.replication.convergence.body_conflicts import OtherTexts
+from replicator.replication.convergence.diff import LAST_RESORT, Look
+from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.parallel import in_turns
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, Pace, Patience
+from replicator.replication.tasks.runner import TaskError
+from replicator.replication.writes.head_exchange import ask
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import pending_resync
+from replicator.store.store import Store
+from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from resync.differing import Kind
+from resync.entry import tree_id
+from resync.tree import GIVEN_UP
+
+AT_ONCE = 8  # mailboxes, which mostly wait for answers; of each, what differs is in memory
+DIFFERENCES_MAX = 10_000  # that are listed: 3 MiB of JSON
+MEND_TIMEOUT_S = 300.0  # of one mailbox: one of a million messages is joined in a minute or two
+TRIES, TRY_AGAIN_S = 4, 0.5  # of a mailbox that is so busy that it cannot be compared
+
+_DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
+
+
+class Resync:
+    """See `Job`."""
+
+    def __init__(
+        self,
+        options: ResyncOptions,
+        *,
+        store: Store,
+        mastership: Mastership,
+        reconciler: Reconciler,
+        other_texts: OtherTexts,
+        peers: Iterable[str],
+    ) -> None:
+        self.status = ResyncStatus(
+            task="resync", rate=options.rate, user=options.user, mailbox=options.mailbox, dry_run=options.dry_run
+        )
+        self._user, self._mailbox, self._peer = options.user, options.mailbox, options.peer
+        self._store = store
+        self._mastership = mastership
+        self._reconciler = reconciler
+        self._other_texts = other_texts
+        self._configured = frozenset(peers)
+        self._pace = Pace(options.rate)
+        self._patience = Patience()
+        self._names: dict[bytes, str] = {}  # of folders that only other nodes have
+        self._is_anything_known = False
+
+    async def run(self) -> None:
+        """With one node after the other. Raises TaskError, sqlite3.Error."""
+        self.status.peers = self._peers()
+        for sid in self._unreached():
+            self._note(Difference(sid, None, None, {}, None, f"{sid} cannot be reached"))
+        for sid in self.status.peers:
+            try:
+                await (self._compare_user(self._user, sid) if self._user is not None else self._compare_all(sid))
+            except LinkDownError:
+                self._note(Difference(sid, None, None, {}, None, f"the link to {sid} has ended"))
+            except UnavailableError as error:
+                self._note(Difference(sid, None, None, {}, None, str(error)))
+        if self._user is None and self._peer is None and not (self.status.dry_run or self.status.unmended):
+            await self._store.write(pending_resync.forget_all)  # there is nobody else who could know more
+        if self._user is not None and not self._is_anything_known and not self.status.unmended:
+            what = f"user {self._user!r}" if self._mailbox is None else f"folder {self._mailbox!r} of {self._user}"
+            raise TaskError(f"there is no {what} here or at {', '.join(self.status.peers)}")
+
+    def _peers(self) -> list[str]:
+        """Raises TaskError."""
+        others = sorted(sid for sid in self._mastership.table.component if sid != self._mastership.sid)
+        if self._peer is None and others:
+            return others
+        if self._peer is not None and self._peer in others:
+            return [self._peer]
+        which = self._peer or "no other node"
+        verb = "can" if self._peer is None else "cannot"
+        raise TaskError(f"{which} {verb} be reached from {self._mastership.sid}; `replicator status` shows its links")
+
+    def _unreached(self) -> list[str]:
+        """Nodes that were meant, and are not compared."""
+        return sorted(self._configured - {*self.status.peers}) if self._peer is None else []
+
+    async def _compare_all(self, sid: str) -> None:
+        keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
+        self.status.total += len(keys)
+        await self._resync_all([key for key in keys if not key.uidvalidity], sid)  # they say how folders are called
+        await self._resync_all([key for key in keys if key.uidvalidity], sid)
+
+    async def _compare_user(self, user: str, sid: str) -> None:
+        """The tree first, as it says which mailboxes there are."""
+        self.status.total += 1
+        tree = await self._resync(MailboxKey(user, tree_id(user), 0), sid)
+        keys = await self._store.read(partial(_mailboxes, user=user, name=self._mailbox))
+        for folder in tree.folders if tree else ():
+            if not folder.deleted and self._mailbox in {None, folder.name}:
+                keys.setdefault(folder.mailbox_id, MailboxKey(user, folder.mailbox_id, folder.uidvalidity))
+        self.status.total += len(keys)
+        self._is_anything_known |= bool(keys)
+        await self._resync_all(keys.values(), sid)
+
+    async def _resync_all(self, keys: Iterable[MailboxKey], sid: str) -> None:
+        """Several at once. Raises LinkDownError, MailError or sqlite3.Error after the first that meets one."""
+        await in_turns(partial(self._resync, sid=sid), keys, AT_ONCE)
+
+    async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
+        """Compare, and mend. What could not be is told, unless nothing can be with this node any more."""
+        look: Look | None = None
+        try:
+            look, done, why_not = await self._compare(key, sid)
+        except MailError as error:
+            if self._mastership.toward(sid) is None:
+                raise
+            done, why_not = None, str(error)
+        if look is None or look.by_kind:
+            differed = {str(kind): count for kind, count in look.by_kind.items()} if look else {}
+            self._note(Difference(sid, key.user, await self._name(key), differed, done, why_not))
+        self.status.count(1)
+        return look
+
+    async def _compare(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+        """What differs, and as `_mend`. Once more if the mailbox is too busy. Raises MailError, LinkDownError."""
+        for _ in range(TRIES - 1):
+            try:
+                return await self._compare_once(key, sid)
+            except UnavailableError:
+                if self._mastership.toward(sid) is None:
+                    raise
+            await trio.sleep(TRY_AGAIN_S)
+        return await self._compare_once(key, sid)
+
+    async def _compare_once(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
+        look = await self._look(key, sid)
+        if not look.other_texts or self.status.dry_run:
+            return look, *(await self._mend(key, sid, look) if look.by_kind else (None, None))
+        done = await self._put_texts_right(key)
+        left = await self._look(key, sid)
+        if left.other_texts:
+            still = f"of {left.other_texts} messages the two still have different texts"
+            return look, None, f"{still}: those that count cannot be had now, or nodes not be asked; see their logs"
+        also, why_not = await self._mend(key, sid, left) if left.by_kind else (None, None)
+        return look, None if why_not else "; ".join(filter(None, (done, also))), why_not
+
+    async def _look(self, key: MailboxKey, sid: str) -> Look:
+        look = await diff.standing(self._store, self._mastership, sid, key)
+        self._names |= {folder.mailbox_id: folder.name for folder in look.folders}
+        self.status.rows += look.rows
+        await self._pace.rest(look.rows)
+        return look
+
+    async def _put_texts_right(self, key: MailboxKey) -> str:
+        """At all nodes that can be reached, as far as that can be done; what was. Raises MailError."""
+        count = await self._other_texts.put_right(key)
+        for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
+            await self._other_texts.put_right_at(key, sid)
+        return f"{count} texts put right here, and those of other nodes there"
+
+    async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
+        """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
+        if self.status.dry_run or (look.damage and not look.can_restore):
+            return None, look.damage
+        if look.can_restore:
+            is_restored = await self._reconciler.restore(key, sid) is Outcome.ADOPTED
+            return ("restored here", None) if is_restored else (None, look.damage)
+        with trio.move_on_after(MEND_TIMEOUT_S):
+            outcome = await self._reconciler.reconcile(key, sid)
+            match outcome:
+                case Outcome.APART:
+                    return None, "its branches cannot be joined; the log of its master says why"
+                case Outcome.DAMAGED:
+                    return None, f"it is damaged; run `replicator check --repair` here and at {sid}, {LAST_RESORT}"
+            done = _DONE.get(outcome) or f"merged by {self._mastership.known_master(key) or 'its master'}"
+            if outcome in {Outcome.SAME, Outcome.ADOPTED} or await self._is_shown(key, sid, look):
+                return done, None
+            return None, f"not {done} within {SHOW_TIMEOUT_S:.0f} s; `replicator status` shows what {sid} lacks"
+        return (
+            None,
+            f"it was not done within {MEND_TIMEOUT_S:.0f} s; `replicator status` shows whether masters are known",
+        )
+
+    async def _is_shown(self, key: MailboxKey, sid: str, look: Look) -> bool:
+        """Wait until both nodes have seen what each of them showed."""
+
+        async def late() -> tuple[str, ...]:
+            return () if await self._have_both_seen(key, sid, look) else (sid,)
+
+        return not await self._patience.wait((sid,), late)
+
+    async def _have_both_seen(self, key: MailboxKey, sid: str, look: Look) -> bool:
+        mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id)) or look.ours
+        reply = await ask(self._mastership.toward(sid), sid, key, mine)
+        theirs = mine.context if isinstance(reply, Done) else {}
+        if isinstance(reply, Mismatch):
+            theirs = {dot.origin: dot.seq for dot in reply.context}
+        return covers(theirs, look.ours.context) and covers(mine.context, look.theirs.context)
+
+    async def _name(self, key: MailboxKey) -> str | None:
+        if key.uidvalidity == 0:
+            return None
+        name = await self._store.read(partial(queries.folder_name, mailbox_id=key.mailbox_id))
+        return name or self._names.get(key.mailbox_id) or key.mailbox_id.hex()
+
+    def _note(self, difference: Difference) -> None:
+        status = self.status
+        total = Counter(status.differed) + Counter(difference.differed)
+        status.differed = {str(kind): total[kind] for kind in Kind if total[kind]}
+        status.mended += difference.done is not None
+        status.unmended += difference.done is None
+        if len(status.differences) < DIFFERENCES_MAX:
+            status.differences.append(difference)
+        else:
+            status.left_out += 1
+
+
+def _mailboxes(connection: sqlite3.Connection, user: str, name: str | None) -> dict[bytes, MailboxKey]:
+    """The user's mailboxes that this node knows, also of deleted folders; with a name, those of it that can be seen."""
+    if name is not None:
+        folders = queries.folders_in_sight(connection, user)
+        return {folder.mailbox_id: folder.key(user) for folder in folders if folder.name == name}
+    known, _ = queries.tree_rows(connection, user)
+    keys = {
+        folder.mailbox_id: MailboxKey(user, folder.mailbox_id, folder.uidvalidity)
+        for folder in known
+        if folder.sid != GIVEN_UP
+    }
+    chains_here = queries.chains_of(connection, user)
+    return {
+        chain.id: MailboxKey(user, chain.id, chain.uidvalidity) for chain in chains_here if chain.uidvalidity
+    } | keys

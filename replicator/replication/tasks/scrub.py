@@ -1,0 +1,115 @@
+"""`replicator scrub`: all texts and attachments against their hashes, and what crashes have left among these.
+
+What is damaged or missing comes from other nodes.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+
+from replicator.replication.bodies.body_store import Texts
+from replicator.replication.bodies.orphan_sweep import Sweeper
+from replicator.replication.tasks.inspection import FROM_PEER, SUSPECTS_MAX, Inspection, advising
+from replicator.replication.tasks.runner import TaskError
+from replicator.store.bodies.attachment_references import parted_texts, text_of
+from replicator.store.bodies.body_rows import is_here
+from replicator.store.repair import table_check
+from replicator.store.repair.mailbox_check import Damage
+from replicator.store.repair.table_check import Slice
+from replicator.store.store import Store
+from replicator.tasks import CheckStatus, ScrubOptions
+
+TEXTS_AT_ONCE = 1000  # of which the names are in memory
+
+
+class Scrub:
+    """See `Job`."""
+
+    def __init__(self, options: ScrubOptions, store: Store, texts: Texts, sweeper: Sweeper) -> None:
+        self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
+        self._store = store
+        self._texts = texts
+        self._sweeper = sweeper
+        self._whole: set[tuple[bytes, str]] = (
+            set()
+        )  # parts that were looked at, by where they lie: many texts may have them
+
+    async def run(self) -> None:
+        """Read every text; then see whose messages those are that are damaged, or missing."""
+        with advising():
+            async with self._store.reader() as reader:
+                work = Inspection(self.status, self._store, self._texts.heal, reader)
+                _, messages, contents = await reader.read(table_check.sizes)
+                self.status.total = contents + messages
+                suspects = await self._damaged_texts(work)
+                await self._check_parts(work)
+                await self._sweep(work)  # which gives what was healed its other holders, too
+                await work.sweep_rows(suspects)
+                await work.heal_rest(suspects)
+                await work.name_messages()
+
+    async def _sweep(self, work: Inspection) -> None:
+        """Mend what crashes have left among the attachments."""
+        try:
+            async with aclosing(self._sweeper.swept(work.reader)) as parts:
+                async for part in parts:
+                    for finding in part.found:
+                        if finding.holding is None and finding.mended:
+                            self.status.tidied += 1
+                        elif finding.holding is not None and finding.mended:  # what is lost the text tells that has it
+                            text = await work.reader.read(partial(text_of, holding=finding.holding))
+                            what = f"{finding.kind}: {finding.place}"
+                            await work.note(Damage("attachment", what, None, content_hash=text), "mended")
+                    await work.pace(part.size)
+        except OSError as error:
+            raise TaskError(f"the attachments cannot be looked through: {error}") from error
+
+    async def _check_parts(self, work: Inspection) -> None:
+        """Read each part of a text against its hashes, once, and get what is damaged or missing from other nodes."""
+        after = 0
+        while some := await work.reader.read(partial(parted_texts, after=after, limit=TEXTS_AT_ONCE)):
+            after = some[-1][0]
+            for _, content_hash in some:
+                await self._check_parts_of(work, content_hash)
+
+    async def _check_parts_of(self, work: Inspection, content_hash: bytes) -> None:
+        parts = await self._texts.parts_of(content_hash)
+        if parts is None:
+            await self._heal(work, content_hash, "its recipe is damaged", healed=False)
+            return
+        for attached, holding in parts:
+            place = (attached.hash, holding.holder if holding is not None and holding.kept else "")
+            if place in self._whole:
+                continue
+            if holding is None or not await self._texts.parts.is_whole(attached, holding):
+                is_mended = holding is not None and await self._texts.heal_part(attached, holding)
+                what = "a part of its text is missing or damaged"
+                if not await self._heal(work, content_hash, what, healed=is_mended):
+                    return
+            if len(self._whole) >= SUSPECTS_MAX:
+                self._whole.clear()
+            self._whole.add(place)
+            await work.pace(attached.chunk_count)
+
+    async def _heal(self, work: Inspection, content_hash: bytes, what: str, *, healed: bool) -> bool:
+        """Whether it is whole now, if need be with what another node has of it."""
+        if not healed and not await work.reader.read(partial(is_here, content_hash=content_hash)):
+            return False  # nobody has it any more
+        healed = healed or await self._texts.heal(content_hash)
+        damage = Damage("content", what, None, content_hash=content_hash)
+        await work.note(damage, FROM_PEER if healed else None)
+        return healed
+
+    async def _damaged_texts(self, work: Inspection) -> set[bytes]:
+        found: set[bytes] = set()
+        at: int | None = 0
+        while at is not None:
+            part: Slice[int, bytes] = await work.reader.read(partial(table_check.damaged_texts, after=at))
+            found.update(part.found)
+            if len(found) > SUSPECTS_MAX:
+                raise TaskError(f"more than {SUSPECTS_MAX} texts are damaged")
+            self.status.contents += part.size
+            await work.pace(part.size)
+            at = part.after
+        return found

@@ -1,0 +1,166 @@
+"""`replicator undelete`: mail that was expunged comes back, as new mail of its old GUID (design section 6).
+
+Each message goes the way of any that is saved, so all nodes get it, and clients see it come. What the user still has is
+left: a move expunges, too. So it can be done again, also by another node, and after an end in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from replicator.environment import Environment
+from replicator.errors import FolderExistsError, FolderNotFoundError, UnavailableError
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.tasks.runner import TaskError
+from replicator.replication.writes.requests import CreateOperation, SaveOperation
+from replicator.store.bodies.body_rows import StoredText, read_text
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.gc import expunged
+from replicator.store.gc.expunged import After, Kept
+from replicator.store.store import Store
+from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
+
+log = logging.getLogger(__name__)
+
+SLICE = 500  # messages of one look
+LISTED_MAX = 10_000  # messages: 2 MiB of JSON
+TRIES, TRY_AGAIN_S = 20, 0.5  # of a folder that becomes another one meanwhile
+BUSY_TRIES, BUSY_S = 5, 5.0  # of a message whose master moves, or whose text is at a neighbour that is busy
+
+DELETED = "\\deleted"
+PRESENT, TEXTLESS = "it is in the folder", "no node that can be reached has its text"
+
+
+class _Sight(NamedTuple):
+    """What the user has, as of one moment: the folder, and which mailboxes have a message."""
+
+    folder: MailboxKey | None
+    having: list[bytes]
+    names: str  # of other folders that have it
+
+
+class Undelete:
+    """See `Job`."""
+
+    def __init__(
+        self, options: UndeleteOptions, store: Store, coordinator: Coordinator, environment: Environment
+    ) -> None:
+        self.status = UndeleteStatus(
+            task="undelete", rate=None, user=options.user, mailbox=options.mailbox, since_ms=options.since_ms,
+            dry_run=options.dry_run,
+        )  # fmt: skip
+        self._user, self._mailbox = options.user, options.mailbox
+        self._since_ms = 0 if options.since_ms is None else options.since_ms
+        self._store = store
+        self._coordinator = coordinator
+        self._environment = environment
+        self._submitted: bytes | None = None  # GUID of the last that was saved, or may have been
+
+    async def run(self) -> None:
+        """The oldest first. Raises TaskError, MailError or sqlite3.Error; what has come back stays."""
+        named = partial(expunged.mailboxes_named, user=self._user, name=self._mailbox)
+        mailbox_ids = await self._store.read(named)
+        if not mailbox_ids:
+            raise TaskError(f"{self._user} has and had no folder {self._mailbox!r} here")
+        status = self.status
+        status.total = await self._store.read(partial(expunged.count, mailbox_ids=mailbox_ids, since_ms=self._since_ms))
+        after: After | None = None
+        query = partial(expunged.kept, mailbox_ids=mailbox_ids, since_ms=self._since_ms, count=SLICE)
+        while some := await self._store.read(partial(query, after=after)):
+            for kept in some:
+                self._note(kept, await self._bring_back_patiently(kept))
+            after = some[-1].after
+        status.total = status.done
+
+    async def _bring_back_patiently(self, kept: Kept) -> str | None:
+        """One that cannot be had now is not to end it for all others. Raises MailError, TaskError."""
+        for _ in range(BUSY_TRIES - 1):
+            try:
+                return await self._bring_back(kept)
+            except UnavailableError as error:
+                log.info("a message that was expunged is tried again: %s", error)
+                await trio.sleep(BUSY_S)
+        return await self._bring_back(kept)
+
+    async def _bring_back(self, kept: Kept) -> str | None:
+        """Why it was left, if it was. Raises MailError, TaskError."""
+        sight = await self._store.read(partial(_sight, user=self._user, name=self._mailbox, guid=kept.guid))
+        is_there = sight.folder is not None and sight.folder.mailbox_id in sight.having
+        if is_there and kept.guid != self._submitted:
+            self.status.present += 1
+            return PRESENT
+        if not is_there and sight.having:
+            self.status.elsewhere += 1
+            return f"the user has it in {sight.names}"
+        if not is_there and not await self._save(kept):
+            self.status.textless += 1
+            return TEXTLESS
+        self.status.restored += 1
+        self.status.restored_bytes += kept.size_bytes
+        return None
+
+    async def _save(self, kept: Kept) -> bool:
+        """Whether its text is whole, if need be with what other nodes have of it. Raises MailError, TaskError."""
+        texts = self._coordinator.texts
+        if self.status.dry_run:
+            return await texts.is_to_be_had(kept.content_hash)
+        return await self._save_taken(kept) or (
+            await texts.bring_back(kept.content_hash) and await self._save_taken(kept)
+        )
+
+    async def _save_taken(self, kept: Kept) -> bool:
+        """Whether its text is whole here."""
+        message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
+        async with self._coordinator.texts.taker.taking([] if message is None else [message]) as taken:
+            for stored in taken:
+                await self._submit(kept, stored)
+            return bool(taken)
+
+    async def _submit(self, kept: Kept, stored: StoredText) -> None:
+        flags = tuple(flag for flag in kept.flags if flag.lower() != DELETED)
+        for _ in range(TRIES):
+            key, self._submitted = await self._folder(), kept.guid
+            try:
+                await self._coordinator.submit(SaveOperation(key, kept.guid, kept.received_ms, flags, stored))
+            except FolderNotFoundError:  # its master knows already that it is another one
+                await trio.sleep(TRY_AGAIN_S)
+            else:
+                return
+        raise TaskError(f"the folder {self._mailbox!r} becomes another one again and again; try again later")
+
+    async def _folder(self) -> MailboxKey:
+        """The folder, which is created if it is not there any more. Raises MailError, TaskError."""
+        find = partial(queries.folder, user=self._user, name=self._mailbox)
+        record = await self._store.read(find)
+        if record is None:
+            mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
+            try:
+                await self._coordinator.submit(CreateOperation(self._user, self._mailbox, mailbox_id, new_id))
+            except FolderExistsError:
+                await trio.sleep(TRY_AGAIN_S)  # somebody has just created it
+            record = await self._store.read(find)
+        if record is None:
+            raise TaskError(f"the folder {self._mailbox!r} is deleted as soon as it is created; try again later")
+        return record.key(self._user)
+
+    def _note(self, kept: Kept, why_not: str | None) -> None:
+        self.status.count(1)
+        if len(self.status.messages) >= LISTED_MAX:
+            self.status.left_out += 1
+            return
+        self.status.messages.append(
+            Undeleted(kept.guid.hex(), kept.uid, kept.received_ms, kept.expunged_ms, kept.size_bytes, why_not)
+        )
+
+
+def _sight(connection: sqlite3.Connection, user: str, name: str, guid: bytes) -> _Sight:
+    record = queries.folder(connection, user, name)
+    having = expunged.mailboxes_with(connection, user, guid)
+    names = [queries.folder_name(connection, mailbox_id) or mailbox_id.hex() for mailbox_id in having]
+    return _Sight(record.key(user) if record else None, having, ", ".join(map(repr, sorted(names))))

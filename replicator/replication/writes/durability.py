@@ -1,0 +1,145 @@
+"""Waiting until a change is on enough disks (design section 3: no reported mail is lost)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+import trio
+from sortedcontainers import SortedDict
+
+from protocol.values import Dot, sid_of
+from replicator.config import DurabilityConfig, WhenShort
+from replicator.errors import DurabilityError
+from replicator.replication.writes.lagging_peers import Behind
+
+log = logging.getLogger(__name__)
+
+Reachable = Callable[[], Iterable[str]]
+"""SIDs of the other nodes that can be reached now, over however many links."""
+
+
+class Durability:
+    """Counts the disks that hold an entry. Belongs to the event loop.
+
+    A node holds what it has acknowledged, and what it has numbered itself: nothing leaves a node before it is on its
+    disk. But what it numbered in a past run it may have lost, with a disk that came back from a backup. One that has
+    much to catch up with cannot have what is new soon: until then it is as if it could not be reached.
+    """
+
+    def __init__(self, config: DurabilityConfig, reachable: Reachable, behind: Behind) -> None:
+        self._config = config
+        self._others = reachable
+        self._behind = behind
+        self._known: set[str] = set()  # who could be reached last
+        self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
+        self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
+        self._was_short = config.copies > 1  # until the first links are up
+        self._waiting: dict[str, SortedDict[int, trio.Event]] = {}  # by origin
+
+    @property
+    def reachable(self) -> int:
+        """How many nodes are known to be able to have a change on disk soon, this one included."""
+        return 1 + sum(not self._has_yet_to_catch_up(sid) for sid in self._others())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether those are fewer than the configuration asks for."""
+        return self.reachable < self._config.copies
+
+    def check(self) -> None:
+        """Raises DurabilityError if too few nodes are reachable and the configuration says to refuse then."""
+        if self._config.when_short is WhenShort.REFUSE and self.is_short:
+            wanted = f"{self.reachable} of the {self._config.copies} nodes that must have it on disk"
+            raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")
+
+    async def wait(self, dot: Dot) -> None:
+        """Return when an entry that is here is on as many disks as are asked for, this one included."""
+        if dot.seq <= self._durable(dot.origin):
+            return
+        waiting = self._waiting.setdefault(dot.origin, SortedDict())
+        event = waiting.setdefault(dot.seq, trio.Event())
+        try:
+            await event.wait()
+        finally:
+            if waiting.get(dot.seq) is event and not event.statistics().tasks_waiting:
+                del waiting[dot.seq]
+            if not waiting and self._waiting.get(dot.origin) is waiting:
+                del self._waiting[dot.origin]
+
+    def linked(self, sid: str, origin: str) -> None:
+        """A link to the node stands: what counts is what it says over it, for its data may come from a backup."""
+        self._held[sid], self._origins[sid] = {}, origin
+        self._behind.came(sid)
+
+    def acknowledged(self, sid: str, context: Mapping[str, int]) -> None:
+        """So much is on the node's disk, and more may be: what it says may come out of turn."""
+        held = self._held.setdefault(sid, {})
+        for origin, seq in context.items():
+            held[origin] = max(seq, held.get(origin, 0))
+            self._wake(origin)
+        if self._behind.is_new(sid):
+            self._behind.look(sid, held)
+
+    def changed(self) -> None:
+        """Nodes have come or gone, or time has."""
+        known, self._known = self._known, set(self._others())
+        for sid in self._known - known:
+            self._behind.came(sid)
+        for sid in known - self._known:
+            self._behind.went(sid)
+            self._held.pop(sid, None)  # it says anew what it has, for its data may come from a backup
+        for sid in self._known:
+            self._behind.look(sid, self._held.get(sid, {}))
+        self._say_if_short()
+        for origin in list(self._waiting):
+            self._wake(origin)
+
+    async def run(self, interval_s: float) -> None:
+        """Look whom nobody is to wait for any more, until cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            self.changed()
+
+    def _wake(self, origin: str) -> None:
+        waiting = self._waiting.get(origin)
+        if not waiting:
+            return
+        durable = self._durable(origin)
+        while waiting and waiting.peekitem(0)[0] <= durable:
+            waiting.popitem(0)[1].set()
+
+    def _durable(self, origin: str) -> float:
+        """The last seq of an origin that is on enough disks."""
+        author = sid_of(origin)
+        in_this_run = self._origins.get(author, origin) == origin
+        held = [
+            float("inf") if sid == author and in_this_run else self._held.get(sid, {}).get(origin, 0)
+            for sid in self._others()
+        ]
+        needed = self._config.copies - 1
+        if self._config.when_short is WhenShort.PROCEED:
+            needed = min(needed, sum(sid not in self._behind for sid in self._others()))
+        if needed > len(held):
+            return 0
+        return sorted(held, reverse=True)[needed - 1] if needed else float("inf")
+
+    def _say_if_short(self) -> None:
+        if self.is_short == self._was_short:
+            return
+        self._was_short = self.is_short
+        refusing = self._config.when_short is WhenShort.REFUSE
+        if self._was_short:
+            what = "changes are refused" if refusing else "clients hear OK with fewer copies than that"
+            why = self._who_is_behind()
+            log.warning("%d of %d copies can be made%s: %s", self.reachable, self._config.copies, why, what)
+        else:
+            log.info("%d copies can be made", self._config.copies)
+
+    def _who_is_behind(self) -> str:
+        names = ", ".join(sorted(sid for sid in self._others() if self._has_yet_to_catch_up(sid)))
+        return f" ({names} has yet to catch up)" if names else ""
+
+    def _has_yet_to_catch_up(self, sid: str) -> bool:
+        """For what is said; who has just come is waited for all the same."""
+        return sid in self._behind or self._behind.is_new(sid)

@@ -1,0 +1,94 @@
+"""Comparing the heads of one mailbox between nodes, by MBOX: asking and answering (design section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import trio
+
+from protocol.commands import Done, Mbox, Mismatch, RefusalCode, Refused, Reply
+from protocol.values import Dot, context_dots
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.writes.durability import Durability
+from replicator.store.db import chain as chains
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+
+NOT_LOGGED = "log"
+"""A field of MISMATCH: what is shown was taken over, and its entries and texts are not on that disk yet."""
+
+
+async def compare(
+    store: Store, mastership: Mastership, link: PeerLink, mbox: Mbox, lacks: Callable[[MailboxKey], None]
+) -> Reply:
+    """Answer an MBOX, or pass it on to the node that it is for. Raises LinkDownError.
+
+    `lacks` is told of mailboxes of which this node is master and another one shows what it has not seen.
+    """
+    key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
+    if mbox.destination is not None and mbox.destination != mastership.sid:
+        onward = mastership.toward(mbox.destination)
+        if onward is None or onward is link:
+            return Refused(RefusalCode.UNAVAILABLE, f"no way to {mbox.destination}")
+        return await onward.request(lambda onward: replace(mbox, number=onward.number(key, mbox.name)))
+    mine = await store.read(lambda reader: chains.load(reader, mbox.mailbox_id))
+    if mbox.head is not None and not (mine and mine.has_seen(mbox.head)) and mastership.is_ours(key):
+        lacks(key)
+    if mine is None:
+        return Done() if mbox.head is None else Mismatch(("head",), None, ())
+    is_logged = mine.head is None or store.context.get(mine.head.origin, 0) >= mine.head.seq
+    if mine.head == mbox.head and mine.digest() == mbox.digest:
+        return Done() if is_logged else Mismatch((NOT_LOGGED,), mine.head, context_dots(mine.context))
+    fields = ("head" if mine.head != mbox.head else "digest", *(() if is_logged else (NOT_LOGGED,)))
+    return Mismatch(fields, mine.head, context_dots(mine.context))
+
+
+async def ask_who_has(store: Store, mastership: Mastership, durability: Durability, key: MailboxKey) -> None:
+    """Let all nodes of the component say at which head they are: what that is rests on their disks."""
+    chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
+
+    async def ask_one(sid: str, mine: Chain) -> None:
+        link = mastership.toward(sid)
+        reply = await _ask(link, sid, key, mine)
+        head = mine.head if isinstance(reply, Done) else reply.head if isinstance(reply, Mismatch) else None
+        is_logged = not (isinstance(reply, Mismatch) and NOT_LOGGED in reply.fields)
+        if head is not None and is_logged and _can_be_there(store, head):
+            durability.acknowledged(sid, {head.origin: head.seq})
+
+    async with trio.open_nursery() as nursery:
+        for sid in mastership.table.component:
+            if chain is not None and sid != mastership.sid:
+                nursery.start_soon(ask_one, sid, chain)
+
+
+async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
+    """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same.
+
+    `texts`: it is to put right before which texts its messages have (see `OtherTexts`).
+    """
+    reply = await _ask(link, sid, key, mine, texts=texts)
+    is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)
+    return Done() if is_same else reply
+
+
+def _can_be_there(store: Store, head: Dot) -> bool:
+    """Nobody can have what this node has not numbered yet, whoever says so."""
+    return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)
+
+
+async def _ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
+    def mbox(link: PeerLink) -> Mbox:
+        return Mbox(
+            link.number(key), key.user, "", key.mailbox_id, key.uidvalidity, mine.uidnext, mine.messages,
+            mine.highestmodseq, mine.head, mine.digest(), sid, texts,
+        )  # fmt: skip
+
+    if link is None:
+        return None
+    try:
+        return await link.request(mbox)
+    except LinkDownError:
+        return None

@@ -1,0 +1,179 @@
+"""Large messages are offered to the neighbours before they are numbered: these fetch the parts first.
+
+An entry whose parts are still to come holds up all that its origin numbers after it, at that neighbour: it acknowledges
+an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. To
+whoever refuses an offer, or takes longer than the others, the parts come with the entry. But if too few take it, and
+some for want of room, the message is refused: its entry would keep all that follows from as many copies. Offers take
+turns on a link, so that of many messages on a slow line some arrive.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
+from protocol.units import GIB, MIB
+from replicator.errors import DiskFullError, MailError, UnavailableError
+from replicator.replication.bodies.download import Taker
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.writes.requests import TRANSFER_MAX_S
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.body_rows import is_here
+from replicator.store.store import Store
+
+log = logging.getLogger(__name__)
+
+OFFERED_BYTES = MIB  # what is smaller holds up nobody for long
+HELD_S = TRANSFER_MAX_S / 2 + 60.0  # others may take so long, and then the entry comes; or its change was refused
+HELD_BYTES_MAX = 2 * GIB  # of the disk; beyond it parts come with their entries
+LOOK_EVERY_S = 5.0  # for what has come
+NUMBERING_S = 5.0  # for an entry whose parts are there
+GIVEN_MAX = 1000  # offers that are remembered: a message for many is given once
+
+
+@dataclass(slots=True)
+class _Held:
+    holdings: list[Holding] = field(repr=False)
+    size_bytes: int
+    until: float
+
+
+class Offering:
+    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
+
+    def __init__(self, store: Store, taker: Taker, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
+        self._store = store
+        self._taker = taker
+        self._links = links
+        self._wanted = wanted
+        self._held: dict[bytes, _Held] = {}  # by the hash of the message
+        self._coming: dict[bytes, trio.Event] = {}
+        self._size_bytes = 0  # of both
+        self._given: OrderedDict[tuple[str, bytes], float] = OrderedDict()
+
+    async def run(self) -> None:
+        """Let go what was held for long enough, until cancelled; then all."""
+        try:
+            while True:
+                await trio.sleep(LOOK_EVERY_S)
+                if self._held:
+                    await self._let_go(await self._over())
+        finally:
+            await self._let_go(list(self._held))
+
+    # ---- who numbers it
+
+    @staticmethod
+    def is_for(message: bytes | Parts) -> bool:
+        """Whether it is large enough to be offered."""
+        return isinstance(message, Parts) and message.size >= OFFERED_BYTES
+
+    async def offer(self, message: bytes | Parts) -> None:
+        """Return when as many neighbours have its parts as are wanted, or no more of them can.
+
+        Raises DiskFullError where those that are left have no room; UnavailableError where it takes so long that its
+        client could not hear OK in time: he would hear that nobody knows whether the message is there, which it would
+        be, and deliver it again.
+        """
+        assert isinstance(message, Parts)
+        links, takers, full = list(self._links()), list[str](), list[str]()
+        wanted, time_left_s = min(self._wanted, len(links)), self._time_left_s()
+        if not wanted or time_left_s <= 0:
+            return
+        with trio.move_on_after(time_left_s) as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def offer(link: PeerLink) -> None:
+                    try:
+                        if await self._is_taken(link, message):
+                            takers.append(link.sid)
+                    except DiskFullError:
+                        full.append(link.sid)
+                    if len(takers) >= wanted or len(full) > len(links) - wanted:
+                        nursery.cancel_scope.cancel()  # the others go on taking it
+
+                for link in links:
+                    nursery.start_soon(offer, link)
+        if len(takers) >= wanted:
+            return
+        if full:
+            have = f"{' and '.join(sorted(full))} {'have' if len(full) > 1 else 'has'}"
+            raise DiskFullError(f"{have} no room for this message; try later")
+        if scope.cancelled_caught:
+            raise UnavailableError("a large message does not reach other nodes in time; try later")
+
+    @staticmethod
+    def _time_left_s() -> float:
+        """Of what the change has; the rest is for its entry."""
+        return trio.current_effective_deadline() - trio.current_time() - NUMBERING_S
+
+    async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
+        """Raises DiskFullError."""
+        key = link.hello.origin, message.content_hash
+        if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
+            return True
+        with suppress(LinkDownError):
+            async with link.offer_turn:
+                reply = await link.request(Offer(message))
+            if not isinstance(reply, Refused):
+                self._given[key] = trio.current_time()
+                if len(self._given) > GIVEN_MAX:
+                    self._given.popitem(last=False)
+                return True
+            log.warning("%s does not take a large message beforehand: %s", link.sid, reply.text)
+            if reply.code == RefusalCode.DISK_FULL:
+                raise DiskFullError(reply.text)
+        return False
+
+    # ---- whom it is offered to
+
+    async def answer(self, link: PeerLink, offer: Offer) -> Reply:
+        """Hold the parts of what a peer offers. Raises DiskFullError, UnavailableError."""
+        message, content_hash = offer.message, offer.message.content_hash
+        while (coming := self._coming.get(content_hash)) is not None:
+            await coming.wait()
+        if (held := self._held.get(content_hash)) is not None:
+            held.until = trio.current_time() + HELD_S
+            return Done()
+        if self._size_bytes + message.size > HELD_BYTES_MAX:
+            raise UnavailableError("enough is held here as it is")
+        if not await self._hold(message, link):
+            return Refused(RefusalCode.NO_CONTENT, "not all parts are to be had")
+        return Done()
+
+    async def _hold(self, message: Parts, link: PeerLink) -> bool:
+        coming = self._coming[message.content_hash] = trio.Event()
+        self._size_bytes += message.size
+        holdings: list[Holding] = []
+        try:
+            holdings = await self._taker.hold(message, link)
+        finally:
+            del self._coming[message.content_hash]
+            coming.set()
+            if holdings:
+                until = trio.current_time() + HELD_S
+                self._held[message.content_hash] = _Held(holdings, message.size, until)
+            else:
+                self._size_bytes -= message.size
+        return bool(holdings)
+
+    async def _over(self) -> list[bytes]:
+        """What was held for long enough, and what belongs to a text by now."""
+        over = {content_hash for content_hash, held in self._held.items() if held.until < trio.current_time()}
+        held = list(self._held)
+        with suppress(MailError, sqlite3.Error):
+            over.update(await self._store.read(lambda reader: [one for one in held if is_here(reader, one)]))
+        return list(over)
+
+    async def _let_go(self, hashes: Iterable[bytes]) -> None:
+        gone = [self._held.pop(content_hash) for content_hash in hashes]
+        self._size_bytes -= sum(held.size_bytes for held in gone)
+        await self._taker.let_go([holding for held in gone for holding in held.holdings])

@@ -1,0 +1,372 @@
+"""The changes that clients ask for, wherever they end up.
+
+An operation can be put on the wire, for a master elsewhere, or run as a job of the writer, by a master here: both
+ways give the same reply. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from protocol.codec import ProtocolError
+from protocol.commands import (
+    Command,
+    Copy,
+    Create,
+    Delete,
+    Done,
+    Expunge,
+    Parts,
+    Rename,
+    Reply,
+    Save,
+    Saved,
+    Store,
+    Stored,
+    Subscribe,
+    Text,
+)
+from protocol.values import Dot, UidSet
+from replicator.errors import MailError
+from replicator.mailstore import SLOWEST_BYTES_S
+from replicator.replication.links.link import PeerLink
+from replicator.store.bodies.body_rows import StoredText
+from replicator.store.db.entry_validation import NUMBER_MAX
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import sequencer
+from replicator.store.log.sequencer import CopySource
+from resync.entry import tree_id
+
+TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the end of DATA to be answered
+
+NewId = Callable[[], bytes]
+"""16 random bytes."""
+
+
+class NotHereYetError(MailError):
+    """What the request speaks of is not at this node: it is on its way, on another branch, or was expunged."""
+
+
+class Operation(Protocol):
+    """One change to one mailbox or tree. Equal to what it is read as at another node."""
+
+    @property
+    def key(self) -> MailboxKey:
+        """What is changed."""
+        ...
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether doing it again, if nobody knows whether it was done, changes nothing."""
+        ...
+
+    def command(self, link: PeerLink) -> Command:
+        """The request, with the numbers of this link."""
+        ...
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number it. Raises MailError, NotHereYetError."""
+        ...
+
+
+def transfer_s(message: bytes | Text | Parts) -> float:
+    """How much longer a change may take because the parts of its message have to travel, on slow lines too."""
+    return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
+
+
+def message_of(operation: Operation) -> bytes | Parts:
+    """What it brings along; nothing if it is no SAVE."""
+    return operation.stored.message if isinstance(operation, SaveOperation) else b""
+
+
+def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
+    """UIDs mean what they mean at a head: on a branch that has not seen it they may name other messages.
+
+    Raises NotHereYetError: the entry is on its way, or the branches are about to be joined.
+    """
+    chain = tx.chain(key.mailbox_id)
+    if head is not None and (chain is None or not chain.has_seen(head)):
+        raise NotHereYetError
+
+
+def dots_of(reply: Reply) -> tuple[Dot, ...]:
+    """The entries that a reply stands for."""
+    match reply:
+        case Saved(dots=dots):
+            return dots
+        case Stored(dot=Dot() as dot) | Done(dot=Dot() as dot):
+            return (dot,)
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOperation:
+    """Store a message. Its GUID makes it safe to try again."""
+
+    key: MailboxKey
+    guid: bytes
+    received_ms: int
+    flags: tuple[str, ...]
+    stored: StoredText = field(repr=False, compare=False)
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """SAVE without UID."""
+        stored = self.stored
+        message = stored.message if isinstance(stored.message, Parts) else Text(stored.content_hash, stored.message)
+        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Saved."""
+        placed = sequencer.save(
+            tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
+        )
+        return Saved(placed.uids, tuple(dict.fromkeys(dot for dot in (placed.brought_by, placed.dot) if dot)))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOperation:
+    """Copy messages between mailboxes of one user: all of them, in one entry.
+
+    `spare_guids`: for copies that may not keep theirs. The same as `guids`: what is there is not copied again.
+    """
+
+    source: MailboxKey
+    key: MailboxKey
+    uids: UidSet
+    guids: tuple[bytes, ...]
+    spare_guids: tuple[bytes, ...] = field(compare=False)
+
+    @property
+    def can_repeat(self) -> bool:
+        """See `Operation`."""
+        return self.spare_guids == self.guids
+
+    def command(self, link: PeerLink) -> Command:
+        """COPY without UID."""
+        source, destination = link.number(self.source), link.number(self.key)
+        return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=(), once=self.can_repeat)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Saved."""
+        wanted = [CopySource(*each) for each in zip(self.uids, self.guids, self.spare_guids, strict=True)]
+        placed = sequencer.copy(tx, self.source.mailbox_id, wanted, self.key)
+        if placed is None:
+            raise NotHereYetError
+        return Saved(placed.uids, (placed.dot,) if placed.dot else ())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpungeOperation:
+    """Remove messages. The reply names the UIDs that are no messages any more (see `uid_retry`)."""
+
+    key: MailboxKey
+    uids: UidSet
+    head: Dot | None
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """EXPUNGE."""
+        return Expunge(link.number(self.key), self.uids, self.head)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Stored."""
+        _check_head(tx, self.key, self.head)
+        absent = sequencer.absent(tx, self.key, self.uids)
+        dot = sequencer.expunge(tx, self.key, self.uids)
+        chain = tx.chain(self.key.mailbox_id)
+        return Stored(absent, chain.highestmodseq if chain else 0, dot)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOperation:
+    """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did.
+
+    The reply names the UIDs that UNCHANGEDSINCE refuses, and those that are no messages any more (see `uid_retry`).
+    """
+
+    key: MailboxKey
+    uids: UidSet
+    head: Dot | None
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    seen_modseq: int
+    unchanged_since: int | None = None
+
+    @property
+    def can_repeat(self) -> bool:
+        """See `Operation`."""
+        return self.unchanged_since is None
+
+    def command(self, link: PeerLink) -> Command:
+        """STORE without MODSEQ."""
+        number = link.number(self.key)
+        return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since, self.head)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Stored."""
+        _check_head(tx, self.key, self.head)
+        absent = sequencer.absent(tx, self.key, self.uids)
+        done = sequencer.store(
+            tx, self.key, self.uids, added=self.added, removed=self.removed, unchanged_since=self.unchanged_since
+        )
+        return Stored(UidSet.of_ranges((*done.refused.ranges, *absent.ranges)), done.modseq, done.dot)
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
+
+
+def _ids(new_id: NewId) -> Iterator[bytes]:
+    while True:
+        yield new_id()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOperation:
+    """Create a folder and the parents that it lacks."""
+
+    user: str
+    name: str
+    mailbox_id: bytes
+    new_id: NewId = field(compare=False)
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """CREATE; the master gives the UIDVALIDITY."""
+        return Create(self.user, self.name, self.mailbox_id, uidvalidity=0)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        spare = _ids(self.new_id)
+        return Done(sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare))
+
+
+@dataclass(frozen=True, slots=True)
+class RenameOperation:
+    """Rename a folder with all below it."""
+
+    user: str
+    mailbox_id: bytes
+    name: str
+    new_id: NewId = field(compare=False)
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """RENAME."""
+        return Rename(self.user, self.mailbox_id, self.name)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        spare = _ids(self.new_id)
+        return Done(sequencer.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOperation:
+    """Take a folder out of the tree."""
+
+    user: str
+    mailbox_id: bytes
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """DELETE."""
+        return Delete(self.user, self.mailbox_id)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        return Done(sequencer.delete_folder(tx, self.user, self.mailbox_id))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeOperation:
+    """Set or clear a subscription."""
+
+    user: str
+    name: str
+    subscribed: bool
+    can_repeat: bool = True
+
+    @property
+    def key(self) -> MailboxKey:
+        """The user's tree."""
+        return _tree(self.user)
+
+    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
+        """SUBSCRIBE."""
+        return Subscribe(self.user, self.name, self.subscribed)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Done."""
+        return Done(sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
+
+
+def _mailbox(link: PeerLink, number: int) -> MailboxKey:
+    found = link.key_of(number)
+    if found is None:
+        raise ProtocolError(f"mailbox number {number} was not given by an MBOX before")
+    if found.uidvalidity == 0:
+        raise ProtocolError(f"mailbox number {number} is a folder tree; no mail can be in it")
+    return found
+
+
+def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[Operation]:
+    """What a peer's SAVE asks for, whose message is at this node. Raises ProtocolError."""
+    if abs(save.received_ms) >= NUMBER_MAX:
+        raise ProtocolError(f"a SAVE was received {save.received_ms} ms from the epoch")
+    return [
+        SaveOperation(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
+        for number in save.mailboxes
+    ]
+
+
+def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operation]:
+    """The operations that any other request of a peer asks for. Raises ProtocolError for a wrong mailbox number."""
+    key = partial(_mailbox, link)
+    match command:
+        case Copy():
+            if len(command.guids) != len(command.source_uids):
+                raise ProtocolError("a COPY must give one GUID for each UID")
+            source, destination = key(command.source), key(command.destination)
+            spare = command.guids if command.once else tuple(new_id() for _ in command.guids)
+            return [CopyOperation(source, destination, command.source_uids, command.guids, spare)]
+        case Expunge():
+            return [ExpungeOperation(key(command.mailbox), command.uids, command.head)]
+        case Store():
+            return [
+                StoreOperation(
+                    key(command.mailbox), command.uids, command.head, command.added, command.removed,
+                    command.seen_modseq or 0, command.unchanged_since,
+                )
+            ]  # fmt: skip
+        case Create():
+            return [CreateOperation(command.user, command.name, command.mailbox_id, new_id)]
+        case Rename():
+            return [RenameOperation(command.user, command.mailbox_id, command.name, new_id)]
+        case Delete():
+            return [DeleteOperation(command.user, command.mailbox_id)]
+        case Subscribe():
+            return [SubscribeOperation(command.user, command.name, command.subscribed)]
+        case _:
+            return []

@@ -1,0 +1,226 @@
+"""A change on its way: to the mailbox's master, over as many nodes as it takes, and to enough disks.
+
+`perform` runs an operation where it belongs. If this node is the master, the store numbers it, a large message not
+before others have its parts, and the reply waits until enough disks have it; if not, it goes on to the next node on the
+way to the master, and the reply comes back the same way. The caller is never told to try elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from protocol.commands import RefusalCode, Refused, Reply, Saved
+from protocol.values import Dot
+from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
+from replicator.replication.links.entry_codec import error_of
+from replicator.replication.links.link import LinkDownError, PeerLink
+from replicator.replication.mastership.handover import Mover
+from replicator.replication.mastership.mastership import RETRY_S, Mastership
+from replicator.replication.mastership.request_loops import Forwarded
+from replicator.replication.writes import head_exchange
+from replicator.replication.writes.durability import Durability
+from replicator.replication.writes.prestage import Offering
+from replicator.replication.writes.requests import (
+    TRANSFER_MAX_S,
+    NotHereYetError,
+    Operation,
+    dots_of,
+    message_of,
+    transfer_s,
+)
+from replicator.store.db import queries
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit, Transaction
+from replicator.store.store import Store
+
+REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; of a large message more
+LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of what was numbered, however large it is
+ASK_TIMEOUT_S = 5.0  # for all nodes to say so
+ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
+SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
+SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
+
+
+class _NotOursError(MailError):
+    """The change was not numbered: the term has ended, or the mailbox has another master now."""
+
+
+class NotMasterError(MailError):
+    """The change goes back where it came from: the node that sent it knows an old master."""
+
+
+class Changes:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        mastership: Mastership,
+        mover: Mover,
+        durability: Durability,
+        offering: Offering,
+        *,
+        met_others: trio.Event,
+        wait_to_number: Callable[[MailboxKey], Awaitable[None]],
+    ) -> None:
+        """Nothing begins before `met_others`. `wait_to_number`: see `Readiness`."""
+        self._store = store
+        self._mastership = mastership
+        self._mover = mover
+        self._durability = durability
+        self._offering = offering
+        self._wait_to_number = wait_to_number
+        self._forwarded = Forwarded()
+        self._met_others = met_others
+        self._committed = trio.Event()
+        store.listeners.append(self._note_commit)
+
+    async def carry_out(self, operation: Operation) -> Reply:
+        """Make a change; return when it is durable and this node shows it. Raises MailError.
+
+        A node that is so far behind that it cannot show it soon returns without that.
+        """
+        reply: Reply | None = None
+        with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
+            await self._met_others.wait()
+            reply = await self.perform(operation)
+        if reply is not None:
+            # It is done and durable: a node that is far behind must not make its client try again.
+            with trio.move_on_after(SHOW_TIMEOUT_S):
+                for dot in dots_of(reply):
+                    await self._store.wait_applied(dot, operation.key.mailbox_id)
+            return reply
+        raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
+
+    async def perform(self, operation: Operation, came_from: PeerLink | None = None) -> Reply:
+        """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
+        key = operation.key
+        # A node that has just started may be behind: it does not number before it has had time to meet the others.
+        await self._met_others.wait()
+        is_to_be_offered = self._offering.is_for(message_of(operation))
+        while True:
+            master = await self._mastership.find(key)
+            if master == self._mastership.sid:
+                await self._wait_to_number(key)
+                is_ready = self._mastership.may_number(key)
+                if is_ready and is_to_be_offered:
+                    self._durability.check()
+                    await self._offering.offer(message_of(operation))
+                    is_to_be_offered = False
+                    continue  # that may have taken its time
+                try:
+                    if is_ready:
+                        return await self._number(operation)
+                    await self._mastership.get_ready(key)
+                except _NotOursError:
+                    pass
+                except (DiskFullError, DatabaseDamagedError):
+                    if came_from is None:
+                        raise
+                    await self._mover.resign(key, came_from.sid)
+                    raise NotMasterError from None
+                continue
+            link = self._mastership.toward(master)
+            if link is not None and came_from is not None and (link is came_from or operation in self._forwarded):
+                self._mastership.bounced(key)
+                raise NotMasterError
+            reply = await self._forward(operation, link, master) if link else None
+            if reply is not None:
+                return reply
+            self._mastership.bounced(key)
+            await trio.sleep(RETRY_S)
+
+    async def _forward(self, operation: Operation, link: PeerLink, master: str) -> Reply | None:
+        """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
+        term = self._mastership.masters.term
+        try:
+            with self._forwarded.passing(operation):
+                reply = await link.request(operation.command)
+        except LinkDownError:
+            if operation.can_repeat:
+                return None
+            raise UnavailableError("the link broke; the change may or may not have been made") from None
+        match reply:
+            case Refused(code=RefusalCode.NOT_MASTER | RefusalCode.GARBLED):
+                return None
+            case Refused():
+                raise error_of(reply)
+            case Saved(master=None):
+                return replace(reply, master=master)
+            case Saved(master=str(named)) if named != master:
+                self._mastership.named(operation.key, named, term)
+                return reply
+            case _:
+                return reply
+
+    async def _number(self, operation: Operation) -> Reply:
+        self._durability.check()
+        reply = await self._run(operation)
+        while True:
+            for dot in dots_of(reply):
+                await self._wait_durable(operation.key, dot)
+            # A node that stood still since has no links: that none can be reached is only said after a while.
+            if self._mastership.has_met:
+                return reply
+            await self._mastership.meet()
+
+    async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
+        """A change that was there already rests on another node's entry, whose ACKs go to that node.
+
+        This node's disk counts once its log has the entry, or shows what it did with all texts: mail that came with a
+        state that was taken over may lack them.
+        """
+        shown = partial(queries.shows_whole, key=key, dot=dot)
+        while self._store.context.get(dot.origin, 0) < dot.seq and not await self._store.read(shown):
+            with trio.move_on_after(ASK_EVERY_S):
+                await self._store.wait_logged(dot)
+        while dot.origin != self._store.origin:
+            with trio.move_on_after(ASK_EVERY_S):
+                return await self._durability.wait(dot)
+            with trio.move_on_after(ASK_TIMEOUT_S):
+                await head_exchange.ask_who_has(self._store, self._mastership, self._durability, key)
+        return await self._durability.wait(dot)
+
+    async def _run(self, operation: Operation) -> Reply:
+        mastership = self._mastership
+        term = mastership.masters.term
+
+        def run(tx: Transaction) -> Reply:
+            # In the writer's turn: what comes after the flush that ends a term, or a move, is not numbered any more.
+            if mastership.masters.term != term or not mastership.is_ours(operation.key):
+                raise _NotOursError
+            _check_mailbox(tx, operation.key)
+            return operation.run(tx)
+
+        until = trio.current_time() + SOURCE_TIMEOUT_S
+        while True:
+            committed = self._committed
+            with suppress(NotHereYetError):
+                return await self._store.write(run)  # however slow the disk is
+            with trio.move_on_at(until):
+                await committed.wait()
+                continue
+            raise UnavailableError(
+                "a message of the request is gone, or has not arrived at the mailbox's master; try again"
+            )
+
+    def _note_commit(self, commit: Commit) -> None:
+        if commit.applied:
+            self._committed.set()
+            self._committed = trio.Event()
+
+
+def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
+    """Raises FolderNotFoundError for UIDs of the past: the folder has another UIDVALIDITY now, or another owner."""
+    chain = tx.chain(key.mailbox_id)
+    if chain is None:
+        return
+    uidvalidity = queries.uidvalidity(tx.connection, key.mailbox_id) or chain.uidvalidity
+    if chain.user != key.user or uidvalidity > key.uidvalidity:
+        raise FolderNotFoundError("the folder is another one by now; open it again")

@@ -1,0 +1,152 @@
+"""Requests that meet a merge: what they mean is found again by placement (design section 3).
+
+A request names UIDs as of a head. Its master has seen that head, but a merge may have given messages other UIDs since.
+No UID then names another message, so nothing wrong is done; the master says which UIDs it has not found. When that
+reply is shown here, so is the merge: what was not found is either expunged, or has another UID, under which it is
+asked for again.
+
+New mail has the same trouble the other way round. A UID that a master on another branch gave may be one under which
+this node has shown something else: it must not be told. The merge that brings the mail here settles its UID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from protocol.commands import Reply, Saved, Stored
+from protocol.values import Dot, UidSet
+from replicator.errors import UnavailableError
+from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, Operation, SaveOperation, dots_of
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Commit
+from replicator.store.log import placements
+from replicator.store.log.placements import Target
+from replicator.store.store import Store
+from replicator.view import Message
+
+ROUNDS = 10  # a request can meet one merge for each branch, and there is hardly a cluster of more than ten nodes
+
+Submit = Callable[[Operation], Awaitable[Reply]]
+"""As `Coordinator.submit`."""
+
+Targets = Sequence[Message] | Sequence[Target]
+Named = Callable[[UidSet, Dot | None], Operation]
+"""The request for these UIDs as of this head; it is answered by Stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """New mail. `shown`: the UIDs are those that this node shows; else they are not to be told."""
+
+    uids: tuple[int, ...]
+    dots: tuple[Dot, ...]
+    shown: bool
+
+
+class Resolver:
+    """Belongs to the event loop. `timeout_s` bounds a change with all its rounds."""
+
+    def __init__(self, store: Store, submit: Submit, *, timeout_s: float) -> None:
+        self._store = store
+        self._submit = submit
+        self._timeout_s = timeout_s
+        self._merges = 0  # applied at this node so far: where none came meanwhile, no UID has changed
+        store.listeners.append(self._note_commit)
+
+    async def change(
+        self, key: MailboxKey, head: Dot | None, targets: Targets, named: Named, *, same_placement: bool
+    ) -> None:
+        """Have this done to all of the messages that are not expunged. Raises MailError.
+
+        `same_placement`: a message that has been put there anew is another one.
+        """
+        left = targets
+        with trio.move_on_after(self._timeout_s):
+            for _ in range(ROUNDS):
+                reply = await self._submit(named(UidSet.of(target.uid for target in left), head))
+                assert isinstance(reply, Stored)
+                if not reply.refused:
+                    return
+                missed = [target for target in left if target.uid in reply.refused]
+                head, left = await self._find(key, missed, dots_of(reply), same_placement=same_placement)
+                if not left:
+                    return
+        raise UnavailableError("the folder's branches are being joined; a part of the change was not made; try again")
+
+    async def expunge(self, key: MailboxKey, head: Dot | None, targets: Targets) -> None:
+        """Remove exactly these placements. Raises MailError."""
+        await self.change(key, head, targets, partial(ExpungeOperation, key), same_placement=True)
+
+    async def expunge_anew(self, key: MailboxKey, targets: Sequence[Message]) -> None:
+        """Remove these placements, the folder of the key having another UIDVALIDITY at its master. Raises MailError."""
+        by_guid = {target.guid: target for target in targets}
+        with trio.move_on_after(self._timeout_s):
+            while True:
+                end = self._store.tail.end
+                now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
+                if now.chain is not None and now.uidvalidity is not None and now.uidvalidity > key.uidvalidity:
+                    left = _of_placements(now.by_guid.values(), by_guid)
+                    if left:
+                        key = MailboxKey(key.user, key.mailbox_id, now.uidvalidity)
+                        await self.expunge(key, now.chain.head, left)
+                    return
+                if end == self._store.tail.end:
+                    await self._store.tail.grown()
+        raise UnavailableError("the folder has another UIDVALIDITY, of which this node has not heard yet; try again")
+
+    async def add(self, operation: SaveOperation | CopyOperation) -> Added:
+        """Have messages put into a mailbox. Raises MailError."""
+        merges = self._merges
+        reply = await self._submit(operation)
+        assert isinstance(reply, Saved)
+        if merges == self._merges and all(map(self._shows, reply.dots)):
+            return Added(reply.uids, reply.dots, shown=True)
+        uids = await self._uids_now(operation, reply)
+        return Added(uids or reply.uids, reply.dots, shown=uids is not None)
+
+    async def take_back(self, key: MailboxKey, added: Added) -> None:
+        """Remove what `add` has put there, as far as this node has heard of it. Raises MailError."""
+        targets = await self._store.read(partial(placements.added_by, dots=added.dots))
+        if targets:
+            await self.expunge(key, targets[-1].dot, targets)
+
+    async def _find(
+        self, key: MailboxKey, missed: Iterable[Message | Target], dots: Sequence[Dot], *, same_placement: bool
+    ) -> tuple[Dot | None, list[Target]]:
+        """The head here, and those of the messages that are there under another UID."""
+        by_guid = {target.guid: target for target in missed}
+        now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
+        if now.chain is None or not now.has_seen(dots):
+            raise UnavailableError("this node is behind and does not know what was changed; try again")
+        found = list(now.by_guid.values())
+        return now.chain.head, _of_placements(found, by_guid) if same_placement else found
+
+    async def _uids_now(self, operation: SaveOperation | CopyOperation, reply: Saved) -> tuple[int, ...] | None:
+        """The UIDs under which this node shows what was added; None if it does not show all of it."""
+        key = operation.key
+        guids: Mapping[int, bytes]
+        if isinstance(operation, SaveOperation):
+            guids = dict.fromkeys(reply.uids, operation.guid)
+        else:
+            added = await self._store.read(partial(placements.added_by, dots=reply.dots))
+            guids = {target.uid: target.guid for target in added}
+        now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=guids.values()))
+        uids = tuple(now.by_guid[guid].uid for uid in reply.uids if (guid := guids.get(uid)) in now.by_guid)
+        known = len(uids) == len(reply.uids) and now.has_seen(reply.dots)
+        return uids if known and now.uidvalidity in {None, key.uidvalidity} else None
+
+    def _shows(self, dot: Dot) -> bool:
+        return self._store.context.get(dot.origin, 0) >= dot.seq and not self._store.is_waiting(dot)
+
+    def _note_commit(self, commit: Commit) -> None:
+        self._merges += sum(entry.is_merge for entry in commit.applied)
+
+
+def _of_placements(found: Iterable[Target], by_guid: Mapping[bytes, Message | Target]) -> list[Target]:
+    """Those that have not been put there anew."""
+    meant = {guid: (target.dot, target.change) for guid, target in by_guid.items()}
+    return [target for target in found if (target.dot, target.change) == meant[target.guid]]

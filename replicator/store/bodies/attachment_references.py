@@ -1,0 +1,105 @@
+"""What the database says of holders in the attachment store, for a sweep of that (`attachments.sweep.Records`)."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import closing
+from itertools import islice
+from typing import NamedTuple
+
+from replicator.store.attachments import names
+from replicator.store.attachments.construction import Holding
+from replicator.store.attachments.files import MissingError
+from replicator.store.attachments.store import Attachments
+from replicator.store.bodies.attachment_ranges import HASH_BYTES
+
+log = logging.getLogger(__name__)
+
+PARTS_AT_ONCE = 500  # each is looked for on the disk
+
+
+def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
+    """Holdings as they are recorded: hash, holder, kept. A row that cannot be one is damaged, which is told."""
+    for row in rows:
+        holding = _holding_in(row)
+        if holding is None:
+            log.warning("a row of table attachment is damaged, and passed over: %r", row)
+        else:
+            yield holding
+
+
+def _holding_in(row: Sequence[object]) -> Holding | None:
+    part, holder, kept = row
+    if not (isinstance(part, bytes) and len(part) == HASH_BYTES and isinstance(holder, str)):
+        return None
+    return Holding(part, holder, kept=bool(kept)) if names.owner_of(holder) else None
+
+
+class Recorded:
+    """See `Records`. Each call sees the last commit."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
+        """See `Records`. One attachment may have any number of them, so these alone are asked for."""
+        query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ? AND kept = 0"
+        asked = ((holder, self._connection.execute(query, (content_hash, holder)).fetchone()) for holder in among)
+        return {holder for holder, found in asked if found is not None}
+
+    def is_held(self, content_hash: bytes) -> bool:
+        """See `Records`."""
+        query = "SELECT 1 FROM attachment WHERE hash = ? AND kept = 0 LIMIT 1"
+        return self._connection.execute(query, (content_hash,)).fetchone() is not None
+
+    def is_kept(self, holder: str) -> bool:
+        """See `Records`."""
+        query = "SELECT 1 FROM attachment WHERE holder = ? AND kept = 1"
+        return self._connection.execute(query, (holder,)).fetchone() is not None
+
+    def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
+        """See `Records`."""
+        key = (b"", "") if after is None else (after.hash, after.holder)
+        query = "SELECT hash, holder, kept FROM attachment WHERE (hash, holder) > (?, ?) ORDER BY hash, holder"
+        with closing(self._connection.execute(query, key)) as rows:
+            return list(islice(holdings_in(rows), limit))
+
+
+class LostParts(NamedTuple):
+    """A slice of what is recorded: how much, the text and the part to go on after, and texts that lack a part."""
+
+    size: int
+    after: tuple[bytes, bytes] | None
+    texts: list[bytes]
+
+
+def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]) -> LostParts:
+    """Texts of which a part is not where it is recorded to be. Nobody looks at what is in it."""
+    query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
+    rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
+    lost = [text for text, *row in rows if not _is_there(attachments, row)]
+    return LostParts(len(rows), (rows[-1][0], rows[-1][1]) if rows else None, lost)
+
+
+def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
+    holding = _holding_in(row)
+    try:
+        return holding is not None and attachments.size(holding) >= 0
+    except (MissingError, OSError):
+        return False
+
+
+def text_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
+    """The text that a holding is recorded for, if it is still."""
+    query = "SELECT text FROM attachment WHERE hash = ? AND holder = ?"
+    row = connection.execute(query, (holding.hash, holding.holder)).fetchone()
+    return row[0] if row else None
+
+
+def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:
+    """Texts in parts: a number to go on after, and the hash."""
+    query = "SELECT id, hash FROM content WHERE parted = 1 AND id > ? ORDER BY id LIMIT ?"
+    return connection.execute(query, (after, limit)).fetchall()

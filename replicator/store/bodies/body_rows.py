@@ -1,0 +1,206 @@
+"""Message texts on their way to and from the database: compressed, and named by their SHA-256.
+
+Of a large text the database has the recipe, and what holds its parts in the attachment store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import zstandard
+
+from protocol.commands import Parts
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.attachment_references import holdings_in
+from resync.row import Row
+
+COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
+MAX_TEXT_BYTES = 1 << 28  # of a text when unpacked; what the doors let in is far smaller
+DOUBTED_MS = -(1 << 63)
+"""The date of texts that no message was seen to have: none is of that date."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """A message text, ready to be written. Making one is the costly part; it needs no lock and no thread.
+
+    `message` is what travels: the text itself, or of a large one the `Parts` of which it is put together, each of which
+    is held in the attachment store by one of the `holdings`.
+    """
+
+    content_hash: bytes
+    message: bytes | Parts = field(repr=False)
+    body: bytes = field(repr=False)
+    holdings: tuple[Holding, ...] = ()
+
+    @classmethod
+    def of(cls, text: bytes) -> StoredText:
+        """Hash and compress."""
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        return cls(hashlib.sha256(text).digest(), text, compressor.compress(text))
+
+    @classmethod
+    def of_parts(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredText:
+        """Of a text whose parts are all held."""
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
+        return cls(parts.content_hash, parts, compressor.compress(parts.recipe), tuple(holdings))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the text."""
+        return size_of(self.message)
+
+
+def size_of(message: bytes | Parts) -> int:
+    """Octets of a message text."""
+    return len(message) if isinstance(message, bytes) else message.size
+
+
+def memory_of(message: bytes | Parts) -> int:
+    """Bytes that it takes in memory."""
+    return len(message) if isinstance(message, bytes) else len(message.recipe)
+
+
+def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text; one that is there already is left as it is: what holds its parts may be held by nothing else.
+
+    One that is damaged in the database is replaced, and one in parts by one without, which cannot have lost any.
+    """
+    if _insert(connection, "IGNORE", stored):
+        _record(connection, stored)
+    elif not _may_stay(connection, stored):
+        replace_text(connection, stored)
+
+
+def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
+    """Keep a text in the place of a damaged one. What held parts of that one a sweep lets go."""
+    connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
+    _insert(connection, "REPLACE", stored)
+    _record(connection, stored)
+
+
+def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:
+    """A text, or None if it is not here or no longer what its hash says. Of parts nobody has looked at them."""
+    row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
+    if row is None or not isinstance(row[0], bytes):
+        return None
+    body, size_bytes, parted = row
+    try:
+        unpacked = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_TEXT_BYTES)
+    except zstandard.ZstdError:
+        return None
+    if parted:
+        return Parts(content_hash, size_bytes, unpacked)
+    return unpacked if hashlib.sha256(unpacked).digest() == content_hash else None
+
+
+def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
+    """What holds the parts of a text."""
+    query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
+    return list(holdings_in(connection.execute(query, (content_hash,))))
+
+
+def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
+    """What is recorded to hold a part that lies where its hash does not lead: see `Holding.kept`."""
+    query = "SELECT hash, holder, kept FROM attachment WHERE hash = ? AND kept = 1"
+    return list(holdings_in(connection.execute(query, (part_hash,))))
+
+
+def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:
+    """Those that no text of this node has."""
+    query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ?"
+    return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
+
+
+def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) -> bool:
+    """Whether it was not there."""
+    parted = isinstance(stored.message, Parts)
+    row = (stored.content_hash, stored.size_bytes, parted, stored.body)
+    query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
+    return connection.execute(query, row).rowcount == 1
+
+
+def _may_stay(connection: sqlite3.Connection, stored: StoredText) -> bool:
+    """Whether what is there is as good as this text. It mostly has the same bytes, and is not unpacked then."""
+    parted = isinstance(stored.message, Parts)
+    query = "SELECT (size_bytes, parted, body) = (?, ?, ?) FROM content WHERE hash = ?"
+    row = (stored.size_bytes, parted, stored.body, stored.content_hash)
+    if connection.execute(query, row).fetchone() != (1,):
+        kept = read_text(connection, stored.content_hash)
+        if kept is None or size_of(kept) != stored.size_bytes or (isinstance(kept, Parts) and not parted):
+            return False
+        if isinstance(kept, bytes):
+            return True
+    return not stored.holdings or {held.hash for held in stored.holdings} <= {
+        held.hash for held in holdings_of(connection, stored.content_hash)
+    }
+
+
+def _record(connection: sqlite3.Connection, stored: StoredText) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO attachment (text, hash, holder, kept) VALUES (?, ?, ?, ?)",
+        [(stored.content_hash, held.hash, held.holder, held.kept) for held in stored.holdings],
+    )
+
+
+def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Messages came without their texts: those that are not here are to be fetched."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO lacking (received_ms, hash)"
+        " SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM content WHERE hash = ?2)",
+        ((row.received_ms, row.content_hash) for row in rows),
+    )
+
+
+def lacking(connection: sqlite3.Connection, before: tuple[int, bytes] | None, count: int) -> list[tuple[int, bytes]]:
+    """Texts that are to be fetched, by their messages' dates and their hashes, the newest first."""
+    where, values = ("", ()) if before is None else (" WHERE (received_ms, hash) < (?, ?)", before)
+    query = f"SELECT received_ms, hash FROM lacking{where} ORDER BY received_ms DESC, hash DESC LIMIT ?"
+    return connection.execute(query, (*values, count)).fetchall()
+
+
+def still_lacking(connection: sqlite3.Connection, noted: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Those of these texts that are to be fetched, in their order."""
+    query = "SELECT 1 FROM lacking WHERE received_ms = ? AND hash = ?"
+    return [item for item in noted if connection.execute(query, item).fetchone() is not None]
+
+
+def lacking_count(connection: sqlite3.Connection) -> int:
+    """How many texts are to be fetched; one of several messages may count more than once."""
+    count: int = connection.execute("SELECT COUNT(*) FROM lacking").fetchone()[0]
+    return count
+
+
+def lacking_in_vain(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+    """Those that no message has any more. Reads all messages, so not in the writer's turn.
+
+    By that turn, a message may have come that has one. Only what was doubted before this look may be forgotten.
+    """
+    query = "SELECT received_ms, hash FROM lacking WHERE hash NOT IN (SELECT content_hash FROM by_uid)"
+    return connection.execute(query).fetchall()
+
+
+def doubt_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
+    """Put these under `DOUBTED_MS`: from here on a message that comes with one notes it anew, under its own date."""
+    connection.executemany(
+        "UPDATE OR REPLACE lacking SET received_ms = ? WHERE received_ms = ? AND hash = ?",
+        ((DOUBTED_MS, *item) for item in found),
+    )
+
+
+def is_lacking(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+    """Whether the text is to be fetched."""
+    return connection.execute("SELECT 1 FROM lacking WHERE hash = ?", (content_hash,)).fetchone() is not None
+
+
+def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:
+    """Whether there is a text of that hash, whole or not."""
+    return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None
+
+
+def forget_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
+    """These texts are here by now, or no message has them any more."""
+    connection.executemany("DELETE FROM lacking WHERE received_ms = ? AND hash = ?", found)

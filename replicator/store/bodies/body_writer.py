@@ -1,0 +1,115 @@
+"""Message texts on their way in: the bodies of large parts become attachments as they come, the rest is the recipe.
+
+A text of at most `inline_max` octets is not looked into. Beyond `INLINE_TOTAL_MAX` octets inline, all the rest of the
+text is one opaque attachment, which takes no parsing: this bounds the memory, and the time that a hostile text costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Generic
+
+from replicator.mime.splitter import BodyBegins, BodyData, BodyEnds, Event, Inline, Splitter
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
+from replicator.store.bodies.attachment_writer import BodyIntake
+from replicator.store.bodies.recipe import INLINE_TOTAL_MAX, Recipe
+from replicator.store.bodies.recipe_builder import Builder, H, Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn(Generic[H]):
+    """A text that has come in whole: the SHA-256 of its `size_bytes` octets, and how they are put together.
+
+    `holdings`: one for each attachment, however often it is in the text, for the owner to record or to unlink.
+    """
+
+    content_hash: bytes
+    size_bytes: int
+    recipe: Recipe
+    holdings: tuple[H, ...]
+
+
+class Intake(Generic[H]):
+    """One text. Everything blocks; one thread at a time. Parts of `inline_max` octets or more become attachments.
+
+    After an error nothing is left of it. All raise OSError.
+    """
+
+    def __init__(self, builder: Builder[H], inline_max: int) -> None:
+        self._inline_max = min(inline_max, INLINE_TOTAL_MAX)
+        self._pieces = Pieces(builder)
+        self._hasher = hashlib.sha256()
+        self._size_bytes = 0
+        self._held = bytearray()  # all of a text that is small so far
+        self._splitter: Splitter | None = None
+        self._body: BodyIntake[H] | None = None
+        self._is_opaque = False
+
+    def write(self, data: bytes) -> None:
+        """The next octets of the text."""
+        with self._all_or_nothing():
+            for at in range(0, len(data), CHUNK_BYTES):
+                chunk = data[at : at + CHUNK_BYTES]
+                self._hasher.update(chunk)
+                self._size_bytes += len(chunk)
+                self._take(chunk)
+
+    def finish(self) -> TakenIn[H]:
+        """That was all."""
+        with self._all_or_nothing():
+            if self._splitter is not None:
+                self._handle(self._splitter.finish())
+            self._handle([Inline(bytes(self._held))])
+            self._pieces.close(opaque=self._is_opaque)
+            recipe, holdings = self._pieces.finish()
+        return TakenIn(self._hasher.digest(), self._size_bytes, recipe, holdings)
+
+    def abandon(self) -> None:
+        """Let go of all that came in, unless it was finished. May be called again."""
+        self._pieces.abandon()
+
+    def _take(self, data: bytes) -> None:
+        if self._is_opaque:
+            self._pieces.attach(data)
+        elif self._splitter is not None:
+            self._handle(self._splitter.write(data))
+        else:
+            self._held += data
+            if len(self._held) > self._inline_max:
+                self._splitter = Splitter(self._inline_max)
+                self._handle(self._splitter.write(bytes(self._held)))
+                self._held.clear()
+        if self._is_opaque and self._splitter is not None:
+            self._handle(self._splitter.finish())
+            self._splitter = None
+
+    def _handle(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Inline(data) | BodyData(data) if self._is_opaque:
+                    self._pieces.attach(data)
+                case Inline(data):
+                    self._inline(data)
+                case BodyBegins(is_base64) if not self._is_opaque:
+                    self._body = BodyIntake(self._pieces, max(1, self._inline_max), is_base64=is_base64)
+                case BodyData(data) if self._body is not None:
+                    self._body.write(data)
+                case BodyEnds() if self._body is not None:
+                    self._inline(self._body.finish())
+                    self._body = None
+
+    def _inline(self, data: bytes) -> None:
+        beyond = self._pieces.inline(data)
+        if beyond:
+            self._is_opaque = True
+            self._pieces.attach(beyond)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            undo.callback(self.abandon)
+            yield
+            undo.pop_all()

@@ -1,0 +1,148 @@
+"""Recipes: how a message text is put together of octets that stand in the recipe, and of attachments.
+
+A recipe comes from this node's database or from another node, so whatever is read is checked: each text has exactly one
+recipe that `Intake` makes, and each recipe one packed form. Reading is a plan, made without I/O: octets, and slices of
+attachments for others to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeAlias, cast
+
+import msgpack
+
+from protocol.units import MIB
+from replicator.mime.base64_lines import Coding
+from replicator.mime.header import Header
+from replicator.mime.skeleton import Gap, Skeleton
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, HASH_BYTES, Attached, AttachedSlice
+
+INLINE_TOTAL_MAX = MIB
+"""Octets of a text that stand in its recipe: what is in memory to tell its structure."""
+
+PACKED_MAX = 4 * MIB
+"""Octets of a packed recipe: what is inline, 16 bytes for each chunk of an attachment and some 60 for each of those."""
+
+Piece: TypeAlias = bytes | Attached
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The pieces of a text in their order. Raises ValueError if they cannot be those of one."""
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        inline = [piece for piece in self.pieces if isinstance(piece, bytes)]
+        if not all(inline) or sum(map(len, inline)) > INLINE_TOTAL_MAX:
+            raise ValueError(f"it has octets inline that are none, or more than {INLINE_TOTAL_MAX}")
+        if any(isinstance(one, bytes) and isinstance(other, bytes) for one, other in pairwise(self.pieces)):
+            raise ValueError("octets inline that follow each other are one piece")
+        if any(isinstance(piece, Attached) and piece.opaque for piece in self.pieces[:-1]):
+            raise ValueError("something follows an opaque piece")
+
+    @property
+    def length(self) -> int:
+        """Octets of the text."""
+        return sum(_length(piece) for piece in self.pieces)
+
+    @property
+    def attached(self) -> tuple[Attached, ...]:
+        """The pieces that are attachments; one attachment may be several."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Attached))
+
+    @property
+    def distinct(self) -> tuple[Attached, ...]:
+        """The attachments, each once, however often it is in the text."""
+        return tuple({attached.hash: attached for attached in self.attached}.values())
+
+    def skeleton(self) -> Skeleton:
+        """The text without its attachments."""
+        raw, gaps, is_opaque = bytearray(), [], False
+        for piece in self.pieces:
+            if isinstance(piece, bytes):
+                raw += piece
+            else:
+                gaps.append(Gap(len(raw), piece.length, piece.lines))
+                is_opaque = piece.opaque
+        skeleton = Skeleton(bytes(raw), tuple(gaps), header_only=is_opaque)
+        return replace(skeleton, lacks_header=is_opaque and not _has_header(skeleton))
+
+    def slices(self, start: int, end: int) -> Iterator[bytes | AttachedSlice]:
+        """The octets of the text from `start` up to `end`, each time at most `CHUNK_BYTES`."""
+        at = 0
+        for piece in self.pieces:
+            first, behind = max(start - at, 0), min(end - at, _length(piece))
+            at += _length(piece)
+            if first >= behind:
+                continue
+            if isinstance(piece, Attached):
+                yield from piece.slices(first, behind)
+            else:
+                for cut in range(first, behind, CHUNK_BYTES):
+                    yield piece[cut : min(cut + CHUNK_BYTES, behind)]
+
+    def pack(self) -> bytes:
+        """The recipe as MessagePack."""
+        return cast("bytes", msgpack.packb([_packed(piece) for piece in self.pieces]))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Recipe:
+        """The recipe that `pack` gave. Raises ValueError for whatever else."""
+        if len(packed) > PACKED_MAX:
+            raise ValueError(f"a recipe has at most {PACKED_MAX} bytes, not {len(packed)}")
+        try:
+            fields = msgpack.unpackb(packed, use_list=False)
+        except (msgpack.UnpackException, ValueError) as error:
+            raise ValueError(f"{len(packed)} bytes are not MessagePack: {error!r}") from None
+        if not isinstance(fields, tuple):
+            raise ValueError(f"a recipe is an array, not {type(fields).__name__}")  # noqa: TRY004  # bytes are no type
+        recipe = cls(tuple(_piece(values) for values in fields))
+        if recipe.pack() != packed:
+            raise ValueError("the recipe is not packed as recipes are")
+        return recipe
+
+
+def _has_header(skeleton: Skeleton) -> bool:
+    """Whether a whole line stands between the header and what was cut out, which so has nothing of it."""
+    behind = skeleton.gaps[0].at
+    return b"\n" in skeleton.raw[Header.at(skeleton.raw, 0, behind).end : behind]
+
+
+def _length(piece: Piece) -> int:
+    return piece.length if isinstance(piece, Attached) else len(piece)
+
+
+def _packed(piece: Piece) -> object:
+    if isinstance(piece, bytes):
+        return piece
+    coding = piece.coding and (piece.coding.width, piece.coding.line_end, piece.coding.is_closed)
+    return (piece.hash, piece.size_bytes, piece.lines, piece.chunk_hashes, coding, piece.opaque)
+
+
+def _piece(values: object) -> Piece:
+    # Whatever `int` makes a number of here is packed as another thing than it was, which does not pass.
+    match values:
+        case bytes():
+            return values
+        case (bytes(digest), int(size), int(lines), bytes(chunk_hashes), None, bool(opaque)):
+            return _checked(Attached(digest, int(size), int(lines), chunk_hashes, None, opaque))
+        case (bytes(digest), int(size), int(lines), bytes(chunk_hashes), (int(width), bytes(end), bool(closed)), False):
+            return _checked(Attached(digest, int(size), int(lines), chunk_hashes, Coding(int(width), end, closed)))
+        case _:
+            raise ValueError("a piece of a recipe has not the types that it should have")
+
+
+def _checked(piece: Attached) -> Attached:
+    if len(piece.hash) != HASH_BYTES or piece.size_bytes < 1:
+        raise ValueError(f"an attachment has a hash of {HASH_BYTES} bytes and at least one octet")
+    if len(piece.chunk_hashes) != -(-piece.size_bytes // CHUNK_BYTES) * CHUNK_HASH_BYTES:
+        raise ValueError(f"{piece.size_bytes} octets have not {len(piece.chunk_hashes)} bytes of hashes of chunks")
+    most = piece.size_bytes if piece.coding is None else piece.coding.lines(piece.size_bytes)
+    least = 0 if piece.coding is None else most
+    if not least <= piece.lines <= most:
+        raise ValueError(f"{piece.lines} line feeds are not in {piece.length} octets")
+    return piece

@@ -1,0 +1,138 @@
+"""A cluster's checkpoints and manifests in the object store: written by each node for itself, read by any.
+
+Order is all that keeps them consistent: first checkpoints, then the manifest that lists them; first manifests are
+deleted, then what only they listed. All raises ObjectStoreError where the store does not do its part. Who leaves an
+iteration early closes it (`contextlib.aclosing`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import trio
+
+from protocol.values import Context, Dot
+from replicator.objects import NAMES_AT_ONCE, ObjectMissingError, ObjectStore
+from replicator.store.checkpoints import checkpoint, manifest
+from replicator.store.checkpoints.checkpoint import CheckpointReader, Home, checkpoint_name
+from replicator.store.checkpoints.container import UnreadableError
+from replicator.store.checkpoints.manifest import DATE_MAX_MS, Manifest, ManifestReader
+from replicator.store.db.entry_validation import Head
+from resync.entry import Merge, TreeMerge
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[Head]]]
+"""Ids of chains -> what is saved of them."""
+
+
+class Archive:
+    """What the node `home` keeps, and what others of its cluster keep, in one object store."""
+
+    def __init__(self, objects: ObjectStore, home: Home) -> None:
+        self.home = home
+        self._objects = objects
+
+    async def save(self, head: Head, data: Iterable[bytes]) -> None:
+        """Keep a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
+        await self._objects.put(checkpoint_name(self.home, head), data)
+
+    async def changes(self, home: Home, head: Head) -> AsyncGenerator[Merge | TreeMerge, None]:
+        """A checkpoint: the changes that take an empty chain to the head.
+
+        They are to be believed when the last one has come. Raises UnreadableError, ObjectMissingError.
+        """
+        name = checkpoint_name(home, head)
+        reader = CheckpointReader(name, head)
+        async with aclosing(self._read(name, reader.receive)) as changes:
+            async for change in changes:
+                yield change
+        reader.finish()
+
+    async def saved(self) -> AsyncGenerator[str, None]:
+        """The names of all checkpoints of this node, in no order."""
+        async with aclosing(self._objects.list(checkpoint.checkpoints_of(self.home))) as found:
+            async for info in found:
+                yield info.name
+
+    async def next_manifest(self, context: Context, now_ms: int) -> Manifest:
+        """What this node's next manifest says before its heads: it is newer than all that there are."""
+        earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self.home.sid)]
+        made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been put back
+        dots = tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
+        return Manifest(self.home, made_ms, dots)
+
+    async def publish(self, made: Manifest, data: Iterable[bytes]) -> None:
+        """Write a manifest (`next_manifest`, `write_manifest`). All of its checkpoints are saved."""
+        await self._objects.put(made.name, data)
+
+    async def newest(self, sid: str | None = None, *, until_ms: int = DATE_MAX_MS) -> Manifest | None:
+        """The newest manifest that is whole, of any node or of one, made until then. Others are named in the log."""
+        names = manifest.newest_first(await self.manifests(sid))
+        for name in (name for name in names if (manifest.made_ms(name) or 0) <= until_ms):
+            try:
+                return await self._manifest(name)
+            except (UnreadableError, ObjectMissingError) as error:
+                log.warning("a manifest is passed over: %s", error)
+        return None
+
+    async def heads(self, listed: Manifest) -> AsyncGenerator[Head, None]:
+        """What a manifest lists, by mailbox id; to be believed when the last one has come. Raises UnreadableError."""
+        reader = ManifestReader(listed.name)
+        async with aclosing(self._read(listed.name, reader.receive)) as heads:
+            async for head in heads:
+                yield head
+        reader.finish()
+
+    async def manifests(self, sid: str | None = None) -> list[str]:
+        """The names of all manifests, of all nodes or one, in no order."""
+        return [info.name async for info in self._objects.list(manifest.manifests_of(self.home.cluster, sid))]
+
+    async def delete(self, names: list[str]) -> None:
+        """Delete checkpoints or manifests, by their names."""
+        await self._objects.delete(names)
+
+    async def delete_manifests(self, kept_ms: Container[int | None]) -> None:
+        """Delete this node's manifests, but for those that were made then."""
+        names = await self.manifests(self.home.sid)
+        dated = {name: manifest.made_ms(name) for name in names}
+        await self.delete([name for name, ms in dated.items() if ms is not None and ms not in kept_ms])
+
+    async def delete_checkpoints(self, heads: Iterable[Head]) -> None:
+        """Delete checkpoints of this node."""
+        await self.delete([checkpoint_name(self.home, head) for head in heads])
+
+    async def delete_all_but(self, heads_of: HeadsOf) -> None:
+        """Delete this node's checkpoints of which nobody knows: all but those that `heads_of` their chains gives."""
+        unlooked: dict[str, bytes] = {}
+        async with aclosing(self.saved()) as names:
+            async for name in names:
+                chain_id = checkpoint.chain_of(name)
+                if chain_id is not None:
+                    unlooked[name] = chain_id
+                if len(unlooked) >= NAMES_AT_ONCE:
+                    await self._delete_unknown(unlooked, heads_of)
+                    unlooked = {}
+        await self._delete_unknown(unlooked, heads_of)
+
+    async def _delete_unknown(self, names: Mapping[str, bytes], heads_of: HeadsOf) -> None:
+        known = {checkpoint_name(self.home, head) for head in await heads_of(sorted(set(names.values())))}
+        await self.delete([name for name in names if name not in known])
+
+    async def _manifest(self, name: str) -> Manifest:
+        reader = ManifestReader(name)
+        async for _ in self._read(name, reader.receive):
+            pass
+        return reader.finish()
+
+    async def _read(self, name: str, receive: Callable[[bytes], Iterator[T]]) -> AsyncGenerator[T, None]:
+        async with aclosing(self._objects.get(name)) as parts:
+            async for data in parts:
+                for item in receive(data):
+                    yield item
+                    await trio.lowlevel.checkpoint()

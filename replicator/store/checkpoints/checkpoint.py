@@ -1,0 +1,275 @@
+"""A checkpoint: all that one mailbox or folder tree shows at one head, as an object (`container` has the outer form).
+
+The first frame is the head and its context. Each further one is a change as of a MERGE entry (`resync.entry`), which
+would take an empty chain to the state, but for its context, which stands in the first frame only. So rows from a
+checkpoint must fulfil what rows in entries must, and can be used like them. There is at least one change; rows come in
+the order of their UIDs.
+
+An object's name says to a person whose it is, of which node, and of when; the newest of a chain is the last one by its
+name. A node that shows a head shows what all nodes show there: an object is never another one than before under its
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+from typing import NamedTuple, TypeVar, cast
+from urllib.parse import quote
+
+import msgpack
+
+from protocol.values import Dot
+from replicator.store.checkpoints.container import Kind, Unsealer, seal
+from replicator.store.db.entry_validation import NUMBER_MAX, Head, is_well_formed, why_not_head
+from resync import state
+from resync.entry import Merge, TreeMerge, pack_change, unpack_change
+from resync.ranges import ITEMS_MAX
+from resync.row import Row
+from resync.state import MailboxState
+from resync.tree import TreeState, tree_difference
+
+T = TypeVar("T")
+
+ROWS_AT_ONCE = 1000  # of a frame: some 200 KiB
+NAMES_MAX = 1 << 20  # of a tree: a hundred times what a user may have, for those that were deleted
+LABEL_CHARS = 80  # of a name's levels, which file systems limit to 255 bytes; three times what most users have
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Home(NamedTuple):
+    """Whose checkpoints: a cluster's, of one node. Nodes do not share any, so none deletes what another one needs."""
+
+    cluster: str
+    sid: str
+
+
+def checkpoint_name(home: Home, head: Head) -> str:
+    """The object's name: `CLUSTER/checkpoints/SID/USER/MAILBOX ID/MODSEQ_DATE_ORIGIN_SEQ.mailbox`, or `.tree`.
+
+    The user's name, and the origin, are percent-encoded, and cut where they are long.
+    """
+    origin, seq = head.dot
+    file = f"{head.modseq:019}_{date(head.time >> 16)}_{_label(origin)}_{seq}.{'tree' if head.is_tree else 'mailbox'}"
+    return f"{home.cluster}/checkpoints/{home.sid}/{_label(head.user)}/{head.mailbox_id.hex()}/{file}"
+
+
+def checkpoints_of(home: Home) -> str:
+    """What the names of all of a node's checkpoints begin with."""
+    return f"{home.cluster}/checkpoints/{home.sid}"
+
+
+def chain_of(name: str) -> bytes | None:
+    """The mailbox or tree that a checkpoint's name says it is of; None for a name that is of none."""
+    levels = name.split("/")
+    try:
+        return bytes.fromhex(levels[-2]) if name.endswith((".tree", ".mailbox")) else None
+    except (IndexError, ValueError):
+        return None
+
+
+def date(ms: int) -> str:
+    """A time for a name: such as 20261121T093005.123Z."""
+    return f"{_EPOCH + timedelta(milliseconds=ms):%Y%m%dT%H%M%S}.{ms % 1000:03}Z"
+
+
+def ms_of(text: str) -> int:
+    """The time that `date` gave. Raises ValueError for what is none."""
+    return (datetime.strptime(text, "%Y%m%dT%H%M%S.%f%z") - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _label(text: str) -> str:
+    encoded = quote(text, safe="@+=")[:LABEL_CHARS]
+    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # neither "." nor ".." nor hidden
+
+
+def write_mailbox(head: Head, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
+    """The object, in pieces. `rows`: all that are shown at the head, by UID; they are taken as the pieces are."""
+    uidnext, risen, remaining = shown.uidnext, shown.risen, iter(rows)
+    first = tuple(islice(remaining, ROWS_AT_ONCE))
+    further = iter(lambda: tuple(islice(remaining, ROWS_AT_ONCE)), ())
+    changes = (Merge(uidnext, risen, (), some, ()) for some in chain([first], further))
+    return _write(head, shown.context, changes)
+
+
+def write_tree(head: Head, tree: TreeState) -> Iterator[bytes]:
+    """The object, in pieces."""
+    changes = (change._replace(context=()) for change in tree_difference(tree, [TreeState()]))
+    return _write(head, tree.context, changes)
+
+
+def _write(head: Head, context: Mapping[str, int], changes: Iterable[Merge | TreeMerge]) -> Iterator[bytes]:
+    packed = cast("bytes", msgpack.packb((head, sorted(context.items()))))
+    return seal(Kind.CHECKPOINT, chain([packed], map(pack_change, changes)))
+
+
+def state_of(head: Head, changes: Iterable[Merge | TreeMerge]) -> MailboxState | TreeState:
+    """The whole state in memory, from what a reader gave."""
+    mailbox, tree = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq)
+    for change in changes:
+        context = {dot.origin: dot.seq for dot in change.context}
+        if isinstance(change, Merge):
+            mailbox.uidnext, mailbox.risen, mailbox.context = change.uidnext, change.risen, context
+            for row in change.rows:
+                mailbox.put(row)
+        else:
+            folders = {folder.mailbox_id: folder for folder in change.folders}
+            subscriptions = {subscription.name: subscription for subscription in change.subscriptions}
+            tree = TreeState(head.modseq, context, tree.folders | folders, tree.subscriptions | subscriptions)
+    return tree if head.is_tree else mailbox
+
+
+class CheckpointReader:
+    """Reads one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
+
+    `head` is what it must be of. Keeps GUIDs and names, 100 bytes a row, and nothing else of what it gave out.
+    """
+
+    def __init__(self, name: str, head: Head) -> None:
+        self._sealed = Unsealer(name, Kind.CHECKPOINT)
+        self._head = head
+        self._context: tuple[Dot, ...] | None = None
+        self._content: _Rows | _Names | None = None
+
+    def receive(self, data: bytes) -> Iterator[Merge | TreeMerge]:
+        """The changes that take an empty chain to the state, to be exhausted before the next call."""
+        for frame in self._sealed.receive(data):
+            if self._content is None:
+                self._content = self._begin(frame)
+                continue
+            try:
+                change = unpack_change(frame)
+            except ValueError as error:
+                raise self._sealed.refusal(str(error)) from None
+            problem = self._content.problem(change)
+            if problem:
+                raise self._sealed.refusal(problem)
+            assert isinstance(change, Merge | TreeMerge)
+            assert self._context is not None
+            yield change._replace(context=self._context)
+
+    def finish(self) -> None:
+        """There are no more bytes; whatever was given out is the state."""
+        self._sealed.finish()
+        if self._content is None or not self._content.has_begun:
+            raise self._sealed.refusal("there is no state in it")
+
+    def _begin(self, frame: bytes) -> _Rows | _Names:
+        try:
+            fields, context = unpack_fields(frame, 2)
+            head, self._context = head_from(fields), context_from(context)
+        except ValueError as error:
+            raise self._sealed.refusal(str(error)) from None
+        if head != self._head:
+            raise self._sealed.refusal(f"it is of {head.dot} of {head.user}, not of what its name says")
+        seen = dict(self._context)
+        if seen.get(self._head.dot.origin) != self._head.dot.seq:
+            raise self._sealed.refusal("its context does not end at its head")
+        return _Names(self._head) if self._head.is_tree else _Rows(self._head, seen)
+
+
+class _Rows:
+    """What must hold of a mailbox's rows among each other."""
+
+    def __init__(self, head: Head, context: Mapping[str, int]) -> None:
+        self._head, self._context = head, context
+        self._first: Merge | None = None
+        self._last_uid = 0
+        self._guids: set[bytes] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._first is not None
+
+    def problem(self, change: object) -> str | None:
+        if not isinstance(change, Merge) or change.context or change.removed or not is_well_formed(change):
+            return "a change in it is none of a mailbox, or has a value out of range"
+        self._first = self._first or change
+        if (change.uidnext, change.risen) != (self._first.uidnext, self._first.risen):
+            return "its changes disagree about UIDNEXT"
+        if len(self._guids) + len(change.rows) > ITEMS_MAX:
+            return f"it has more than {ITEMS_MAX} messages"
+        return next((problem for row in change.rows if (problem := self._next(row))), None)
+
+    def _next(self, row: Row) -> str | None:
+        if row.uid <= self._last_uid:
+            return "its UIDs are not in order"
+        if row.guid in self._guids:
+            return "it has a GUID twice"
+        if row.modseq > self._head.modseq:
+            return "a message has a MODSEQ above its head's"
+        if any(self._context.get(dot.origin, 0) < dot.seq for dot in (row.dot, row.claim)):
+            return "its context lacks a message"
+        self._last_uid = row.uid
+        self._guids.add(row.guid)
+        return None
+
+
+class _Names:
+    """What must hold of a tree's folders and subscriptions among each other."""
+
+    def __init__(self, head: Head) -> None:
+        self._user = head.user
+        self.has_begun = False
+        self._ids: set[bytes] = set()
+        self._living: set[str] = set()
+        self._subscriptions: set[str] = set()
+
+    def problem(self, change: object) -> str | None:
+        if not isinstance(change, TreeMerge) or change.context or not is_well_formed(change):
+            return "a change in it is none of a tree, or has a value out of range"
+        self.has_begun = True
+        users = {folder.user for folder in change.folders} | {one.user for one in change.subscriptions}
+        if not users <= {self._user}:
+            return "it has a folder or a subscription of another user"
+        return (
+            _add(self._ids, [folder.mailbox_id for folder in change.folders])
+            or _add(self._living, [folder.name for folder in change.folders if not folder.deleted])
+            or _add(self._subscriptions, [subscription.name for subscription in change.subscriptions])
+        )
+
+
+def _add(names: set[T], new: list[T]) -> str | None:
+    count = len(names) + len(new)
+    names.update(new)
+    if len(names) != count:
+        return "it has a folder, a name or a subscription twice"
+    return f"it has more than {NAMES_MAX} names" if count > NAMES_MAX else None
+
+
+def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]:
+    """An array of MessagePack, of so many fields or any number. Raises ValueError if it is none."""
+    try:
+        fields = msgpack.unpackb(packed, use_list=False)
+    except (msgpack.UnpackException, ValueError) as error:
+        raise ValueError(f"{len(packed)} bytes are not MessagePack: {error!r}") from None
+    if not isinstance(fields, tuple) or (count is not None and len(fields) != count):
+        raise ValueError(f"something in it is not an array of {count or 'any'} fields")
+    return fields
+
+
+def head_from(fields: object) -> Head:
+    """A head that was packed as a tuple. Raises ValueError for what cannot be one."""
+    match fields:
+        case (str(user), bytes(mailbox_id), int(uidvalidity), (str(origin), int(seq)), int(modseq), int(time)):
+            head = Head(user, mailbox_id, uidvalidity, Dot(origin, seq), modseq, time)
+            problem = why_not_head(head)
+            if problem:
+                raise ValueError(f"its head {problem}")
+            return head
+        case _:
+            raise ValueError("its head has not the types that it should have")
+
+
+def context_from(fields: object) -> tuple[Dot, ...]:
+    """A context that was packed as ordered pairs. Raises ValueError for what cannot be one."""
+    dots: list[Dot] = []
+    for pair in fields if isinstance(fields, tuple) else (None,):
+        match pair:
+            case (str(origin), int(seq)) if 0 < seq < NUMBER_MAX and (not dots or origin > dots[-1].origin):
+                dots.append(Dot(origin, seq))
+            case _:
+                raise ValueError("its context is none")
+    return tuple(dots)

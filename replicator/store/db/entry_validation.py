@@ -1,0 +1,291 @@
+"""What an entry from another node must fulfil before it may change anything here.
+
+Two questions. Is it an entry at all: `check_form`, whose failure ends the link that brought it. And can it stand on
+the predecessor that it names: `contradiction`. One that cannot was made by a node whose state at that head was not
+ours; it stays in the log as a branch of its own, so that its origin's other mailboxes go on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from typing import NamedTuple
+
+from protocol.values import UID_MAX, Dot, Stamp, UidSet
+from replicator.errors import HistoryError, InvalidNameError
+from replicator.mailstore import check_folder_name
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.transaction import Transaction
+from resync.entry import (
+    ID_BYTES,
+    Change,
+    Entry,
+    FlagAdd,
+    FlagDel,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderSubscribe,
+    MailAdd,
+    MailDel,
+    Merge,
+    TreeMerge,
+    tree_id,
+)
+from resync.row import Row
+from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
+from resync.tree import UIDVALIDITY_MAX
+
+HASH_BYTES = 32
+NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: SQLite's integers end at 2**63, and counting must be able to go on
+SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
+USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
+MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart
+PREDECESSORS_MAX = 2  # a merge joins two branches
+
+_TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
+
+
+class Head(NamedTuple):
+    """Which state of which mailbox or tree: the entry that led to it. `uidvalidity` as in all entries of the chain."""
+
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+    dot: Dot
+    modseq: int
+    time: int
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether that is a folder tree rather than a mailbox."""
+        return self.uidvalidity == 0
+
+    @property
+    def stamp(self) -> Stamp:
+        """When the entry was numbered, and by whom."""
+        return Stamp(self.time, self.dot.sid)
+
+
+def check_form(entry: Entry, own_origin: str) -> None:
+    """Raises HistoryError for what no node can have numbered, whatever it showed."""
+    wrong = next((what for holds, what in _form(entry, own_origin) if not holds), None)
+    wrong = wrong or why_not_head(head_of(entry))
+    if wrong:
+        raise HistoryError(f"entry {entry.dot.seq} of {entry.dot.origin} {wrong}; its node needs to be looked at")
+
+
+def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
+    return (
+        (entry.dot.origin != own_origin, "names this node's present run as its origin"),
+        (len(entry.predecessors) <= PREDECESSORS_MAX, f"has more than {PREDECESSORS_MAX} predecessors"),
+        (len(set(entry.predecessors)) == len(entry.predecessors), "names a predecessor twice"),
+        (bool(entry.changes), "has no changes"),
+        (all(isinstance(change, _TREE_CHANGES) == entry.is_tree for change in entry.changes), "mixes tree and mail"),
+        (all(map(is_well_formed, entry.changes)), "has a change with a value out of range"),
+        (
+            all(isinstance(change, (Merge, TreeMerge)) == (len(entry.predecessors) > 1) for change in entry.changes),
+            "joins branches without a merge, or merges one",
+        ),
+        (entry.joined_context.get(entry.dot.origin, 0) < entry.dot.seq, "joins what has seen it"),
+    )
+
+
+def head_of(entry: Entry) -> Head:
+    """What the entry makes the head of its chain."""
+    return Head(entry.user, entry.mailbox_id, entry.uidvalidity, entry.dot, entry.modseq, entry.time)
+
+
+def why_not_head(head: Head) -> str | None:
+    """What it has that no entry can have; None if there is nothing."""
+    for holds, what in (
+        (0 < head.dot.seq < NUMBER_MAX, "has a number out of range"),
+        (0 < head.time < NUMBER_MAX, "has a time out of range"),
+        (0 < len(head.user.encode()) <= USER_MAX_BYTES, f"has a user's name of other than 1 to {USER_MAX_BYTES} bytes"),
+        (0 < head.modseq < NUMBER_MAX, "has a MODSEQ out of range"),
+        (0 <= head.uidvalidity <= UID_MAX, "has a UIDVALIDITY out of range"),
+        (len(head.mailbox_id) == ID_BYTES, f"has a mailbox id of other than {ID_BYTES} bytes"),
+        (not head.is_tree or head.mailbox_id == tree_id(head.user), "changes a tree under another id than its own"),
+    ):
+        if not holds:
+            return what
+    return None
+
+
+def is_well_formed(change: Change) -> bool:
+    """Whether all values of a change are in range."""
+    match change:
+        case MailAdd():
+            return (
+                0 < change.uid < UID_MAX  # leaves a UIDNEXT
+                and len(change.guid) == ID_BYTES
+                and is_text(change.content_hash, change.size_bytes)
+                and abs(change.received_ms) < NUMBER_MAX
+            )
+        case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
+            in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
+            return in_range and UidSet.of_ranges(uids.ranges) == uids
+        case Merge(uidnext, risen, context, rows, removed):
+            return (
+                0 < uidnext <= UID_MAX
+                and 0 <= risen <= RISEN_MAX
+                and all(0 < dot.seq < NUMBER_MAX for dot in context)
+                and all(_is_sound(row, uidnext) for row in rows)
+                and all(len(guid) == ID_BYTES for guid in removed)
+            )
+        case TreeMerge(context, folders, subscriptions):
+            return (
+                all(0 < dot.seq < NUMBER_MAX for dot in context)
+                and all(_is_named_and_timed(one.name, one.time) for one in folders)
+                and all(_is_named_and_timed(one.name, one.time) for one in subscriptions)
+                and all(len(one.mailbox_id) == ID_BYTES and 0 < one.uidvalidity <= UIDVALIDITY_MAX for one in folders)
+            )
+        case FolderCreate():
+            return (
+                len(change.mailbox_id) == ID_BYTES
+                and 0 < change.uidvalidity <= UIDVALIDITY_MAX
+                and _is_name(change.name)
+            )
+        case FolderRename() | FolderSubscribe():
+            return _is_name(change.name)
+        case _:
+            return True
+
+
+def is_text(content_hash: bytes, size_bytes: int) -> bool:
+    """Whether a message's text can be of that hash and size."""
+    return len(content_hash) == HASH_BYTES and 0 <= size_bytes < SIZE_MAX
+
+
+def _is_sound(row: Row, uidnext: int) -> bool:
+    return (
+        0 < row.uid < uidnext
+        and len(row.guid) == ID_BYTES
+        and is_text(row.content_hash, row.size_bytes)
+        and 0 <= row.change < NUMBER_MAX
+        and 0 < row.dot.seq < NUMBER_MAX
+        and 0 < row.claim.seq < NUMBER_MAX
+        and 0 < row.modseq < NUMBER_MAX
+        and abs(row.received_ms) < NUMBER_MAX
+        and all(0 < time < NUMBER_MAX for time, _, _ in row.flags.values())
+    )
+
+
+def _is_named_and_timed(name: str, time: int) -> bool:
+    return _is_name(name) and 0 < time < NUMBER_MAX
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_folder_name(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
+    """What another node cannot show: rows and context are told as a merge. None if there is nothing.
+
+    `own` is the last entry that this node has numbered.
+    """
+    if not is_well_formed(change):
+        return "a value out of range"
+    seen = {dot.origin: dot.seq for dot in change.context}
+    if seen.get(own.origin, 0) > own.seq:
+        return "an entry of this node's present run that it has not numbered"
+    if isinstance(change, Merge):
+        dots = (dot for row in change.rows for dot in (row.dot, row.claim))
+        if any(seen.get(dot.origin, 0) < dot.seq for dot in dots):
+            return "a message that it has not seen"
+    return None
+
+
+def why_not_of(connection: sqlite3.Connection, chain: Chain | None, key: queries.MailboxKey) -> str | None:
+    """Why a mailbox or tree cannot be that user's, by its chain here or else by its folder; None if it can."""
+    if chain is not None:
+        is_same = (key.user, key.uidvalidity == 0) == (chain.user, chain.uidvalidity == 0)
+        return None if is_same else f"it is no such mailbox or tree of {key.user}, but {chain.user}'s"
+    known = queries.key_of(connection, key.mailbox_id)
+    return None if known is None or known.user == key.user else f"it is a folder of {known.user}, not of {key.user}"
+
+
+def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
+    """Why the entry cannot be what it says on this head, or None. Its form is sound and it names the head."""
+    chain = chain or Chain(entry.mailbox_id, entry.user, entry.uidvalidity)
+    if (entry.user, entry.is_tree) != (chain.user, chain.uidvalidity == 0):
+        return "another user than its predecessor's"
+    if entry.modseq <= chain.highestmodseq:
+        return "a MODSEQ that was given out before"
+    if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.is_merge else 1):
+        return "a MODSEQ that leaves others out"
+    if _forks_against_itself(tx, chain, entry):
+        return "a predecessor that lacks what its own node numbered before"
+    return _in_tree(tx, chain, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
+
+
+def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
+    """Whether the entry counts as having seen an earlier one of its origin that stands on another branch.
+
+    A merge would then take that one's mail for expunged.
+    """
+    context = {**chain.context, **entry.joined_context}
+    query = "SELECT 1 FROM waiting WHERE chain = ? AND origin = ? AND seq > ? AND seq < ?"
+    seen = context.get(entry.dot.origin, 0)
+    return tx.connection.execute(query, (chain.id, entry.dot.origin, seen, entry.dot.seq)).fetchone() is not None
+
+
+def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
+    uidnext = chain.uidnext
+    added: set[bytes] = set()
+    for change in entry.changes:
+        match change:
+            case MailAdd():
+                if change.uid != uidnext:
+                    return "a UID other than UIDNEXT"
+                if change.guid in added or _holds(tx, chain.id, change.guid):
+                    return "a GUID that the mailbox holds"
+                uidnext = change.uid + 1
+                added.add(change.guid)
+            case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
+                if _count(tx, chain.id, uids) != len(uids):
+                    return "a UID that is not there"
+            case Merge():
+                wrong = why_not_merge(change, chain, partial(_placement_at, tx, chain.id))
+                if wrong:
+                    return wrong
+    return None
+
+
+def _placement_at(tx: Transaction, mailbox_id: bytes, uid: int) -> Placement | None:
+    query = "SELECT origin, seq, change FROM by_uid WHERE mailbox = ? AND uid = ?"
+    found: tuple[str, int, int] | None = tx.connection.execute(query, (mailbox_id, uid)).fetchone()
+    return None if found is None else (Dot(*found[:2]), found[2])
+
+
+def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:
+    query = "SELECT 1 FROM by_guid WHERE guid = ? AND mailbox = ?"
+    return tx.connection.execute(query, (guid, mailbox_id)).fetchone() is not None
+
+
+def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:
+    query = "SELECT COUNT(*) FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?"
+    return sum(tx.connection.execute(query, (mailbox_id, low, high)).fetchone()[0] for low, high in uids.ranges)
+
+
+def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
+    tree = tx.memory.take_tree(chain) or queries.tree_state(tx.connection, entry.user, chain)
+    known = set(tree.folders)
+    try:
+        tree.apply(entry)
+    except ContradictionError as error:
+        return str(error)
+    if any(_is_folder(tx, mailbox_id) for mailbox_id in tree.folders.keys() - known):
+        return "a mailbox id of another user's folder"
+    tx.memory.tree = chain.id, entry.dot, tree
+    return None
+
+
+def _is_folder(tx: Transaction, mailbox_id: bytes) -> bool:
+    query = "SELECT 1 FROM folder WHERE mailbox_id = ?"
+    return tx.connection.execute(query, (mailbox_id,)).fetchone() is not None

@@ -1,0 +1,93 @@
+"""The columns of `by_uid`, and what they mean."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgpack
+
+from protocol.values import Dot
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.view import Message
+from resync.entry import ID_BYTES
+from resync.row import FINGERPRINT_BYTES, FlagStates, Row, to_bytes
+
+ROW_COLUMNS = (
+    "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
+    " fingerprint"
+)
+
+
+class DamagedRowError(DatabaseDamagedError):
+    """A row that is here cannot be read: the database was damaged."""
+
+    def __init__(self, what: str, wrong: str = "cannot be read; run `replicator check --repair` at this node") -> None:
+        super().__init__(f"{what} {wrong}")
+
+
+def unpacked_map(packed: object, what: str) -> dict[object, object]:
+    """A map as MessagePack, of a column. Raises DamagedRowError that says `what` it is of."""
+    try:
+        found = msgpack.unpackb(packed, use_list=False)
+    except (ValueError, TypeError) as error:
+        raise DamagedRowError(what) from error
+    if not isinstance(found, dict):
+        raise DamagedRowError(what)
+    return found
+
+
+def unpacked_context(packed: object, what: str) -> dict[str, int]:
+    """A context, of a column. Raises DamagedRowError that says `what` it is of."""
+    context = unpacked_map(packed, what)
+    if not all(isinstance(origin, str) and isinstance(seq, int) for origin, seq in context.items()):
+        raise DamagedRowError(what)
+    return cast("dict[str, int]", context)
+
+
+def columns_of(row: Row) -> tuple[object, ...]:
+    """What a row is in `ROW_COLUMNS`."""
+    flags, fingerprint = msgpack.packb(row.flags), to_bytes(row.fingerprint())
+    return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:], fingerprint
+
+
+def row_from(columns: tuple[object, ...]) -> Row:
+    """A row from `ROW_COLUMNS`, whatever its fingerprint. Raises DamagedRowError."""
+    uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, _ = columns
+    if not (isinstance(uid, int) and isinstance(modseq, int)):
+        raise DamagedRowError("a message's row")
+    return Row(
+        uid,
+        Dot(cast("str", origin), cast("int", seq)),
+        cast("int", change),
+        _guid_from(guid),
+        Dot(cast("str", claim_origin), cast("int", claim_seq)),
+        modseq,
+        cast("FlagStates", unpacked_map(flags, "a message's row")),
+        *cast("tuple[int, int, bytes]", tuple(rest)),
+    )
+
+
+def key_from(columns: tuple[object, object]) -> tuple[bytes, int]:
+    """A row's GUID, and its fingerprint as it was when the row was written. Raises DamagedRowError."""
+    return _guid_from(columns[0]), fingerprint_from(columns[1])
+
+
+def _guid_from(column: object) -> bytes:
+    if not isinstance(column, bytes) or len(column) != ID_BYTES:
+        raise DamagedRowError("a message's row")
+    return column
+
+
+def fingerprint_from(column: object) -> int:
+    """A row's fingerprint, as it was when the row was written. Raises DamagedRowError."""
+    if not isinstance(column, bytes) or len(column) != FINGERPRINT_BYTES:
+        raise DamagedRowError("a message's row")
+    return int.from_bytes(column)
+
+
+def message_of(row: Row) -> Message:
+    """What a client may see of a row."""
+    return Message(
+        row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
+        row.dot, row.change,
+    )  # fmt: skip

@@ -1,0 +1,369 @@
+"""Reads of the database, for the writer's thread and for readers beside it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from protocol.values import Context, Dot, UidSet
+from replicator.store.bodies.body_rows import read_text
+from replicator.store.db import chain as chains
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
+from replicator.store.db.transaction import Logged
+from replicator.view import Message
+from resync.entry import Entry, FolderState, MailAdd, SubscriptionState
+from resync.row import Row
+from resync.tree import TreeState
+
+T = TypeVar("T")
+
+
+class MailboxKey(NamedTuple):
+    """A mailbox or (UIDVALIDITY 0) a folder tree."""
+
+    user: str
+    mailbox_id: bytes
+    uidvalidity: int
+
+
+class FolderRecord(NamedTuple):
+    """A folder that can be seen: not deleted, or with mail in it that arrived while it was being deleted."""
+
+    mailbox_id: bytes
+    name: str
+    uidvalidity: int  # as clients see it
+
+    def key(self, user: str) -> MailboxKey:
+        """The mailbox behind the folder."""
+        return MailboxKey(user, self.mailbox_id, self.uidvalidity)
+
+
+_WAITING = "SELECT origin, seq, chain FROM log WHERE applied = 0 UNION SELECT origin, seq, chain FROM waiting"
+_FOLDERS = (
+    "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)"
+    " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+    " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
+)
+# Two folders of one name can only be seen while one of them was deleted: the living one counts.
+_ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
+
+
+def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
+    """The user's folders by name."""
+    return {record.name: record for record in folders_in_sight(connection, user)}
+
+
+def folders_in_sight(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:
+    """The user's folders. Of several with one name the last one counts, and the others' mail belongs there."""
+    return [FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))]
+
+
+def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord | None:
+    """One folder by its name."""
+    found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
+    return FolderRecord(*found[-1]) if found else None
+
+
+def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:
+    """The name of a folder, also of a deleted one."""
+    row = connection.execute("SELECT name FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return row[0] if row else None
+
+
+def key_of(connection: sqlite3.Connection, mailbox_id: bytes) -> MailboxKey | None:
+    """Whose mailbox or tree that is: by its chain or, where there is none, by the folder of which it is the mailbox."""
+    chain = chains.load(connection, mailbox_id)
+    if chain is not None:
+        return MailboxKey(chain.user, mailbox_id, chain.uidvalidity)
+    row = connection.execute("SELECT user, uidvalidity FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
+    return MailboxKey(row[0], mailbox_id, row[1]) if row else None
+
+
+def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
+    """A folder's UIDVALIDITY as clients see it, if its tree is here."""
+    row = connection.execute(
+        "SELECT f.uidvalidity + COALESCE(c.risen, 0) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        " WHERE f.mailbox_id = ?",
+        (mailbox_id,),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
+    """Names that the user subscribes to."""
+    rows = connection.execute("SELECT name FROM subscription WHERE user = ? AND subscribed = 1", (user,))
+    return frozenset(name for (name,) in rows)
+
+
+def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet | None = None) -> Iterator[Row]:
+    """A mailbox's rows by UID: all, or these."""
+    select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"
+    if uids is None:
+        yield from _each(connection, row_from, f"{select} ORDER BY uid", (mailbox_id,))
+        return
+    for low, high in uids.ranges:
+        yield from _each(connection, row_from, f"{select} AND uid BETWEEN ? AND ?", (mailbox_id, low, high))
+
+
+def fingerprints(connection: sqlite3.Connection, mailbox_id: bytes) -> Iterator[tuple[bytes, int]]:
+    """The GUID of each of a mailbox's rows, and its fingerprint as it was written. Raises DamagedRowError."""
+    query = "SELECT guid, fingerprint FROM by_uid WHERE mailbox = ? ORDER BY uid"
+    return _each(connection, key_from, query, (mailbox_id,))
+
+
+def _each(
+    connection: sqlite3.Connection,
+    meaning: Callable[[tuple[Any, ...]], T],
+    query: str,
+    parameters: tuple[object, ...],
+) -> Iterator[T]:
+    """What the rows of a query mean. One that cannot be read leaves no cursor, which would keep the past in sight."""
+    with closing(connection.execute(query, parameters)) as cursor:
+        yield from map(meaning, cursor)
+
+
+def shows_whole(connection: sqlite3.Connection, key: MailboxKey, dot: Dot) -> bool:
+    """Whether what the entry did is shown, and the texts of the messages that it added are here."""
+    chain = chains.load(connection, key.mailbox_id)
+    query = (
+        "SELECT 1 FROM by_uid WHERE mailbox = ? AND origin = ? AND seq = ?"
+        " AND content_hash NOT IN (SELECT hash FROM content) LIMIT 1"
+    )
+    lacks = connection.execute(query, (key.mailbox_id, *dot)).fetchone()
+    return chain is not None and chain.has_seen(dot) and lacks is None
+
+
+def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:
+    """A mailbox's head and rows, as of one moment."""
+    connection.execute("BEGIN")
+    try:
+        return chains.load(connection, mailbox_id), list(mailbox_rows(connection, mailbox_id))
+    finally:
+        connection.execute("COMMIT")
+
+
+class Snapshot(NamedTuple):
+    """A mailbox as of one moment. `uidvalidity` as clients see it, None if the user's tree is not here."""
+
+    chain: Chain | None
+    messages: list[Message]
+    uidvalidity: int | None
+
+
+def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
+    """A mailbox's head and messages. Raises DamagedRowError."""
+    shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
+    connection.execute("BEGIN")
+    try:
+        head = chains.load_known(connection, mailbox_id)
+        rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
+        found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
+        return Snapshot(head, found, uidvalidity(connection, mailbox_id))
+    finally:
+        connection.execute("COMMIT")
+
+
+def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:
+    """The UID of a GUID in a mailbox."""
+    row = connection.execute("SELECT uid FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)).fetchone()
+    return row[0] if row else None
+
+
+def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:
+    """The row of a GUID in a mailbox."""
+    uid = placement(connection, guid, mailbox_id)
+    return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])), None)
+
+
+def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:
+    """The UIDs of a mailbox's messages within these bounds, ascending. Raises DamagedRowError."""
+    query = "SELECT uid FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? ORDER BY uid"
+    for (uid,) in connection.execute(query, (mailbox_id, low, high)):
+        if not isinstance(uid, int):
+            raise DamagedRowError("a message's row")
+        yield uid
+
+
+def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:
+    """The hash of a message's text, by any of its placements."""
+    row = connection.execute(
+        "SELECT u.content_hash FROM by_guid g JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid"
+        " WHERE g.guid = ? LIMIT 1",
+        (guid,),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: int) -> bytes | None:
+    """The hash of the text of the message that a mailbox shows under a UID."""
+    row = connection.execute(
+        "SELECT content_hash FROM by_uid WHERE mailbox = ? AND uid = ?", (mailbox_id, uid)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
+    """One entry of the log. Raises DamagedRowError."""
+    row = connection.execute("SELECT body FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+    return entry_of(dot, row[0]) if row else None
+
+
+def entry_of(dot: Dot, body: bytes) -> Entry:
+    """An entry from its row. Raises DamagedRowError."""
+    try:
+        return Entry.unpack(dot, body)
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        raise DamagedRowError(f"entry {dot.seq} of {dot.origin}") from error
+
+
+def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
+    """A user's folder tree whole, of which `chain` is the head."""
+    folders, subscriptions = tree_rows(connection, user)
+    return TreeState(
+        chain.highestmodseq,
+        dict(chain.context),
+        {folder.mailbox_id: folder for folder in folders},
+        {subscription.name: subscription for subscription in subscriptions},
+    )
+
+
+def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderState], list[SubscriptionState]]:
+    """All that a user's folder tree has, also what was deleted."""
+    folders = connection.execute(
+        "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
+    )
+    subscriptions = connection.execute(
+        "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
+    )
+    return (
+        [FolderState(*row)._replace(deleted=bool(row[4])) for row in folders],
+        [SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions],
+    )
+
+
+def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:
+    """Entries that came and are not applied, also if the log has lost them, and the chains that they are of."""
+    rows = connection.execute(_WAITING)
+    return {Dot(origin, seq): chain for origin, seq, chain in rows}
+
+
+def log_context(connection: sqlite3.Connection) -> dict[str, int]:
+    """What the log as a whole has seen."""
+    return dict(connection.execute("SELECT name, seq FROM origin"))
+
+
+def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
+    """Up to where entries are not in the log any more."""
+    return dict(connection.execute("SELECT name, collected FROM origin WHERE collected > 0"))
+
+
+def log_settled(connection: sqlite3.Connection) -> dict[str, int]:
+    """Of each origin, up to where all entries that came are shown here."""
+    waiting = dict(connection.execute(f"SELECT origin, MIN(seq) FROM ({_WAITING}) GROUP BY origin"))
+    context = connection.execute("SELECT name, seq FROM origin")
+    return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
+
+
+def log_start(connection: sqlite3.Connection, context: Context) -> int | None:
+    """The position before the first entry that a node with this context lacks; None: the log begins later."""
+    positions = [log_end(connection) + 1]
+    for origin, seq, collected in connection.execute("SELECT name, seq, collected FROM origin").fetchall():
+        known = context.get(origin, 0)
+        if known >= seq:
+            continue
+        query = "SELECT position FROM log WHERE origin = ? AND seq = ?"
+        row = connection.execute(query, (origin, known + 1)).fetchone() if known >= collected else None
+        if row is None:  # it may have gone since the origins were read
+            return None
+        positions.append(row[0])
+    return min(positions) - 1
+
+
+def log_end(connection: sqlite3.Connection) -> int:
+    """The position of the last entry that came, whether or not it is in the log still."""
+    row: tuple[int] | None = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+    return row[0] if row else 0
+
+
+def log_after(
+    connection: sqlite3.Connection, position: int, end: int, max_entries: int, max_bytes: int
+) -> list[Logged]:
+    """Entries between two positions with the texts that came with them: at least one, if any, within the limits."""
+    found: list[Logged] = []
+    total = 0
+    cursor = connection.execute(
+        "SELECT position, origin, seq, body FROM log WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
+        (position, end, max_entries),
+    )
+    for at, origin, seq, body in cursor:
+        entry = entry_of(Dot(origin, seq), body)
+        hashes = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
+        texts = {key: text for key in hashes if (text := read_text(connection, key)) is not None}
+        logged = Logged(at, entry, len(body), texts)
+        total += logged.memory_bytes
+        if found and total > max_bytes:
+            break
+        found.append(logged)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a context lacks. `oldest_ms`: when the oldest such entry was numbered.
+
+    Where entries were collected that it lacks, size and age are those of the rest, and None without a rest.
+    """
+
+    entries: int = 0
+    size_bytes: int | None = 0
+    oldest_ms: int | None = None
+
+
+def lag(connection: sqlite3.Connection, context: Context) -> Lag:
+    """How far a node with this context is behind this one."""
+    entries = size_bytes = 0
+    times: list[int] = []
+    for origin, seq, offset, collected in connection.execute(
+        "SELECT name, seq, offset_bytes, collected FROM origin"
+    ).fetchall():
+        known = context.get(origin, 0)
+        entries += max(0, seq - known)
+        first = max(known, collected) + 1
+        query = "SELECT time, offset_bytes, body FROM log WHERE origin = ? AND seq = ?"
+        if first <= seq and (row := connection.execute(query, (origin, first)).fetchone()) is not None:
+            time, first_offset, body = row
+            times.append(time)
+            size_bytes += offset - first_offset + _size_bytes(entry_of(Dot(origin, first), body), body)
+    return Lag(entries, size_bytes if times or not entries else None, min(times) >> 16 if times else None)
+
+
+def _size_bytes(entry: Entry, body: bytes) -> int:
+    """With the texts that came with it."""
+    texts = {
+        change.content_hash: change.size_bytes
+        for change in entry.changes
+        if isinstance(change, MailAdd) and not change.copied
+    }
+    return len(body) + sum(texts.values())
+
+
+def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:
+    """Chains by id: all, or one user's."""
+    where, values = (" WHERE user = ?", (user,)) if user is not None else ("", ())
+    yield from map(chains.from_row, connection.execute(f"{chains.SELECT}{where} ORDER BY id", values))
+
+
+def log_counts(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Entries in the log, and those of them that wait."""
+    total = connection.execute("SELECT COALESCE(SUM(seq - collected), 0) FROM origin").fetchone()[0]
+    waiting = connection.execute("SELECT COUNT(*) FROM log WHERE applied = 0").fetchone()[0]
+    return total, waiting
+
+
+def users(connection: sqlite3.Connection) -> list[str]:
+    """Users that have a folder tree here."""
+    return [user for (user,) in connection.execute("SELECT DISTINCT user FROM chain ORDER BY user")]

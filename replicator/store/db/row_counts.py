@@ -1,0 +1,65 @@
+"""What a chain's row counts of its rows, so that nobody has to read them all (design section 6)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.view import SEEN
+from resync import bulk
+from resync import row as rows
+from resync.bulk import Item
+from resync.row import Row
+
+ROWS_AT_ONCE = 1000  # in memory
+
+
+class Counted(NamedTuple):
+    """Of messages, or (only the fingerprint) of a tree's folders and subscriptions."""
+
+    messages: int = 0
+    unseen: int = 0
+    size_bytes: int = 0
+    fingerprint: int = 0
+
+    def plus(self, more: Iterable[Row]) -> Counted:
+        """With these messages."""
+        messages, unseen, size_bytes, hashes = self.messages, self.unseen, self.size_bytes, list[int]()
+        for row in more:
+            messages, size_bytes = messages + 1, size_bytes + row.size_bytes
+            unseen += SEEN not in row.visible_flags()
+            hashes.append(row.fingerprint())
+        return Counted(messages, unseen, size_bytes, rows.add(self.fingerprint, *hashes))
+
+
+def said(chain: Chain) -> Counted:
+    """What the chain's row says."""
+    return Counted(chain.messages, chain.unseen, chain.size_bytes, chain.fingerprint)
+
+
+def count(connection: sqlite3.Connection, chain: Chain) -> Counted:
+    """What is there of a mailbox or tree. Raises DamagedRowError."""
+    *_, (_, counted) = counting(connection, chain)
+    return counted
+
+
+def counting(
+    connection: sqlite3.Connection, chain: Chain, slice_rows: int = ROWS_AT_ONCE
+) -> Iterator[tuple[int, Counted]]:
+    """As `count`, in slices: each with its number of rows and what was counted so far. Raises DamagedRowError."""
+    if chain.uidvalidity == 0:
+        folders, subscriptions = queries.tree_rows(connection, chain.user)
+        items: list[Item] = [*folders, *subscriptions]
+        yield len(items), Counted(fingerprint=rows.add(0, *map(bulk.hash_of, items)))
+        return
+    counted, messages = Counted(), queries.mailbox_rows(connection, chain.id)
+    while True:
+        some = list(islice(messages, slice_rows))
+        counted = counted.plus(some)
+        yield len(some), counted
+        if len(some) < slice_rows:
+            return

@@ -1,0 +1,93 @@
+"""Mailbox views for mailboxes in use: loaded once, kept true by commits, dropped when least recently used.
+
+Loading reads one snapshot beside the writer; changes that are published meanwhile are kept and applied after it,
+so a huge mailbox that loads holds up nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+import trio
+
+from replicator.store.db.queries import MailboxKey, Snapshot
+from replicator.view import MailboxView, ViewChange
+
+MAX_IDLE_MESSAGES = 100_000  # in views that nobody looks at; about 0.5 KiB each
+VIEW_COST = 8  # messages; what an empty view takes
+
+Loader = Callable[[bytes], Awaitable[Snapshot]]
+
+
+class Views:
+    """The views of one node. Belongs to the event loop."""
+
+    def __init__(self, load: Loader) -> None:
+        self._load = load
+        self._views: WeakValueDictionary[bytes, MailboxView] = WeakValueDictionary()  # all that are in use somewhere
+        self._recent: OrderedDict[bytes, tuple[MailboxView, int]] = OrderedDict()  # keeps them alive; with their cost
+        self._cost = 0  # in messages, each view's as it was when last asked for
+        self._loading: dict[bytes, list[ViewChange]] = {}
+        self._loaded = trio.Condition()
+
+    async def get(self, key: MailboxKey) -> MailboxView:
+        """The live view of a mailbox; an empty one if nothing was ever stored in it."""
+        while key.mailbox_id in self._loading:
+            async with self._loaded:
+                await self._loaded.wait()
+        view = self._views.get(key.mailbox_id) or await self._read(key)
+        self._keep(view)
+        return view
+
+    def apply(self, change: ViewChange) -> None:
+        """A published commit changed a mailbox."""
+        if (late := self._loading.get(change.mailbox_id)) is not None:
+            late.append(change)
+        if (view := self._views.get(change.mailbox_id)) is not None:
+            view.apply(change)
+
+    def retire(self, mailbox_id: bytes) -> None:
+        """The mailbox has another UIDVALIDITY, or is gone: sessions end, and who asks again gets a new view."""
+        if mailbox_id in self._loading:
+            self._loading[mailbox_id] = []  # another list: what is being read is void
+        if (view := self._views.pop(mailbox_id, None)) is not None:
+            _, cost = self._recent.pop(mailbox_id, (view, 0))
+            self._cost -= cost
+            view.end()
+
+    async def _read(self, key: MailboxKey) -> MailboxView:
+        try:
+            while True:
+                late = self._loading[key.mailbox_id] = []
+                chain, messages, uidvalidity = await self._load(key.mailbox_id)
+                if self._loading[key.mailbox_id] is late:
+                    break
+            view = MailboxView.build(
+                mailbox_id=key.mailbox_id,
+                user=key.user,
+                uidvalidity=uidvalidity or key.uidvalidity,
+                uidnext=chain.uidnext if chain else 1,
+                highestmodseq=chain.highestmodseq if chain else 0,
+                rows=messages,
+                head=chain.head if chain else None,
+            )
+            for change in late:
+                view.apply(change)
+            self._views[key.mailbox_id] = view
+            return view
+        finally:
+            del self._loading[key.mailbox_id]
+            with trio.CancelScope(shield=True):
+                async with self._loaded:
+                    self._loaded.notify_all()
+
+    def _keep(self, view: MailboxView) -> None:
+        _, before = self._recent.pop(view.mailbox_id, (view, 0))
+        cost = VIEW_COST + len(view.messages)
+        self._recent[view.mailbox_id] = view, cost
+        self._cost += cost - before
+        while self._cost > MAX_IDLE_MESSAGES and len(self._recent) > 1:
+            _, (_, freed) = self._recent.popitem(last=False)
+            self._cost -= freed

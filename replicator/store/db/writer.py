@@ -1,0 +1,176 @@
+"""The one writer: many requests, one transaction, one fsync (group commit).
+
+Jobs are functions of a `Transaction`. While one batch is being written the next one gathers. A batch that fails is
+tried again job by job, so that only the job at fault fails. What a batch did is published, on the event loop and
+in order, before any of its callers goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar, cast
+
+import trio
+
+from replicator.environment import ThreadRunner
+from replicator.errors import DiskFullError, HistoryError, MailError, UnavailableError
+from replicator.store.db import schema
+from replicator.store.db.damage import Damage, DatabaseDamagedError, is_damage
+from replicator.store.db.transaction import Commit, Memory, Transaction
+from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_BATCH = 256  # jobs; bounds how long the first of them waits for the last
+MAX_WAITING = 4096  # jobs; callers wait outside beyond that
+
+
+class _Job(Generic[T]):
+    """A request, its result, and who waits for it."""
+
+    def __init__(self, work: Callable[[Transaction], T]) -> None:
+        self.work = work
+        self.done = trio.Event()
+        self.result: T | None = None
+        self.error: Exception | None = None
+
+    def run(self, tx: Transaction) -> None:
+        """Raises whatever undoes the transaction; a MailError or HistoryError only concerns the caller.
+
+        Those come before anything is changed; damage is met at any moment.
+        """
+        try:
+            self.result = self.work(tx)
+        except DatabaseDamagedError:
+            raise
+        except (MailError, HistoryError) as error:
+            self.error = error
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.result)
+
+
+class Writer:
+    """Owns the writing connection. `origin` names the entries that this run of the node numbers."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        origin: str,
+        clock_ms: Callable[[], int],
+        run_in_thread: ThreadRunner,
+        publish: Callable[[Commit], None],
+        damage: Damage,
+    ) -> None:
+        self._connection = connection
+        self._origin = origin
+        self._run_in_thread = run_in_thread
+        self._publish = publish
+        self._damage = damage
+        self._clock = HybridClock(clock_ms)
+        self._clock.observe(_last_time(connection))
+        self._memory = Memory(connection)
+        self._waiting: deque[_Job[object]] = deque()
+        self._room = trio.Semaphore(MAX_WAITING)
+        self._wakeup = trio.Event()
+
+    async def submit(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in the writer's thread and return its result once it is on disk.
+
+        Raises what `work` raises, DiskFullError, UnavailableError where the disk fails or is damaged, or sqlite3.Error.
+        Cancelled, the work may still be done.
+        """
+        async with self._room:
+            job = _Job(work)
+            self._waiting.append(cast("_Job[object]", job))
+            self._wakeup.set()
+            await job.done.wait()
+            return job.outcome()
+
+    @property
+    def last_time(self) -> int:
+        """The time of the latest stamp that was given out or observed: not below any of what is on disk."""
+        return self._clock.last
+
+    async def flush(self) -> None:
+        """Return when all that was submitted before is on disk or has failed."""
+        with suppress(MailError, sqlite3.Error):  # a disk that takes nothing has not taken what came before either
+            await self.submit(lambda _: None)
+
+    async def run(self) -> None:
+        """Write until cancelled. What is being written then is finished first."""
+        while True:
+            await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+                with trio.CancelScope(shield=True):
+                    commits = await self._run_in_thread(partial(self._write, batch))
+                for commit in commits:
+                    self._publish(commit)
+                for job in batch:
+                    job.done.set()
+                await trio.lowlevel.checkpoint()
+
+    def _write(self, batch: list[_Job[object]]) -> list[Commit]:
+        commit = self._try(batch)
+        if commit is not None:
+            return [commit]
+        if len(batch) == 1:
+            return []
+        alone = (self._try([job]) for job in batch)
+        return [commit for commit in alone if commit is not None]
+
+    def _try(self, jobs: list[_Job[object]]) -> Commit | None:
+        """One transaction. None if it was undone; then every job of it has its error."""
+        for job in jobs:
+            job.error = None
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            tx = Transaction(self._connection, self._memory, self._origin, self._clock)
+            for job in jobs:
+                job.run(tx)
+            commit = tx.finish()
+            self._connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - the edge where a failed transaction becomes its callers' errors
+            self._undo()
+            for job in jobs:
+                job.error = self._translated(error)
+            return None
+        return commit
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._memory = Memory(self._connection)
+
+    def _translated(self, error: Exception) -> Exception:
+        if schema.is_full(error):
+            return DiskFullError("the disk is full; nothing was stored")
+        if schema.is_failing(error):
+            log.error("the database could not be written: %s", error)
+            return UnavailableError(f"the disk fails ({error}); the change may or may not have been made; try again")
+        return self._damage.note(error) if is_damage(error) else error
+
+
+def _last_time(connection: sqlite3.Connection) -> int:
+    """The latest stamp here that a clock can have given: each origin's last entry in the log has its latest.
+
+    CROSS: SQLite would otherwise read the whole log, and look up origins.
+    """
+    last: int | None = connection.execute(
+        "SELECT MAX(time) FROM (SELECT l.time FROM origin o CROSS JOIN log l ON l.origin = o.name AND l.seq = o.seq"
+        " UNION ALL SELECT time FROM clock) WHERE time <= ?",
+        (FOLLOWED_MAX_MS << COUNTER_BITS,),
+    ).fetchone()[0]
+    return last or 0

@@ -1,0 +1,108 @@
+"""Holes in the log: entries that came and were not collected, and that the log does not give (design section 7).
+
+Their rows were deleted behind the node's back, or cannot be read. What they did is shown nevertheless. But no peer can
+be sent them, nor what came after them of their origin; so the log is made to begin after them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from protocol.values import Dot
+from replicator.store.db import queries
+from replicator.store.db.damage import DatabaseDamagedError, is_damage
+from replicator.store.db.transaction import Logged, Origin, Transaction
+
+T = TypeVar("T")
+
+SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read, each entry by itself
+
+_LOST_WAITING = (
+    "SELECT 1 FROM waiting w WHERE w.origin = ? AND w.seq <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM log l WHERE l.origin = w.origin AND l.seq = w.seq)"
+)
+
+
+class Hole(NamedTuple):
+    """Entries of an origin that are lost, one after the other."""
+
+    origin: str
+    first: int
+    last: int
+
+
+def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[Hole | None, int]:
+    """The first hole after an entry, as far as it lies within a slice, and up to where was looked."""
+    row = connection.execute("SELECT seq, collected FROM origin WHERE name = ?", (origin,)).fetchone()
+    end, collected = row or (0, 0)
+    begin = max(after, collected)
+    until = max(begin, min(end, begin + SLICE_ENTRIES))
+    first = next((seq for seq in range(begin + 1, until + 1) if not _is_there(connection, Dot(origin, seq))), None)
+    if first is None:
+        return None, until
+    last = first
+    while last < until and not _is_there(connection, Dot(origin, last + 1)):
+        last += 1
+    return Hole(origin, first, last), last
+
+
+def begin_after_hole(tx: Transaction, hole: Hole) -> str | None:
+    """Let the log of its origin begin after a hole, if it still is one. Otherwise: why that cannot be.
+
+    Whoever lacks the entries learns what they did from what this node shows. So all up to there must be shown.
+    """
+    origin = tx.memory.origins.get(hole.origin, Origin())
+    if hole.first <= origin.collected or _is_there(tx.connection, Dot(hole.origin, hole.first)):
+        return None
+    if tx.connection.execute(_LOST_WAITING, (hole.origin, hole.last)).fetchone():
+        return "what was lost waited, and so is not shown here; `replicator resync` brings it from a node that shows it"
+    if queries.log_settled(tx.connection).get(hole.origin, 0) < hole.last:
+        return "entries of that origin wait for what is not here, or stand on another branch than this node"
+    before: int = tx.connection.execute(
+        "SELECT COUNT(*) FROM log WHERE origin = ? AND seq > ? AND seq < ?",
+        (hole.origin, origin.collected, hole.first),
+    ).fetchone()[0]
+    tx.lose_entries(hole.origin, hole.last, origin.lost + hole.last - origin.collected - before)
+    return None
+
+
+def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tuple[list[Logged], int]:
+    """As `queries.log_after` where that meets damage: what can be read, and up to which position."""
+    found: list[Logged] = []
+    at, total = position, 0
+    while at < min(end, position + SLICE_ENTRIES) and total < SLICE_BYTES:
+        at += 1
+        entry = _logged(connection, at)
+        if entry is not None:
+            found.append(entry)
+            total += entry.size_bytes
+    return found, at
+
+
+def _logged(connection: sqlite3.Connection, position: int) -> Logged | None:
+    """The entry at a position, if there is one and it can be read; without texts, if they cannot be."""
+    whole = _unless_damaged(lambda: queries.log_after(connection, position - 1, position, 1, 0))
+    if whole is not None:
+        return next(iter(whole), None)
+    query = "SELECT origin, seq FROM log WHERE position = ?"
+    row = _unless_damaged(lambda: connection.execute(query, (position,)).fetchone())
+    entry = _unless_damaged(lambda: queries.entry_at(connection, Dot(*row))) if row else None
+    return Logged(position, entry, len(entry.pack()), {}) if entry else None
+
+
+def _is_there(connection: sqlite3.Connection, dot: Dot) -> bool:
+    return _unless_damaged(lambda: queries.entry_at(connection, dot)) is not None
+
+
+def _unless_damaged(read: Callable[[], T]) -> T | None:
+    """None if the database does not give it. Raises sqlite3.Error if that may pass."""
+    try:
+        return read()
+    except DatabaseDamagedError:
+        return None
+    except sqlite3.Error as error:
+        if is_damage(error):
+            return None
+        raise

@@ -1,0 +1,62 @@
+"""Messages found by what they are and not by their UID, which a merge may change (design section 2, "placement")."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.values import Dot
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from resync.entry import MailAdd
+
+
+class Target(NamedTuple):
+    """A message that a request means: its UID as of some head, its GUID, and its placement."""
+
+    uid: int
+    guid: bytes
+    dot: Dot
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Messages of a mailbox as of one moment. `by_guid` holds those that are there; `chain` None: nothing ever was."""
+
+    chain: Chain | None
+    uidvalidity: int | None  # of the folder, if its tree is here
+    by_guid: dict[bytes, Target]
+
+    def has_seen(self, dots: Iterable[Dot]) -> bool:
+        """Whether these entries are part of what the mailbox shows."""
+        return all(self.chain is not None and self.chain.has_seen(dot) for dot in dots)
+
+
+def find(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> Whereabouts:
+    """Where messages are now."""
+    query = "SELECT uid, guid, origin, seq, change FROM by_guid WHERE guid = ? AND mailbox = ?"
+    connection.execute("BEGIN")
+    try:
+        rows = [row for guid in guids for row in connection.execute(query, (guid, mailbox_id))]
+        return Whereabouts(
+            chains.load(connection, mailbox_id),
+            queries.uidvalidity(connection, mailbox_id),
+            {guid: Target(uid, guid, Dot(origin, seq), change) for uid, guid, origin, seq, change in rows},
+        )
+    finally:
+        connection.execute("COMMIT")
+
+
+def added_by(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[Target]:
+    """The messages that these entries added, under the UIDs that they got there; none for an entry that is not here."""
+    entries = (entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None)
+    return [
+        Target(change.uid, change.guid, entry.dot, number)
+        for entry in entries
+        for number, change in enumerate(entry.changes)
+        if isinstance(change, MailAdd)
+    ]

@@ -1,0 +1,127 @@
+"""What a mailbox or a folder tree was at a point of its history, as the log tells it.
+
+The log is the source of truth: whoever needs a state that the database does not show, or doubts what it shows, asks
+here. This is the one place that knows where the log begins: from a mailbox's first entry on it is there, or from a
+checkpoint on, its `base`. A base is read before (`replication.checkpoints.checkpoint_reader`): what is here runs in a reader's or the writer's
+thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+from protocol.values import Dot
+from replicator.store.checkpoints import catalog
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.entry_validation import Head
+from resync import bulk
+from resync import row as rows
+from resync.bulk import Item
+from resync.entry import Entry
+from resync.state import MailboxState
+from resync.tree import TreeState
+
+State: TypeAlias = MailboxState | TreeState
+
+
+class Base(NamedTuple):
+    """What a checkpoint holds: a chain's state at one of its heads."""
+
+    head: Head
+    state: State
+
+
+class Past(NamedTuple):
+    """A mailbox or (`uidvalidity` 0, as in its first entry) a tree at one of its entries, the `head`."""
+
+    chain_id: bytes
+    user: str
+    uidvalidity: int
+    head: Dot
+    state: State
+
+    def chain(self) -> Chain:
+        """The head's numbers. What counts a mailbox's rows is left at none: it costs a hash of each of them."""
+        state = self.state
+        chain = Chain(self.chain_id, self.user, self.uidvalidity, head=self.head)
+        chain.highestmodseq, chain.context = state.modseq, dict(state.context)
+        if isinstance(state, MailboxState):
+            chain.uidnext, chain.risen = state.uidnext, state.risen
+        else:
+            items: list[Item] = [*state.folders.values(), *state.subscriptions.values()]
+            chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
+        return chain
+
+
+def past_at(
+    connection: sqlite3.Connection, head: Dot, base: Base | None = None, *, detours: bool = False
+) -> Past | None:
+    """What a node shows whose head that is. None if the log leads there neither from the first entry nor from the base.
+
+    It leads over the first predecessors of merges; with a base, or `detours`, over any, as this node itself may have
+    come. Raises ContradictionError if no node can have numbered that.
+    """
+    bases = () if base is None else (base.head.dot,)
+    way = _way(connection, head, bases, ways=2 if bases or detours else 1)
+    if way is None:
+        return None
+    begin, path = way
+    if begin is not None:
+        assert base is not None
+        start = base.head
+        return Past(start.mailbox_id, start.user, start.uidvalidity, head, _replayed(_copy(base.state), path))
+    first = path[0]
+    empty = TreeState() if first.is_tree else MailboxState()
+    return Past(first.mailbox_id, first.user, first.uidvalidity, head, _replayed(empty, path))
+
+
+def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> Head | None:
+    """Which checkpoint of this node is to be read for a replay of the chain to that head; None: there is none.
+
+    It is one from which the log leads to the head. Where there is no such, or no head is named, it is the newest.
+    """
+    saved = {saved.dot: saved for saved in catalog.heads_of(connection, chain_id)}
+    way = _way(connection, head, saved, ways=2, from_first=False) if saved and head is not None else None
+    return saved[way[0]] if way and way[0] else next(iter(saved.values()), None)
+
+
+def _replayed(state: State, path: Iterable[Entry]) -> State:
+    for entry in path:
+        state.apply(entry)
+    return state
+
+
+def _copy(state: State) -> State:
+    if isinstance(state, TreeState):
+        folders, subscriptions = dict(state.folders), dict(state.subscriptions)
+        return replace(state, context=dict(state.context), folders=folders, subscriptions=subscriptions)
+    return replace(state, context=dict(state.context), rows=dict(state.rows))
+
+
+def _way(
+    connection: sqlite3.Connection, head: Dot, bases: Collection[Dot], ways: int, *, from_first: bool = True
+) -> tuple[Dot | None, list[Entry]] | None:
+    """One way to the head, and the base at which it begins; None: it begins with the first entry, or there is no way.
+
+    `from_first`: whether it may begin there. All of a merge's predecessors lead to the same state.
+    """
+    path: list[Entry] = []  # from the head down
+    tried: set[Dot] = set()
+    turns = [(0, head)]  # still to be tried: after how many entries of the path, and where to
+    while turns:
+        length, at = turns.pop()
+        del path[length:]
+        if at in bases:
+            return at, path[::-1]
+        entry = None if at in tried else queries.entry_at(connection, at)
+        tried.add(at)
+        if entry is not None:
+            path.append(entry)
+            if from_first and not entry.predecessors:
+                return None, path[::-1]
+            turns += [(len(path), dot) for dot in reversed(entry.predecessors[:ways])]
+    return None

@@ -1,0 +1,140 @@
+"""Stepping to a head without the entries that lead there, as another node shows it (design section 7).
+
+An adoption is told as a MERGE of all that differs, under the name of the head, and is in no log. It is for a node that
+is merely behind: what it has seen, the other one has seen too. So nothing that it has shown or promised is taken back;
+whatever would be is refused, and so is what does not lead to the state that the other node says it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.values import Dot, covers
+from replicator.errors import HistoryError
+from replicator.store.db import chain as chains
+from replicator.store.db import entry_validation, row_counts
+from replicator.store.db.chain import Chain
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.apply import apply, apply_waiting
+from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
+
+# By their mailbox, of one that has lost its row: which entries it had seen, and which UIDNEXT and MODSEQ were told.
+_SEEN_OF_LOST = """
+SELECT origin, seq FROM by_uid WHERE mailbox = ?1
+UNION ALL SELECT claim_origin, claim_seq FROM by_uid WHERE mailbox = ?1
+UNION ALL SELECT origin, seq FROM checkpoint WHERE chain = ?1
+UNION ALL SELECT origin, seq FROM log NOT INDEXED WHERE chain = ?1 AND applied = 1
+"""
+_GIVEN_OF_LOST = """
+SELECT
+    (SELECT COALESCE(MAX(uidnext), 0) FROM recent WHERE mailbox = ?1),
+    (SELECT COALESCE(MAX(modseq), 0) FROM
+        (SELECT modseq FROM by_uid WHERE mailbox = ?1 UNION ALL SELECT modseq FROM unproven WHERE chain = ?1))
+"""
+
+
+class DamageError(Exception):
+    """What this node shows is not what follows from its head, or what another one shows is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A step from this node's head, `base`, to `theirs`. `change`: all that they show differently.
+
+    `time`: of a stamp that is not below any of what they show. `is_damaged`: this node's rows are not what they are
+    counted to be, so messages may come back below UIDNEXT.
+    """
+
+    key: MailboxKey
+    base: Dot | None
+    theirs: Chain
+    change: Merge | TreeMerge
+    time: int
+    is_damaged: bool = False
+
+    def entry(self) -> Entry:
+        """The step, told as an entry."""
+        key, theirs = self.key, self.theirs
+        assert theirs.head is not None
+        time = max((self.time, *_times(self.change)))
+        return Entry(
+            theirs.head, (), time, theirs.highestmodseq, key.user, key.mailbox_id, key.uidvalidity, (self.change,)
+        )
+
+
+def adopt(tx: Transaction, adoption: Adoption) -> bool:
+    """Step to the other node's head. False: this node has gone on since.
+
+    Raises HistoryError for a step that no node can make; DamageError, which undoes all, if it does not lead there.
+    """
+    key, entry = adoption.key, adoption.entry()
+    chain = tx.chain(key.mailbox_id)
+    is_lost = chain is None and chains.is_lost(tx.connection, key.mailbox_id)
+    if (chain.head if chain else None) != adoption.base:
+        return False
+    wrong = (
+        entry_validation.why_not_head(entry_validation.head_of(entry))
+        or entry_validation.why_not_of(tx.connection, chain, key)
+        or entry_validation.why_not_shown(adoption.change, Dot(tx.origin, tx.seen(tx.origin)))
+        or (
+            _goes_back(chain, adoption.theirs)
+            if adoption.is_damaged
+            else entry_validation.contradiction(tx, chain, entry)
+        )
+        or (_goes_back_of_lost(tx, adoption.theirs) if is_lost else None)
+    )
+    if wrong:
+        raise HistoryError(f"a mailbox is not taken over at {entry.dot}: {wrong}")
+    tx.observe(entry.time)
+    if is_lost:
+        tx.begin_chain(key.mailbox_id, key.user, key.uidvalidity)
+    _forget_pointers(tx, adoption)
+    apply(tx, entry, in_log=False)
+    shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
+    if shown.digest() != adoption.theirs.digest():
+        counted = row_counts.count(tx.connection, shown)  # rows were damaged here, which what differs has mended
+        shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
+    if shown.digest() != adoption.theirs.digest():
+        raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
+    if adoption.is_damaged or is_lost:
+        tx.commit.retired.append(key.mailbox_id)  # what clients have seen of it may have been damage
+    apply_waiting(tx, key.mailbox_id)
+    return True
+
+
+def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
+    """What was promised here, and would be taken back."""
+    if ours is None:
+        return None
+    promised = (ours.uidnext, ours.highestmodseq, ours.risen)
+    held = all(
+        one <= other for one, other in zip(promised, (theirs.uidnext, theirs.highestmodseq, theirs.risen), strict=True)
+    )
+    return None if held and covers(theirs.context, ours.context) else "less than what was shown here"
+
+
+def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
+    """Of a mailbox whose row is lost: what else is known of it here, and the other node has not seen."""
+    for origin, seq in tx.connection.execute(_SEEN_OF_LOST, (theirs.id,)):
+        if not isinstance(seq, int) or theirs.context.get(origin, 0) < seq:
+            return "the other node has not seen what was shown here"
+    uidnext, modseq = tx.connection.execute(_GIVEN_OF_LOST, (theirs.id,)).fetchone()
+    return "less than what was shown here" if uidnext > theirs.uidnext or modseq > theirs.highestmodseq else None
+
+
+def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:
+    """Of messages that are to come: what points to a row that was damaged away would be in their place."""
+    if isinstance(adoption.change, Merge):
+        tx.connection.executemany(
+            "DELETE FROM by_guid WHERE guid = ?1 AND mailbox = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM by_uid WHERE by_uid.mailbox = ?2 AND by_uid.uid = by_guid.uid)",
+            ((row.guid, adoption.key.mailbox_id) for row in adoption.change.rows),
+        )
+
+
+def _times(change: Merge | TreeMerge) -> list[int]:
+    if isinstance(change, Merge):
+        return [time for row in change.rows for time, _, _ in row.flags.values()]
+    named: tuple[FolderState | SubscriptionState, ...] = (*change.folders, *change.subscriptions)
+    return [one.time for one in named]

@@ -1,0 +1,294 @@
+"""What a damaged database still gives: entries of its log and texts, row by row; what cannot be read is left out.
+
+It is opened read-only, twice: with what its write-ahead log holds, and without, should that be what is damaged. For one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from protocol.commands import Parts
+from protocol.values import Dot
+from replicator.errors import DataError
+from replicator.store.attachments.construction import Holding
+from replicator.store.bodies.body_rows import keepers_of, memory_of, read_text
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, row_from
+from resync.entry import Entry, MailAdd
+from resync.row import Row
+
+SLICE_ROWS = 1000  # some 10 ms of a thread
+SLICE_BYTES = 16 << 20  # of texts
+UNREADABLE_MAX = 1_000_000  # positions one after the other: some 10 s; then the rest of the log is given up
+
+_MAGIC = b"SQLite format 3\0"  # https://sqlite.org/fileformat2.html section 1.3, like what follows
+_HEADER_BYTES = 100
+_PAGE_BYTES = {1 if size == 1 << 16 else size for size in (1 << power for power in range(9, 17))}
+_FRACTIONS = bytes((64, 32, 32))  # of payloads: always these
+
+_ROWS = "SELECT position, origin, seq, time, chain, body FROM log WHERE position BETWEEN ? AND ? ORDER BY position"
+_INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # has each position, too
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """A slice of a log: entries that are not known elsewhere, in order of arrival, with the texts that came with them.
+
+    `rows` were read, or could not be.
+    """
+
+    entries: list[tuple[Entry, list[bytes | Parts]]] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is enough for once."""
+        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
+
+
+def legible(path: Path) -> Path:
+    """What is to be opened: where only the magic that each SQLite file begins with is gone, a copy that has it.
+
+    `discard` removes that. Raises DataError if there is no room for it.
+    """
+    discard(path)
+    if not _lacks_magic_only(path):
+        return path
+    copy = _copy_of(path)
+    try:
+        shutil.copyfile(path, copy)
+        with copy.open("r+b") as file:
+            file.write(_MAGIC)
+        wal = _wal_of(path)
+        if wal.exists():
+            shutil.copyfile(wal, _wal_of(copy))
+    except OSError as error:
+        discard(path)
+        raise DataError(f"{copy}: {error.strerror}; to be read {path.name} has to be copied; make room") from error
+    return copy
+
+
+def discard(path: Path) -> None:
+    """Remove the copy that `legible` has made, if there is one."""
+    copy = _copy_of(path)
+    for file in (_wal_of(copy), copy.with_name(f"{copy.name}-shm"), copy):
+        file.unlink(missing_ok=True)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.rebuild-copy")
+
+
+def _wal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _lacks_magic_only(path: Path) -> bool:
+    """Whether the rest of the header is as SQLite writes it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or header.startswith(_MAGIC):
+        return False
+    is_known = int.from_bytes(header[16:18]) in _PAGE_BYTES and set(header[18:20]) <= {1, 2}
+    return is_known and header[21:24] == _FRACTIONS
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Wreck]:
+    """The database at the path, which may be none at all, or not be there: then it gives nothing."""
+    ways = ("mode=ro", "immutable=1") if _wal_of(path).exists() else ("immutable=1",)
+    connections = [
+        sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True, check_same_thread=False)
+        for way in ways
+        if path.is_file()
+    ]
+    try:
+        yield Wreck(connections)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+class Wreck:
+    """A damaged database: ways to read it, the best one first."""
+
+    def __init__(self, ways: list[sqlite3.Connection]) -> None:
+        self._ways = ways
+        self._unreadable = [0] * len(ways)
+
+    @property
+    def unreadable(self) -> int:
+        """How many rows of the log could not be read the best way, whether or not they are known elsewhere."""
+        return min(self._unreadable, default=0)
+
+    def context(self) -> dict[str, int] | None:
+        """Of its log: origin -> the last seq that came; nothing if there is no file. None: it cannot be read."""
+        return self._origins("seq") if self._ways else {}
+
+    def collected(self) -> dict[str, int] | None:
+        """Up to where entries were not in its log any more. None: it cannot be read."""
+        return self._origins("collected")
+
+    def text(self, content_hash: bytes) -> bytes | Parts | None:
+        """A text, if it is here and whole; of one in parts nobody has looked at these."""
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                text = read_text(connection, content_hash)
+                if text is not None:
+                    return text
+        return None
+
+    def keepers(self, part_hash: bytes) -> list[Holding]:
+        """What holds a part where its hash does not lead, as far as that can be read."""
+        found: dict[str, Holding] = {}
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                found |= {holding.holder: holding for holding in keepers_of(connection, part_hash)}
+        return list(found.values())
+
+    def mailboxes(self) -> list[Chain]:
+        """Heads of mailboxes, each read the best way that can be."""
+        found: dict[bytes, Chain] = {}
+        for connection in self._ways:
+            for row in _both_ends(connection, f"{chains.SELECT} WHERE uidvalidity > 0 ORDER BY id", ()):
+                with suppress(sqlite3.Error, TypeError):
+                    chain = chains.from_row(row)
+                    found.setdefault(chain.id, chain)
+        return list(found.values())
+
+    def rows(self, chain: Chain) -> list[Row]:
+        """What can be read of a mailbox's rows, each the best way that can be."""
+        select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"
+        for connection in self._ways:
+            found: dict[int, Row] = {}
+            for columns in _both_ends(connection, select, (chain.id,)):
+                with suppress(sqlite3.Error, TypeError):
+                    row = row_from(columns)
+                    found.setdefault(row.uid, row)
+            if found:
+                return list(found.values())
+        return []
+
+    def folder_name(self, mailbox_id: bytes) -> str | None:
+        """What the folder of a mailbox was called, if that can be read."""
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                name = queries.folder_name(connection, mailbox_id)
+                if isinstance(name, str):
+                    return name
+        return None
+
+    def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
+        """All of its log, in slices, once for each way. `known`, what is elsewhere, may grow meanwhile."""
+        came = self.context()
+        self._unreadable = [0] * len(self._ways)
+        for way, connection in enumerate(self._ways):
+            part, total, read = Salvaged(), 0, 0
+            for row in _rows(connection):
+                total, read = total + 1, read + self._take(part, row, known, came)
+                if part.is_full:
+                    yield part
+                    part = Salvaged()
+            self._unreadable[way] = max(total, _expected(connection)) - read  # SQLite leaves out some without a word
+            yield part
+
+    def _take(
+        self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int], came: Mapping[str, int] | None
+    ) -> bool:
+        """Whether it could be read."""
+        part.rows += 1
+        try:
+            entry = _entry(row, known)
+        except (DamagedRowError, ValueError, TypeError):
+            return False
+        if entry is not None and came is not None and came.get(entry.dot.origin, 0) < entry.dot.seq:
+            return False  # its name is what was damaged
+        if entry is not None:
+            texts = self._texts(entry)
+            part.entries.append((entry, texts))
+            part.size_bytes += sum(map(memory_of, texts))
+        return True
+
+    def _texts(self, entry: Entry) -> list[bytes | Parts]:
+        hashes = [change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied]
+        texts = map(self.text, dict.fromkeys(hashes))
+        return [text for text in texts if text is not None]
+
+    def _origins(self, column: str) -> dict[str, int] | None:
+        for connection in self._ways:
+            with suppress(sqlite3.Error):
+                return dict(connection.execute(f"SELECT name, {column} FROM origin"))
+        return None
+
+
+def _expected(connection: sqlite3.Connection) -> int:
+    """How many rows the log has; 0 if that cannot be read."""
+    with suppress(sqlite3.Error, TypeError):
+        return queries.log_counts(connection)[0]
+    return 0
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]:
+    """The log's rows, in order of arrival; None in the place of each that cannot be read."""
+    at, last = (_position(connection, which) for which in ("MIN", "MAX"))
+    if at is None or last is None:
+        return
+    failed = 0
+    while at <= last and failed < UNREADABLE_MAX:
+        try:
+            with closing(connection.execute(_ROWS, (at, last))) as cursor:
+                for row in cursor:
+                    yield row
+                    at, failed = row[0] + 1, 0
+        except sqlite3.Error:
+            yield None
+            at, failed = at + 1, failed + 1
+        else:
+            return
+
+
+def _both_ends(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+    """What a query gives up to the first page that cannot be read, from either end."""
+    for direction in ("ASC", "DESC"):
+        try:
+            with closing(connection.execute(f"{query} {direction}", values)) as cursor:
+                yield from cursor
+        except sqlite3.Error:
+            continue
+        return
+
+
+def _position(connection: sqlite3.Connection, which: str) -> int | None:
+    """The first or last position, by the table or its index."""
+    for source in ("log", _INDEX):
+        with suppress(sqlite3.Error):
+            found: int | None = connection.execute(f"SELECT {which}(position) FROM {source}").fetchone()[0]
+            return found
+    return None
+
+
+def _entry(row: tuple[object, ...] | None, known: Mapping[str, int]) -> Entry | None:
+    """None: it is known. Raises DamagedRowError, ValueError or TypeError if that cannot be told, or it is damaged."""
+    if row is None:
+        raise ValueError
+    _, origin, seq, time, chain, body = row
+    if not (isinstance(origin, str) and isinstance(seq, int) and isinstance(body, bytes)):
+        raise TypeError
+    if seq <= known.get(origin, 0):
+        return None
+    entry = queries.entry_of(Dot(origin, seq), body)
+    if (entry.time, entry.mailbox_id) != (time, chain) or entry.pack() != body:
+        raise ValueError
+    return entry

@@ -1,0 +1,151 @@
+"""Putting right what a check has found, in the writer's turn.
+
+With `apply`, the only code that writes to the projections. A mailbox or tree is mended only while its row is the one
+that was compared: the node has then not changed it since. Whoever has a mended mailbox open is sent away, since what
+he has seen may have been damage.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from protocol.values import Dot
+from replicator.store.bodies.body_rows import note_lacking
+from replicator.store.checkpoints import catalog
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.message_rows import columns_of
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.gc import orphaned_bodies
+from replicator.store.log.apply import apply_waiting
+from replicator.store.log.replay import Base
+from replicator.store.repair.mailbox_check import PUT_ROW, Comparison, Damage, exhausted, stored_chain
+from resync import row as rows
+from resync.entry import Change, Entry, MailAdd, Merge
+from resync.row import Row
+from resync.state import Placement, placement
+
+_SHOWN = {"by_uid", "chain", "folder"}
+"""The tables that clients see something of."""
+
+
+def mend(tx: Transaction, comparison: Comparison) -> bool:
+    """Make the mailbox or tree what the log says. False: it has gone on, and is to be compared again."""
+    tx.write_chains()
+    if stored_chain(tx.connection, comparison.chain_id) != comparison.stored:
+        return False
+    mend_strays(tx, comparison.damages)
+    if comparison.chain is not None and any(damage.kind == "chain" for damage in comparison.damages):
+        _set_chain(tx, comparison.chain)
+    elif comparison.chain is not None and comparison.chain.head is not None:
+        apply_waiting(tx, comparison.chain_id)  # entries that could not change what was damaged
+    return True
+
+
+def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None, *, doubted: bool) -> Comparison:
+    """Both at once, while the writer waits: for a mailbox that never stands still."""
+    tx.write_chains()
+    comparison = exhausted(Comparison(tx.connection, chain_id, doubted, base))
+    mend(tx, comparison)
+    return comparison
+
+
+def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
+    """Run what mends these, which is to be right whatever has changed since."""
+    tx.write_chains()
+    retired: dict[bytes, None] = {}
+    for damage in damages:
+        for sql, values in damage.mends:
+            tx.connection.execute(sql, values)
+        if damage.mailbox_id is not None and damage.kind in _SHOWN and damage.can_be_mended:
+            retired[damage.mailbox_id] = None
+        if damage.mailbox_id is not None and damage.kind == "chain":
+            tx.memory.chains.pop(damage.mailbox_id, None)
+    tx.commit.retired += retired
+    tx.memory.tree = None
+
+
+class OtherText(NamedTuple):
+    """A message as it is shown, and the text that it is to have instead of the one that it has."""
+
+    row: Row
+    content_hash: bytes
+    size_bytes: int
+
+    def given_to(self, row: Row) -> Row:
+        """The row with that text, if it is of this message and has the wrong one."""
+        if placement(row) != placement(self.row) or row.content_hash != self.row.content_hash:
+            return row
+        return row._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
+
+    def named_by(self, add: MailAdd) -> MailAdd:
+        """The change that added this message, with that text, if it has the wrong one."""
+        if add.content_hash != self.row.content_hash:
+            return add
+        return add._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
+
+
+def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherText]) -> list[Dot]:
+    """The entries of the mailbox that name the texts which these messages have. Reads the whole log."""
+    query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
+    hashes = {other.row.content_hash for other in others}
+    found = (connection.execute(query, (mailbox_id, content_hash)) for content_hash in hashes)
+    return sorted({Dot(*dot) for dots in found for dot in dots})
+
+
+def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dots: Iterable[Dot]) -> list[OtherText]:
+    """Give messages the texts that they are to have, in their rows and in these entries; those that still needed it.
+
+    The texts that they had are kept as those that nothing names, and checkpoints of the mailbox here are void.
+    """
+    done = [other for other in others if _give(tx, key, other)]
+    by_placement = {placement(other.row): other for other in done}
+    for dot in dots if done else ():
+        entry = queries.entry_at(tx.connection, dot)
+        if entry is not None:
+            right = replace(entry, changes=tuple(_righted(entry, by_placement)))
+            tx.connection.execute("UPDATE log SET body = ? WHERE origin = ? AND seq = ?", (right.pack(), *dot))
+    if done:
+        for head in catalog.heads_of(tx.connection, key.mailbox_id):
+            catalog.forget_unreadable(tx, head)
+        orphaned_bodies.keep(tx.connection, {other.row.content_hash for other in done}, tx.wall_ms())
+        tx.commit.retired.append(key.mailbox_id)
+    return done
+
+
+def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
+    """Whether the message is still there, and has the wrong text."""
+    row = queries.row_of_guid(tx.connection, other.row.guid, key.mailbox_id)
+    right = row and other.given_to(row)
+    if row is None or right is None or right == row:
+        return False
+    tx.connection.execute(PUT_ROW, (key.mailbox_id, *columns_of(right)))
+    note_lacking(tx.connection, [right])
+    chain = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
+    chain.size_bytes += right.size_bytes - row.size_bytes
+    chain.fingerprint = rows.add(rows.remove(chain.fingerprint, row.fingerprint()), right.fingerprint())
+    return True
+
+
+def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Iterable[Change]:
+    for number, change in enumerate(entry.changes):
+        if isinstance(change, MailAdd):
+            other = by_placement.get((entry.dot, number))
+            yield other.named_by(change) if other else change
+        elif isinstance(change, Merge):
+            named = ((row, by_placement.get(placement(row))) for row in change.rows)
+            yield change._replace(rows=tuple(other.given_to(row) if other else row for row, other in named))
+        else:
+            yield change
+
+
+def _set_chain(tx: Transaction, right: Chain) -> None:
+    """On disk and, read anew, in the writer's memory. What waited for the right head waits no longer."""
+    chains.save(tx.connection, right)
+    tx.chain_to_change(right.id, right.user, right.uidvalidity)  # as saved, in the place of what this batch had changed
+    apply_waiting(tx, right.id)

@@ -1,0 +1,194 @@
+"""Sweeps over whole tables, a slice at a time, for what no single mailbox shows (design section 6).
+
+Each function reads the slice after a key, and gives how much it read, the key to go on after, None at the end, and
+what it found.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Container
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgpack
+
+from protocol.values import Dot
+from replicator.store.bodies.body_rows import read_text
+from replicator.store.checkpoints import catalog
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.repair.mailbox_check import LOWEST, SLICE_ROWS, Damage, Statement
+from resync.entry import tree_id
+
+SLICE_BYTES = 4 << 20  # of compressed texts
+
+K = TypeVar("K")
+F = TypeVar("F")
+
+Key: TypeAlias = tuple[object, object]
+
+FIRST: Key = (LOWEST, LOWEST)
+
+_TAKE_POINTER = (
+    "DELETE FROM by_guid WHERE guid = ? AND mailbox = ? AND NOT EXISTS (SELECT 1 FROM by_uid u"
+    " WHERE u.mailbox = by_guid.mailbox AND u.uid = by_guid.uid AND u.guid = by_guid.guid)"
+)
+_TAKE_ROW = (
+    "DELETE FROM by_uid WHERE mailbox = ? AND uid = ? AND NOT EXISTS (SELECT 1 FROM chain WHERE id = by_uid.mailbox)"
+)
+_NO_TREE = "NOT EXISTS (SELECT 1 FROM chain c WHERE c.user = f.user AND c.uidvalidity = 0)"
+_TAKE_SUBSCRIPTION = f"DELETE FROM subscription AS f WHERE user = ? AND name = ? AND {_NO_TREE}"
+
+
+class Slice(NamedTuple, Generic[K, F]):
+    """A part of a sweep."""
+
+    size: int
+    after: K | None
+    found: list[F]
+
+
+def unseen_chains(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
+    """Mailboxes and trees that, by their rows, have not seen what the log says was applied to them."""
+    entries = connection.execute(
+        "SELECT l.position, l.chain, l.origin, l.seq, l.applied, c.context FROM log l"
+        " LEFT JOIN chain c ON c.id = l.chain WHERE l.position > ? ORDER BY l.position LIMIT ?",
+        (after, SLICE_ROWS),
+    ).fetchall()
+    applied = [entry for entry in entries if entry[4] == 1]
+    unseen = {chain for _, chain, origin, seq, _, context in applied if not _has_seen(context, origin, seq)}
+    return Slice(len(entries), entries[-1][0] if entries else None, sorted(unseen))
+
+
+def _has_seen(context: bytes | None, origin: str, seq: int) -> bool:
+    try:
+        return context is not None and bool(msgpack.unpackb(context)[origin] >= seq)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Damage]:
+    """Rows of by_guid that lead to no row of by_uid, or to another message's."""
+    pointers = connection.execute(
+        "SELECT g.guid, g.mailbox, g.uid, u.guid, c.user FROM by_guid g"
+        " LEFT JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid LEFT JOIN chain c ON c.id = g.mailbox"
+        " WHERE (g.guid, g.mailbox) > (?, ?) ORDER BY g.guid, g.mailbox LIMIT ?",
+        (*after, SLICE_ROWS),
+    ).fetchall()
+    found = [
+        Damage("by_guid", f"points to UID {uid}, where this message is not", mailbox, user, None, guid,
+               mends=((_TAKE_POINTER, (guid, mailbox)),))
+        for guid, mailbox, uid, shown, user in pointers
+        if shown != guid
+    ]  # fmt: skip
+    return Slice(len(pointers), pointers[-1][:2] if pointers else None, found)
+
+
+def stray_rows(
+    connection: sqlite3.Connection, after: Key, suspects: Container[bytes] = frozenset()
+) -> Slice[Key, Damage]:
+    """Rows of by_uid in mailboxes that there are not, and such whose text is missing, or is one of the suspects."""
+    rows = connection.execute(
+        "SELECT u.mailbox, u.uid, u.guid, u.content_hash, u.origin, u.seq, c.user, c.id IS NULL, t.hash IS NULL"
+        " FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox LEFT JOIN content t ON t.hash = u.content_hash"
+        " WHERE (u.mailbox, u.uid) > (?, ?) ORDER BY u.mailbox, u.uid LIMIT ?",
+        (*after, SLICE_ROWS),
+    ).fetchall()
+    found: list[Damage] = []
+    for mailbox, uid, guid, content_hash, origin, seq, user, is_stray, is_missing in rows:
+        if is_stray:
+            proven = _is_of_no_mailbox(connection, mailbox, Dot(origin, seq))
+            mends = ((_TAKE_ROW, (mailbox, uid)),) if proven else ()
+            found.append(Damage("by_uid", "is in no mailbox that the log knows", mailbox, user, uid, guid, mends=mends))
+        elif is_missing or content_hash in suspects:
+            what = "its text is missing" if is_missing else "its text is damaged"
+            found.append(Damage("content", what, mailbox, user, uid, guid, content_hash))
+    return Slice(len(rows), rows[-1][:2] if rows else None, found)
+
+
+class Showing(NamedTuple):
+    """A message that shows a text. `user` None: no mailbox is known of that id."""
+
+    mailbox: bytes
+    user: str | None
+    uid: int
+    content_hash: bytes
+
+
+def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> Slice[Key, Showing]:
+    """Messages that show one of these texts. Damaged rows name nobody."""
+    rows = connection.execute(
+        "SELECT u.mailbox, u.uid, u.content_hash, c.user FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox"
+        " WHERE (u.mailbox, u.uid) > (?, ?) ORDER BY u.mailbox, u.uid LIMIT ?",
+        (*after, SLICE_ROWS),
+    ).fetchall()
+    found = [
+        Showing(mailbox, user if isinstance(user, str) else None, uid, content_hash)
+        for mailbox, uid, content_hash, user in rows
+        if content_hash in texts and isinstance(mailbox, bytes) and isinstance(uid, int)
+    ]
+    return Slice(len(rows), rows[-1][:2] if rows else None, found)
+
+
+def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) -> bool:
+    """Whether the log rules out that the entry put a message there. If the log does not have it, nobody knows."""
+    entry = queries.entry_at(connection, dot)
+    if entry is not None:
+        return entry.mailbox_id != mailbox
+    if catalog.is_unproven(connection, mailbox):
+        return False
+    return queries.log_context(connection).get(dot.origin, 0) < dot.seq
+
+
+def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
+    """Folders and subscriptions of users that have no tree: the first slice of them. Of a lost tree they are kept."""
+    lost: dict[object, bool] = {}
+
+    def mends(user: object, mend: Statement) -> tuple[Statement, ...]:
+        if user not in lost:
+            lost[user] = isinstance(user, str) and chains.is_lost(connection, tree_id(user))
+        return () if lost[user] else (mend,)
+
+    folders = connection.execute(
+        f"SELECT mailbox_id, user, name FROM folder f WHERE {_NO_TREE} LIMIT ?",
+        (SLICE_ROWS,),
+    )
+    found = [
+        Damage("folder", f"{name!r} is of a user without folders", mailbox_id, user,
+               mends=mends(user, (f"DELETE FROM folder AS f WHERE mailbox_id = ? AND {_NO_TREE}", (mailbox_id,))))
+        for mailbox_id, user, name in folders
+    ]  # fmt: skip
+    subscriptions = connection.execute(
+        f"SELECT user, name FROM subscription f WHERE {_NO_TREE} LIMIT ?",
+        (SLICE_ROWS,),
+    )
+    found += [
+        Damage("subscription", f"of {name!r} is of a user without folders", None, user,
+               mends=mends(user, (_TAKE_SUBSCRIPTION, (user, name))))
+        for user, name in subscriptions
+    ]  # fmt: skip
+    return found
+
+
+def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
+    """Hashes of contents whose text is not what they say. Reads one text at least, and about SLICE_BYTES."""
+    query = "SELECT id, hash, length(body) FROM content WHERE id > ? ORDER BY id LIMIT ?"
+    found: list[bytes] = []
+    read, size_bytes, last = 0, 0, None
+    for number, content_hash, length in connection.execute(query, (after, SLICE_ROWS)).fetchall():
+        if size_bytes > SLICE_BYTES:
+            break
+        read, size_bytes, last = read + 1, size_bytes + length, number
+        if read_text(connection, content_hash) is None:
+            found.append(content_hash)
+    return Slice(read, last, found)
+
+
+def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """About how many entries, rows of messages and contents there are."""
+    entries, _ = queries.log_counts(connection)
+    messages = int(
+        connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
+    )  # no sum of damage is too large
+    contents: int = connection.execute("SELECT COALESCE(MAX(id), 0) FROM content").fetchone()[0]
+    return entries, messages, contents

@@ -1,0 +1,72 @@
+"""Mail that only a damaged database has, apart from its log: behind entries of that which cannot be read.
+
+Two witnesses: entries that can be read but have lost what they stand on, and the rows of mailboxes. Where a mailbox's
+rows add up to what its head says, they are believed in everything, also in what is not there: it was expunged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from replicator.store.db.chain import Chain
+from replicator.store.db.entry_validation import is_well_formed
+from replicator.store.repair.damaged_database import Wreck
+from resync import row as rows
+from resync.entry import Entry, MailAdd, checked
+from resync.row import Row
+
+
+class Stray(NamedTuple):
+    """A message, and the mailbox that showed it. The UID is of the past."""
+
+    user: str
+    mailbox_id: bytes
+    add: MailAdd
+
+
+def of_entries(entries: Iterable[Entry]) -> dict[bytes, dict[bytes, tuple[Entry, MailAdd]]]:
+    """Mail that entries add, by mailbox and GUID."""
+    found: dict[bytes, dict[bytes, tuple[Entry, MailAdd]]] = {}
+    for entry in entries:
+        for change in entry.changes:
+            if isinstance(change, MailAdd):
+                found.setdefault(entry.mailbox_id, {})[change.guid] = entry, change
+    return found
+
+
+def strays(
+    wreck: Wreck,
+    chain: Chain,
+    added: Mapping[bytes, tuple[Entry, MailAdd]],
+    known: Mapping[str, int],
+    came: Mapping[str, int] | None,
+) -> list[Stray]:
+    """What a mailbox showed, or entries added to it (by GUID), and `known` does not tell, by UID.
+
+    `came` bounds what its rows may name as their origin.
+    """
+    shown = wreck.rows(chain)
+    is_whole = len(shown) == chain.messages and chain.fingerprint == rows.add(0, *(r.fingerprint() for r in shown))
+    adds = dict(_unknown(shown, known, came))
+    guids = {row.guid for row in shown}
+    for guid, (entry, add) in added.items():
+        is_expunged = is_whole and chain.has_seen(entry.dot) and guid not in guids
+        if not is_expunged:
+            adds.setdefault(guid, add)
+    return [Stray(chain.user, chain.id, add) for add in sorted(adds.values())]
+
+
+def _unknown(
+    shown: Iterable[Row], known: Mapping[str, int], came: Mapping[str, int] | None
+) -> Iterator[tuple[bytes, MailAdd]]:
+    for row in shown:
+        try:
+            origin, seq = checked(row.dot, str, int)
+            flags = tuple(sorted(flag for flag in row.visible_flags() if flag.isascii() and flag.isprintable()))
+            add = MailAdd(row.uid, row.guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=False)
+            is_sound = is_well_formed(checked(add, int, bytes, int, tuple, int, bytes, bool))
+        except (TypeError, AttributeError, LookupError):
+            continue
+        if is_sound and known.get(origin, 0) < seq and (came is None or seq <= came.get(origin, 0)):
+            yield row.guid, add
