@@ -8,8 +8,8 @@ anything else; thus a node that gets a message over a link already knows what th
 Nothing here waits: links deliver in order or go down, and coming up again repeats everything. But what one node was
 told may be wrong. So each says again what holds of it now and then (`refresh`), under a higher number; and whoever has
 a much higher one than it is told answers with that, until the node hears of it that it is of, and goes above it. No
-node takes in a number that is too far above its clock (`number_bounds.py`), nor goes so high itself that others would not
-take that in: then it waits for its clock.
+node takes in a number that is too far above its clock (`number_bounds.py`), nor goes so high itself that others would
+not take that in: then it waits for its clock.
 """
 
 from __future__ import annotations

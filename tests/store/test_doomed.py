@@ -41,7 +41,7 @@ def node() -> Iterator[MemoryNode]:
 
 
 def expire(node: MemoryNode) -> Iterator[None]:
-    """One round as `replication/bodies/retention` does it; whatever may come between two of its steps comes at a `yield`."""
+    """One round as `replication/bodies/retention` does it; what may come between two steps comes at a `yield`."""
     before_ms = node.now_ms - KEEP_MS
     while node.write(lambda tx: deletion_candidates.doom_expired(tx.connection, before_ms, 2)):
         yield

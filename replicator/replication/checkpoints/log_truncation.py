@@ -1,7 +1,7 @@
 """The log's life: when rounds of checkpoints begin, and the end of the entries that they make superfluous.
 
-A round notes what is settled, and ends with a manifest (`checkpoint_writer`). That is pending until every known node has
-settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size` end
+A round notes what is settled, and ends with a manifest (`checkpoint_writer`). That is pending until every known node
+has settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size` end
 the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
 checkpoints are deleted (design section 6).
 

@@ -1,7 +1,7 @@
 """The parts of messages whose entries came: fetched, and held until the entries are on disk.
 
 An entry waits for parts that nobody has as long as a client may wait for it: with fewer copies of the parts than were
-asked for he must not hear OK. Later it is written without the text, which is then asked of everybody (`bodies.backfill`).
+asked for he must not hear OK. Later it is written without the text, which all are then asked for (`bodies.backfill`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Texts that no message may have any more, until that is certain and they are removed (design section 6).
 
-Nothing leads from a text to its messages, so all rows that name texts are looked through, beside the writer (`gc.body_references`).
+Nothing leads from a text to its messages, so all rows that name texts are read, beside the writer
+(`gc.body_references`).
 What is kept of expunged mail is forgotten first, and its texts are doomed. Then each text is spared that a row of
 `by_uid` or `expunged` names, or an entry that waits. What is doomed still is removed.
 

@@ -157,7 +157,7 @@ CREATE TABLE expunged (                             -- this node's alone: what h
 CREATE INDEX expunged_received ON expunged (mailbox, received_ms, guid);
 CREATE INDEX expunged_since ON expunged (expunged_ms, size_bytes);
 
-CREATE TABLE doomed (                               -- texts that nobody may have any more: see `bodies.deletion_candidates`
+CREATE TABLE doomed (                               -- texts that may be garbage: `bodies.deletion_candidates`
     hash BLOB PRIMARY KEY
 ) WITHOUT ROWID;
 CREATE TRIGGER message_spares AFTER INSERT ON by_uid WHEN EXISTS (SELECT 1 FROM doomed)
@@ -207,7 +207,7 @@ CREATE TABLE unproven (                             -- chains to whose head neit
     modseq INTEGER NOT NULL                         -- of the head that was taken over
 ) WITHOUT ROWID;
 
-CREATE TABLE postponed (                            -- what a state transfer has left to be compared: see `log.pending_resync`
+CREATE TABLE postponed (                            -- left by a state transfer to be compared: see `log.pending_resync`
     chain       BLOB PRIMARY KEY,                   -- empty: everything
     user        TEXT NOT NULL,
     uidvalidity INTEGER NOT NULL,

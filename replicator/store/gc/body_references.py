@@ -1,4 +1,4 @@
-"""Which of the doomed texts are named by something: all that can name one, a slice at a time (see `bodies.deletion_candidates`).
+"""Which of the doomed texts are named by something: all that can name one, a slice at a time.
 
 Each look reads the slice after a key, and gives the key to go on after, None at the end, and the texts that it has
 found. What comes into a slice that was read has spared its text itself.

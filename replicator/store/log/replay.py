@@ -2,7 +2,7 @@
 
 The log is the source of truth: whoever needs a state that the database does not show, or doubts what it shows, asks
 here. This is the one place that knows where the log begins: from a mailbox's first entry on it is there, or from a
-checkpoint on, its `base`. A base is read before (`replication.checkpoints.checkpoint_reader`): what is here runs in a reader's or the writer's
+checkpoint on, its `base`. A base is read before (`checkpoint_reader`): what is here runs in a reader's or the writer's
 thread.
 """
 
