@@ -1,8 +1,8 @@
 """The log's life: when rounds of checkpoints begin, and the end of the entries that they make superfluous.
 
 A round notes what is settled, and ends with a manifest (`checkpoint_writer`). That is pending until every known node
-has settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size` end
-the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
+has settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size`
+end the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
 checkpoints are deleted (design section 6).
 
 Each step may be the last one of the node's life: whatever was half done then is gone on with, or done anew, at the next
