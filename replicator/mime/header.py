@@ -25,7 +25,8 @@ MAX_PARAMETERS = 200
 # empty line is missing: what was meant as text is then shown as text.
 _FIELD = rb"(?:>?From |([!-9;-~]++)[ \t]*+:)[^\n]*+\n?+(?:[ \t][^\n]*+\n?+)*+"
 _FIELD_PATTERN = re.compile(_FIELD)
-_FIELDS_PATTERN = re.compile(rb"(?:" + _FIELD + rb")*+")
+# Not `(?:...)*+`: in Python 3.11.2, which Debian 12 has, that takes in the start of what does not match.
+_FIELDS_PATTERN = re.compile(rb"(?>(?:" + _FIELD + rb")*)")
 _EMPTY_LINE = re.compile(rb"(?:\r?\n)?+")
 
 # RFC 2045 section 5.1, as lenient as the mail that there is: blanks around every sign, values that should be quoted.
