@@ -26,10 +26,10 @@ from replicator.lmtp.trace import host_name
 from replicator.metrics import AttachmentMetrics, HttpMetrics, ImapMetrics, LmtpMetrics
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMail
+from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import Report
 from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import Tasks
+from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
@@ -75,7 +75,7 @@ async def run_node(
             metrics=metrics,
             is_new=not has_begun,
         )
-        mail = ClusterMail(store, coordinator, environment)
+        mail = ClusterMailStore(store, coordinator, environment)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         users = UserDirectory(config.users.passwd_file)
@@ -90,7 +90,7 @@ async def run_node(
             nursery.start_soon(coordinator.run)
             nursery.start_soon(report.run, config.mastership.heartbeat_s)
             nursery.start_soon(tasks.run)
-            nursery.start_soon(coordinator.sweeper.run)
+            nursery.start_soon(coordinator.orphan_sweep.run)
             for sockets, handler in listeners:
                 await nursery.start(trio.serve_listeners, guarded(handler), sockets)
             log.info("node %s runs as %s", config.node.id, origin)
@@ -136,10 +136,10 @@ def _doors(
     tls: Tls,
     coordinator: Coordinator,
     *,
-    mail: ClusterMail,
+    mail: ClusterMailStore,
     users: UserDirectory,
     report: Report,
-    tasks: Tasks,
+    tasks: TaskRunner,
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
     """What listens where."""
@@ -153,8 +153,8 @@ def _doors(
             sid=sid,
             mail=mail,
             status=report,
-            masters=coordinator.mover,
-            checkpoints=coordinator.collector,
+            masters=coordinator.handover,
+            checkpoints=coordinator.log_truncation,
             tasks=tasks,
             users=users,
             registry=registry,

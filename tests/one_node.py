@@ -25,7 +25,7 @@ from replicator.mailstore import (
     read_all,
 )
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMail
+from replicator.replication.mail_store import ClusterMailStore
 from replicator.store.store import Store
 from replicator.users.names import candidates
 from replicator.view import MailboxView, Message
@@ -115,7 +115,7 @@ class LoggedSink:
         return await self._sink.finish()
 
 
-class HookedMail(ClusterMail):
+class HookedMail(ClusterMailStore):
     """The node's mail store. `before_change` is called ahead of every change of messages, `sinks` hears of texts."""
 
     before_change: Hook = staticmethod(nothing)

@@ -51,40 +51,40 @@ from replicator.environment import Environment
 from replicator.errors import DiskFullError, MailError
 from replicator.metrics import AttachmentMetrics
 from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.backfill import Filler
-from replicator.replication.bodies.body_store import Texts
-from replicator.replication.bodies.orphan_sweep import Sweeper
-from replicator.replication.bodies.retention import Expirer
-from replicator.replication.checkpoints.bootstrap import Seeder
-from replicator.replication.checkpoints.checkpoint_reader import Bases, LogAlone
-from replicator.replication.checkpoints.log_truncation import Collector, NoCollector
+from replicator.replication.bodies.backfill import Backfill
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies.orphan_sweep import OrphanSweep
+from replicator.replication.bodies.retention import Retention
+from replicator.replication.checkpoints.bootstrap import Bootstrap
+from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource, LogAlone
+from replicator.replication.checkpoints.log_truncation import LogTruncation, NoLogTruncation
 from replicator.replication.convergence import sync_server
-from replicator.replication.convergence.abandoned_entries import Salvage
-from replicator.replication.convergence.body_conflicts import OtherTexts
-from replicator.replication.convergence.fork_merge import Joiner
-from replicator.replication.convergence.fork_scheduler import Healer
-from replicator.replication.convergence.overdue_entries import Overdue
-from replicator.replication.convergence.reconciliation import Reconciler
+from replicator.replication.convergence.abandoned_entries import AbandonedEntries
+from replicator.replication.convergence.body_conflicts import BodyConflicts
+from replicator.replication.convergence.fork_merge import ForkMerger
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.replication.convergence.overdue_entries import OverdueEntries
+from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
 from replicator.replication.links.connections import HOW_TO_PART, REBUILDING, Certify, Connections, Dial
 from replicator.replication.links.entry_codec import refusal
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
-from replicator.replication.log.disk_shortage import Shortage
+from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feeds
 from replicator.replication.log.sender import check_claims
-from replicator.replication.log.settled import Settling
-from replicator.replication.mastership.handover import Mover
+from replicator.replication.log.settled import SettledLogs
+from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
-from replicator.replication.mastership.stall_detector import Pulse
+from replicator.replication.mastership.stall_detector import StallDetector
 from replicator.replication.startup.admission import Admission
 from replicator.replication.startup.readiness import Readiness
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
-from replicator.replication.writes.lagging_peers import Behind
-from replicator.replication.writes.prestage import Offering
-from replicator.replication.writes.requests import Operation, from_command, saves_from, transfer_s
-from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, Changes, NotMasterError
+from replicator.replication.writes.lagging_peers import LaggingPeers
+from replicator.replication.writes.prestage import Prestage
+from replicator.replication.writes.requests import ChangeRequest, from_command, saves_from, transfer_s
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S, NotMasterError, Router
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
@@ -134,9 +134,9 @@ class Coordinator:
             patience_s=config.mastership.timeout_s,
         )
         self._met_others = trio.Event()  # or had time to: this node may have just started, and be behind
-        self.behind = Behind(self._owed, config.mastership.timeout_s, STALLED_S)
-        self.durability = Durability(config.durability, self._others, self.behind)
-        self._pulse = Pulse(
+        self.lagging_peers = LaggingPeers(self._owed, config.mastership.timeout_s, STALLED_S)
+        self.durability = Durability(config.durability, self._others, self.lagging_peers)
+        self._stall_detector = StallDetector(
             # A peer may have had the last sign of life a heartbeat before this node stood still.
             config.mastership.timeout_s - config.mastership.heartbeat_s,
             suspended_s=environment.suspended_s,
@@ -149,114 +149,118 @@ class Coordinator:
             policy=ScopePolicy(config.mastership.scope),
             priority=config.node.priority,
             peers=frozenset(peer.id for peer in config.peers),
-            pulse=self._pulse,
+            pulse=self._stall_detector,
             link_to=self.connections.link,
             catch_up=self._catch_up,
             timeout_s=config.mastership.timeout_s,
             routes_changed=self._routes_changed,
             outlived=self._outlived,
         )
-        self.settling = Settling(
+        self.settled_logs = SettledLogs(
             store,
             self.mastership.table,
             clock_ms=environment.clock_ms,
             peers=[peer.id for peer in config.peers],
             links=lambda: self.connections.links,
         )
-        self.mover = Mover(store, self.mastership, config.mastership.timeout_s)
-        self.texts = Texts(
+        self.handover = Handover(store, self.mastership, config.mastership.timeout_s)
+        self.bodies = BodyStore(
             store,
             environment,
             config.content.inline_max_bytes,
             lambda: self.connections.links,
             metrics or AttachmentMetrics(),
         )
-        self.sweeper = Sweeper(store)
-        self.offering = Offering(store, self.texts.taker, self._links_kept_up_with, config.durability.copies - 1)
-        self.bases = Bases(store, archive, environment.run_in_thread) if archive else LogAlone()
-        self.joiner = Joiner(store, self.mastership, self.bases, config.conflict.uid)
-        self.other_texts = OtherTexts(store, self.mastership, self.texts, self.joiner)
-        self.reconciler = Reconciler(store, self.mastership, self.joiner)
+        self.orphan_sweep = OrphanSweep(store)
+        self.prestage = Prestage(store, self.bodies.downloader, self._links_kept_up_with, config.durability.copies - 1)
+        self.checkpoints = CheckpointSource(store, archive, environment.run_in_thread) if archive else LogAlone()
+        self.fork_merger = ForkMerger(store, self.mastership, self.checkpoints, config.conflict.uid)
+        self.body_conflicts = BodyConflicts(store, self.mastership, self.bodies, self.fork_merger)
+        self.reconciliation = Reconciliation(store, self.mastership, self.fork_merger)
         self.readiness = Readiness(
             store,
             self.admission,
             self.mastership,
-            self.reconciler,
+            self.reconciliation,
             lambda: self.connections.links,
             met_others=self._met_others,
             timeout_s=config.mastership.timeout_s,
         )
-        self.changes = Changes(
+        self.router = Router(
             store,
             self.mastership,
-            self.mover,
+            self.handover,
             self.durability,
-            self.offering,
+            self.prestage,
             met_others=self._met_others,
             wait_to_number=self.readiness.wait_to_number,
         )
-        self.healer = Healer(store, self.mastership, self.joiner, self.reconciler, self.carry_out)
-        self.transfer = StateTransfer(store, self.mastership, self.reconciler, self._ask_again, self.settling.known)
-        self.seeder = Seeder(store, archive, environment.clock_ms) if archive else None
-        self.filler = Filler(store, self.texts.fetch)
-        self.expirer = Expirer(
-            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.texts.taker.let_go_removed
+        self.fork_scheduler = ForkScheduler(
+            store, self.mastership, self.fork_merger, self.reconciliation, self.carry_out
+        )
+        self.state_transfer = StateTransfer(
+            store, self.mastership, self.reconciliation, self._ask_again, self.settled_logs.known
+        )
+        self.bootstrap = Bootstrap(store, archive, environment.clock_ms) if archive else None
+        self.backfill = Backfill(store, self.bodies.fetch)
+        self.retention = Retention(
+            store, config.content.keep_expunged_s, environment.clock_ms, let_go=self.bodies.downloader.let_go_removed
         )
         self.remotes = RemoteEntries(config.checkpoint, config.node.cluster, environment)
-        self.collector = (
-            Collector(store, archive, self.settling, config.log, environment, forget=self.remotes.forget)
+        self.log_truncation = (
+            LogTruncation(store, archive, self.settled_logs, config.log, environment, forget=self.remotes.forget)
             if archive
-            else NoCollector()
+            else NoLogTruncation()
         )
-        self.shortage = Shortage(config.node.data, config.content.attachments or config.node.data, environment)
+        self.disk_shortage = DiskShortage(config.node.data, config.content.attachments or config.node.data, environment)
         self.feeds = Feeds(
             store,
             self.mastership.ships,
             self.connections.link,
-            too_old=self.transfer.begin,
+            too_old=self.state_transfer.begin,
             remotes=self.remotes,
-            taker=self.texts.taker,
-            shortage=self.shortage,
+            downloader=self.bodies.downloader,
+            disk_shortage=self.disk_shortage,
             clock_ms=environment.clock_ms,
             holes_patience_s=LONGEST_WAIT_S,
         )
-        self.overdue = Overdue(
+        self.overdue_entries = OverdueEntries(
             store,
             self.feeds,
             self.mastership,
-            joiner=self.joiner,
-            reconciler=self.reconciler,
-            healer=self.healer,
-            mover=self.mover,
-            salvage=Salvage(store, self.texts, self.carry_out, environment.new_guid),
+            fork_merger=self.fork_merger,
+            reconciliation=self.reconciliation,
+            fork_scheduler=self.fork_scheduler,
+            handover=self.handover,
+            abandoned=AbandonedEntries(store, self.bodies, self.carry_out, environment.new_guid),
             is_whole=self._is_whole,
             are_all_here=self._are_all_here,
         )
-        self._snapshots = sync_server.Snapshots(store)
+        self._sync_server = sync_server.SyncServer(store)
         self._new_id = environment.new_guid
 
     async def run(self) -> None:
         """Keep links and masters until cancelled."""
         mastership = self.config.mastership
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._pulse.run)
+            nursery.start_soon(self._stall_detector.run)
             nursery.start_soon(self.connections.run)
             nursery.start_soon(self.mastership.run, mastership.heartbeat_s)
             nursery.start_soon(self.durability.run, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.tell, mastership.heartbeat_s)
             nursery.start_soon(self.feeds.holes.run)
             nursery.start_soon(self.remotes.run)
-            nursery.start_soon(self.mover.run)
-            nursery.start_soon(self.settling.run)
-            nursery.start_soon(self.healer.run, mastership.heartbeat_s)
-            nursery.start_soon(self.overdue.run)
-            nursery.start_soon(self.transfer.run)
-            nursery.start_soon(self.filler.run)
-            nursery.start_soon(self.texts.run)
-            nursery.start_soon(self.offering.run)
-            nursery.start_soon(self.expirer.run)
+            nursery.start_soon(self.handover.run)
+            nursery.start_soon(self.settled_logs.run)
+            nursery.start_soon(self.fork_scheduler.run, mastership.heartbeat_s)
+            nursery.start_soon(self.overdue_entries.run)
+            nursery.start_soon(self.state_transfer.run)
+            nursery.start_soon(self.backfill.run)
+            nursery.start_soon(self.bodies.run)
+            nursery.start_soon(self.prestage.run)
+            nursery.start_soon(self.retention.run)
             nursery.start_soon(self._begin_log)
-            nursery.start_soon(self.collector.run)
+            nursery.start_soon(self.log_truncation.run)
             nursery.start_soon(self.readiness.run)
             await self.admission.run()
             self._note_component()
@@ -267,20 +271,20 @@ class Coordinator:
     @property
     def taken_over(self) -> tuple[int, int]:
         """How many mailboxes and trees have been taken over, and of how many; (0, 0): none are being taken over."""
-        if self.seeder is not None and not self.feeds.may_ask.is_set():
-            return self.seeder.done, self.seeder.total
-        return (self.transfer.done, self.transfer.total) if self.transfer.is_running else (0, 0)
+        if self.bootstrap is not None and not self.feeds.may_ask.is_set():
+            return self.bootstrap.done, self.bootstrap.total
+        return (self.state_transfer.done, self.state_transfer.total) if self.state_transfer.is_running else (0, 0)
 
     # ---- changes
 
-    async def submit(self, operation: Operation) -> Reply:
+    async def submit(self, operation: ChangeRequest) -> Reply:
         """Do what a client of this node asks: as `carry_out`, and the mailbox is in use here."""
-        self.mover.changed(operation.key)
+        self.handover.changed(operation.key)
         return await self.carry_out(operation)
 
-    async def carry_out(self, operation: Operation) -> Reply:
-        """See `Changes.carry_out`."""
-        return await self.changes.carry_out(operation)
+    async def carry_out(self, operation: ChangeRequest) -> Reply:
+        """See `Router.carry_out`."""
+        return await self.router.carry_out(operation)
 
     # ---- as the owner of links
 
@@ -289,7 +293,7 @@ class Coordinator:
         feed = self.feeds.begin(link)
         self.durability.linked(link.sid, link.hello.origin)
         self.mastership.link_up(link)
-        self.settling.link_up(link)
+        self.settled_logs.link_up(link)
         self.admission.linked(link)
         self._note_component()
         task_status.started()
@@ -312,7 +316,7 @@ class Coordinator:
             case Hello():
                 self.admission.renewed(link, command)
             case Settled():
-                self.settling.received(link, command)
+                self.settled_logs.received(link, command)
             case _ if isinstance(command, EntryCommand | Remote):
                 await self.feeds.on(link).receiver.take(command)
             case _:
@@ -320,7 +324,7 @@ class Coordinator:
 
     def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
         """See `LinkHandler`."""
-        reply = self.feeds.on(link).shipper.asked(log)
+        reply = self.feeds.on(link).sender.asked(log)
         self._holds(link.sid, log.context)
         self.readiness.heard(link, log.context)
         return reply
@@ -347,17 +351,19 @@ class Coordinator:
             case Who():
                 return await self.mastership.answer_who(command)
             case MasterMove():
-                return await self.mover.move(_named(link, command.mailbox), command, link)
+                return await self.handover.move(_named(link, command.mailbox), command, link)
             case Mbox():
                 if command.texts and command.destination in {None, self.sid}:
-                    await self.other_texts.put_right(_named(link, command.number))
-                return await head_exchange.compare(self.store, self.mastership, link, command, self.healer.lacks)
+                    await self.body_conflicts.put_right(_named(link, command.number))
+                return await head_exchange.compare(
+                    self.store, self.mastership, link, command, self.fork_scheduler.lacks
+                )
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
-                return await sync_server.answer(self._snapshots, self.mastership, link, command)
+                return await sync_server.answer(self._sync_server, self.mastership, link, command)
             case FetchHash() | FetchGuid() | FetchUid() | FetchPart():
-                return await peer_fetch.answer_fetch(self.store, link, command, self.texts.read_part)
+                return await peer_fetch.answer_fetch(self.store, link, command, self.bodies.read_part)
             case Offer():
-                return await self.offering.answer(link, command)
+                return await self.prestage.answer(link, command)
             case Save():
                 async with self._taken(link, command) as taken:
                     if not taken:
@@ -370,24 +376,24 @@ class Coordinator:
 
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
-        """The message, with its parts. Who has no room for them is not to be the master (see `Changes.perform`)."""
+        """The message, with its parts. Who has no room for them is not to be the master (see `Router.perform`)."""
         message = save.message.octets if isinstance(save.message, Text) else save.message
         try:
-            async with self.texts.taker.taking([message], link) as taken:
+            async with self.bodies.downloader.taking([message], link) as taken:
                 yield taken
         except DiskFullError:
             for number in save.mailboxes:
-                await self.mover.resign(_named(link, number), link.sid)
+                await self.handover.resign(_named(link, number), link.sid)
             raise NotMasterError from None
 
-    async def _perform(self, link: PeerLink, operations: Sequence[Operation]) -> Reply:
+    async def _perform(self, link: PeerLink, operations: Sequence[ChangeRequest]) -> Reply:
         if not operations:
             return Refused(RefusalCode.UNSUPPORTED, "this is not available in this version")
-        replies = [await self.changes.perform(operation, link) for operation in operations]
+        replies = [await self.router.perform(operation, link) for operation in operations]
         return replies[0] if len(replies) == 1 else _joined(replies)
 
     async def _catch_up(self, key: MailboxKey) -> None:
-        await self.reconciler.catch_up(key)
+        await self.reconciliation.catch_up(key)
 
     # ---- upkeep
 
@@ -396,7 +402,7 @@ class Coordinator:
 
     def _links_kept_up_with(self) -> list[PeerLink]:
         """Those whose nodes get an entry soon after it is numbered."""
-        return [link for link in self.connections.links if link.sid not in self.behind]
+        return [link for link in self.connections.links if link.sid not in self.lagging_peers]
 
     def _owed(self, sid: str) -> dict[str, int]:
         """What the node gets from this one. Of far nodes this one hears only what they have of what it has numbered."""
@@ -413,7 +419,7 @@ class Coordinator:
         claim = Dot(ack.origin, ack.seq)
         check_claims(self.store, (claim,))
         if ack.sid is None:
-            self.feeds.on(link).shipper.acked(ack)
+            self.feeds.on(link).sender.acked(ack)
         holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
         if holder not in table.component:
             return
@@ -459,8 +465,8 @@ class Coordinator:
 
     async def _begin_log(self) -> None:
         """A new node takes over checkpoints before it asks its peers for what came after them."""
-        if self.seeder is not None:
-            await self.seeder.run()
+        if self.bootstrap is not None:
+            await self.bootstrap.run()
         self.feeds.may_ask.set()
 
     def _ask_again(self) -> None:

@@ -39,16 +39,16 @@ from replicator.mailstore import (
 from replicator.replication.bodies.body_store import PATIENCE_S
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.writes.requests import (
-    CopyOperation,
-    CreateOperation,
-    DeleteOperation,
-    RenameOperation,
-    SaveOperation,
-    StoreOperation,
-    SubscribeOperation,
+    CopyRequest,
+    CreateRequest,
+    DeleteRequest,
+    RenameRequest,
+    SaveRequest,
+    StoreRequest,
+    SubscribeRequest,
 )
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S, SHOW_TIMEOUT_S
-from replicator.replication.writes.uid_retry import Added, Resolver
+from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, recent
 from replicator.store.db.queries import FolderRecord, MailboxKey
@@ -62,15 +62,15 @@ COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
 CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
 
 
-class ClusterMail:
+class ClusterMailStore:
     """See `MailStore`. Belongs to the event loop."""
 
     def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
-        self._texts = coordinator.texts
-        self._resolver = Resolver(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
+        self._texts = coordinator.bodies
+        self._uid_retry = UidRetry(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._trees_changed = 0  # how often: what was read before a change is not remembered after it
         store.listeners.append(self._note_commit)
@@ -126,7 +126,7 @@ class ClusterMail:
             raise FolderExistsError("INBOX exists for every user")
         folder = await self.folder(user, old)
         new_id = self._environment.new_guid
-        await self._coordinator.submit(RenameOperation(user, folder.mailbox_id, new, new_id))
+        await self._coordinator.submit(RenameRequest(user, folder.mailbox_id, new, new_id))
 
     async def delete_folder(self, user: str, name: str) -> None:
         """See `MailStore`. Removes the mail that this node has seen; a folder with more than that stays."""
@@ -136,14 +136,14 @@ class ClusterMail:
         view = await self.open_mailbox(folder)
         seen, head = list(view.messages.values()), view.head
         # In this order: a failure in between leaves a folder in sight with its mail, not without.
-        await self._coordinator.submit(DeleteOperation(user, folder.mailbox_id))
+        await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
         await self._expunge(_key(folder), seen, head)
 
     async def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
         """See `MailStore`."""
         check_folder_name(name)
         await self._coordinator.readiness.wait(_tree(user))
-        await self._coordinator.submit(SubscribeOperation(user, name, subscribed))
+        await self._coordinator.submit(SubscribeRequest(user, name, subscribed))
 
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
@@ -159,7 +159,7 @@ class ClusterMail:
 
     async def _create(self, user: str, name: str) -> Folder:
         mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
-        await self._coordinator.submit(CreateOperation(user, name, mailbox_id, new_id))
+        await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id))
         record = await self._store.read(lambda reader: queries.folder(reader, user, name))
         if record is None:
             raise FolderNotFoundError(f"the folder {name!r} was deleted at once by someone else")
@@ -189,15 +189,15 @@ class ClusterMail:
         """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         async with self._texts.prepared(message.text) as stored:
-            operation = SaveOperation(
+            operation = SaveRequest(
                 _key(folder), self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored
             )
             return await self._save(folder, operation)
 
-    async def _save(self, folder: Folder, operation: SaveOperation) -> SavedMessage:
+    async def _save(self, folder: Folder, operation: SaveRequest) -> SavedMessage:
         while True:
             try:
-                added = await self._resolver.add(operation)
+                added = await self._uid_retry.add(operation)
             except FolderNotFoundError:
                 folder = await self._become(folder)
                 operation = replace(operation, key=_key(folder))
@@ -231,7 +231,7 @@ class ClusterMail:
         except FolderNotFoundError:
             # UIDVALIDITY has risen. What is at its destination is certain to be meant, whatever its UID is now.
             for some in _batches(wanted, CHANGE_AT_ONCE):
-                await self._resolver.expunge_anew(key, some)
+                await self._uid_retry.expunge_anew(key, some)
         return copied
 
     async def _copy(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> CopiedMessages:
@@ -242,15 +242,15 @@ class ClusterMail:
         except MailError:
             # RFC 3501 section 6.4.7: all or none.
             for part in parts:
-                await self._resolver.take_back(_key(destination), part)
+                await self._uid_retry.take_back(_key(destination), part)
             raise
         uids = (uid for part in parts for uid in part.uids)
         pairs = zip((message.uid for message in wanted), uids, strict=True)
         return CopiedMessages(destination.uidvalidity, tuple(pairs), all(part.shown for part in parts))
 
     async def _copy_some(self, source: MailboxView, wanted: Sequence[Message], destination: Folder) -> Added:
-        return await self._resolver.add(
-            CopyOperation(
+        return await self._uid_retry.add(
+            CopyRequest(
                 _view_key(source),
                 _key(destination),
                 UidSet.of(message.uid for message in wanted),
@@ -272,7 +272,7 @@ class ClusterMail:
         refused: list[tuple[int, int]] = []
         head, key = mailbox.head, _view_key(mailbox)
         change = partial(
-            StoreOperation,
+            StoreRequest,
             added=tuple(sorted(added)),
             removed=tuple(sorted(removed)),
             unchanged_since=unchanged_since,
@@ -280,7 +280,7 @@ class ClusterMail:
         for some in _batches(_present(mailbox, uids) if added or removed else [], CHANGE_AT_ONCE):
             named = partial(change, key, seen_modseq=max(message.modseq for message in some))
             if unchanged_since is None:
-                await self._resolver.change(key, head, some, named, same_placement=False)
+                await self._uid_retry.change(key, head, some, named, same_placement=False)
                 continue
             # What a merge has given another UID has changed since.
             reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))
@@ -294,7 +294,7 @@ class ClusterMail:
 
     async def _expunge(self, key: MailboxKey, wanted: Sequence[Message], head: Dot | None) -> None:
         for some in _batches(wanted, CHANGE_AT_ONCE):
-            await self._resolver.expunge(key, head, some)
+            await self._uid_retry.expunge(key, head, some)
 
     async def read_text(self, message: Message) -> Text:
         """See `MailStore`. What is missing or damaged here is taken from another node and kept."""

@@ -78,7 +78,7 @@ class Report:
         """See `NodeReport`."""
         counts = await self._store.read(_counts)
         coordinator, mastership = self._coordinator, self._coordinator.mastership
-        held = coordinator.sweeper.held
+        held = coordinator.orphan_sweep.held
         return NodeStatus(
             sid=coordinator.sid,
             origin=self._store.origin,
@@ -94,7 +94,7 @@ class Report:
             log_entries=counts.log_entries,
             log_keep_s=coordinator.config.log.keep_s,
             log_max_size_bytes=coordinator.config.log.max_size_bytes,
-            checkpoint=coordinator.collector.checkpoint_status(),
+            checkpoint=coordinator.log_truncation.checkpoint_status(),
             transfer_done=coordinator.taken_over[0],
             transfer_total=coordinator.taken_over[1],
             postponed=counts.postponed,
@@ -103,16 +103,16 @@ class Report:
             expunged_bytes=counts.expunged[1],
             attachments=held.attachments if held else None,
             attachments_bytes=held.size_bytes if held else None,
-            attachments_to_heal=coordinator.texts.parts.to_heal,
+            attachments_to_heal=coordinator.bodies.parts.to_heal,
             waiting_entries=counts.waiting,
-            overdue=coordinator.overdue.reasons,
-            unsettled=coordinator.settling.unsettled(),
+            overdue=coordinator.overdue_entries.reasons,
+            unsettled=coordinator.settled_logs.unsettled(),
             digest=rows.to_bytes(counts.digest).hex(),
             copies=coordinator.config.durability.copies,
             when_short=coordinator.config.durability.when_short.value,
             copies_reachable=coordinator.durability.reachable,
             not_serving=self._not_serving(),
-            no_room=await coordinator.shortage.told(),
+            no_room=await coordinator.disk_shortage.told(),
             links=await self._links(),
         )
 
@@ -133,7 +133,7 @@ class Report:
     async def healthy(self) -> Sequence[str]:
         """See `NodeReport`: the database answers and takes a change, and nothing else is wrong."""
         problems = [*self._problems(), *self._not_serving()]
-        problems += map(str, (await self._coordinator.shortage.told())[:1])
+        problems += map(str, (await self._coordinator.disk_shortage.told())[:1])
         try:
             await self._store.read(queries.log_end)
             async with self._trying:  # many may ask at once
@@ -167,11 +167,13 @@ class Report:
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
                 self._metrics.refresh_serving(
-                    serving=not self._not_serving(), without_room=len(self._coordinator.shortage)
+                    serving=not self._not_serving(), without_room=len(self._coordinator.disk_shortage)
                 )
                 self._metrics.refresh_expunged(*await self._store.read(expunged.totals))
-                self._metrics.refresh_attachments(self._coordinator.sweeper.held, self._coordinator.texts.parts.to_heal)
-                overdue = self._coordinator.overdue
+                self._metrics.refresh_attachments(
+                    self._coordinator.orphan_sweep.held, self._coordinator.bodies.parts.to_heal
+                )
+                overdue = self._coordinator.overdue_entries
                 self._metrics.refresh_overdue(
                     predecessor=overdue.entries(of_branches=False),
                     join=overdue.entries(of_branches=True),
@@ -188,7 +190,7 @@ class Report:
                     copies=copies,
                     info=self._info(),
                 )
-                checkpoint = self._coordinator.collector.checkpoint_status()
+                checkpoint = self._coordinator.log_truncation.checkpoint_status()
                 self._metrics.refresh_log(entries, checkpoint, self._environment.clock_ms())
             await trio.sleep(interval_s)
 
@@ -224,7 +226,7 @@ class Report:
     async def _links(self) -> tuple[LinkStatus, ...]:
         states = list(self._coordinator.connections.peers.values())
         contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
-        settled = self._coordinator.settling.known()  # outlives a restart: a peer may be away for longer
+        settled = self._coordinator.settled_logs.known()  # outlives a restart: a peer may be away for longer
         lags = await self._store.read(
             lambda reader: [None if context is None else queries.lag(reader, context) for context in contexts]
         )

@@ -46,7 +46,14 @@ def served_pair(directory: Path) -> Iterator[ServedPair]:
             nursery.start_soon(tasks.run)
             users, coordinator = Names("alice", "bob"), node.coordinator
             services = HttpServices(
-                "dc1", node.mail, node.report, users, node.registry, coordinator.mover, coordinator.collector, tasks
+                "dc1",
+                node.mail,
+                node.report,
+                users,
+                node.registry,
+                coordinator.handover,
+                coordinator.log_truncation,
+                tasks,
             )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])

@@ -18,7 +18,7 @@ from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
 from replicator.cli.plan_files import Plan
 from replicator.cli.target import parse_url
 from replicator.environment import wall_clock_ms
-from replicator.replication.convergence.fork_scheduler import Healer
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.store.db import queries
 from replicator.tasks import ApplyStatus, PlannedMailbox
 from resync.plan import MANIFEST
@@ -70,7 +70,7 @@ async def _rows(nodes: Cluster) -> list[Row]:
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedPair]:
     """Two nodes that have forked."""
-    monkeypatch.setattr(Healer, "_note_commit", lambda *_: None)
+    monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
     with served_pair(tmp_path / "pair") as made:
         made.do(_fork)
         made.do(_meet)

@@ -9,8 +9,8 @@ import trio
 from click.testing import Result
 
 from replicator.cli.client import NodeClient, TaskKind
-from replicator.replication.convergence.fork_scheduler import Healer
-from replicator.replication.log.sender import Shipper
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.replication.log.sender import Sender
 from replicator.tasks import ResyncStatus
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
@@ -53,8 +53,8 @@ def pair(tmp_path: Path) -> Iterator[ServedPair]:
 def apart(pair: ServedPair, monkeypatch: pytest.MonkeyPatch) -> ServedPair:
     """dc2 has more than dc1, and nobody brings it."""
     pair.do(_part)
-    monkeypatch.setattr(Shipper, "_send", _never)
-    monkeypatch.setattr(Healer, "_look_after", _never)
+    monkeypatch.setattr(Sender, "_send", _never)
+    monkeypatch.setattr(ForkScheduler, "_look_after", _never)
     pair.do(_meet)
     return pair
 

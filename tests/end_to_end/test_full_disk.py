@@ -69,8 +69,8 @@ def disk(directory: Path, cluster: Cluster) -> Iterator[Disk]:
 
 def mail(number: int, size_bytes: int = MAIL_BYTES) -> bytes:
     """One that does not compress."""
-    filler = random.Random(number).randbytes(size_bytes // 2).hex()
-    lines = "\r\n".join(filler[at : at + 76] for at in range(0, len(filler), 76))
+    backfill = random.Random(number).randbytes(size_bytes // 2).hex()
+    lines = "\r\n".join(backfill[at : at + 76] for at in range(0, len(backfill), 76))
     return f"Subject: {number}\r\n\r\n{lines}\r\n".encode()
 
 

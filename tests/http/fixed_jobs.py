@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from replicator.replication.tasks.runner import TaskError, Tasks
+from replicator.replication.tasks.runner import TaskError, TaskRunner
 from replicator.tasks import (
     ApplyOptions,
     ApplyStatus,
@@ -69,8 +69,8 @@ class FixedJobs:
         self.last.error, self.last.defect = error, defect
         self.last.ended.set()
 
-    def tasks(self) -> Tasks:
-        return Tasks(self.job_for, lambda: 1_000)
+    def tasks(self) -> TaskRunner:
+        return TaskRunner(self.job_for, lambda: 1_000)
 
 
 def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus | InventoryStatus | ApplyStatus:
@@ -92,7 +92,7 @@ def _status(options: TaskOptions) -> CheckStatus | ResyncStatus | UndeleteStatus
 
 
 @asynccontextmanager
-async def running(tasks: Tasks) -> AsyncIterator[Tasks]:
+async def running(tasks: TaskRunner) -> AsyncIterator[TaskRunner]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
         yield tasks

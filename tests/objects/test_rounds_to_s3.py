@@ -33,16 +33,16 @@ async def test_a_round_to_s3(tmp_path: Path, server: Address, faults: tuple[Faul
         objects = ObjectStore(f"s3://{BUCKET}/{uuid4()}", environment, line.endpoint)
         async with Store.open(tmp_path / "node.db", "dc1.1", environment) as store, trio.open_nursery() as nursery:
             node = Running(store, objects, environment, Cluster())
-            nursery.start_soon(node.collector.run)
+            nursery.start_soon(node.log_truncation.run)
             await change(store)
             with trio.fail_after(60):
-                status = await node.collector.checkpoint_now()
+                status = await node.log_truncation.checkpoint_now()
                 assert (status.saved, status.in_force) == (3, True)
                 assert await node.objects() == await node.listed()
                 await node.is_sound()
                 await save(store, 100)
                 await node.is_sound()
-                assert (await node.collector.checkpoint_now()).saved == 1
+                assert (await node.log_truncation.checkpoint_now()).saved == 1
                 assert await node.objects() == await node.listed()
             nursery.cancel_scope.cancel()
     check_file(tmp_path / "node.db")

@@ -38,7 +38,7 @@ from replicator.mailstore import Folder, NewMessage, read_all
 from replicator.metrics import AttachmentMetrics
 from replicator.node import archive_of
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMail
+from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import Report
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
@@ -81,7 +81,7 @@ class Node:
     config: Config
     store: Store
     coordinator: Coordinator
-    mail: ClusterMail
+    mail: ClusterMailStore
     report: Report
     registry: CollectorRegistry
     scope: trio.CancelScope
@@ -288,7 +288,7 @@ class Cluster:
                         metrics=AttachmentMetrics(registry),
                         is_new=is_new,
                     )
-                    mail = ClusterMail(store, coordinator, environment)
+                    mail = ClusterMailStore(store, coordinator, environment)
                     report = Report(coordinator, store, environment, registry)
                     node = Node(sid, config, store, coordinator, mail, report, registry, scope, stopped)
                     if name == sid:

@@ -12,7 +12,7 @@ from protocol.commands import Links
 from replicator.errors import NotReadyError, UnavailableError
 from replicator.mailstore import NewMessage
 from replicator.replication.startup.admission import NEW, TOLD_EVERY_S
-from replicator.replication.writes.requests import CreateOperation
+from replicator.replication.writes.requests import CreateRequest
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster, until
 from tests.replication.stranger import approach
 
@@ -164,7 +164,7 @@ async def test_what_peers_send_is_numbered_by_no_new_node(tmp_path: Path, autoju
     async with of_new_nodes(tmp_path, autojump_clock, "dc1", "dc2") as nodes:
         await nodes.linked(["dc1", "dc2"])
         user = "somebody"
-        change = CreateOperation(user, "Folder", bytes(16), lambda: bytes(16))
+        change = CreateRequest(user, "Folder", bytes(16), lambda: bytes(16))
         with pytest.raises(UnavailableError):
             await nodes["dc2"].coordinator.carry_out(change)
         assert not await nodes["dc2"].digests()

@@ -12,13 +12,13 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot
-from replicator.replication.bodies.body_store import Texts
+from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.convergence import sync_client
-from replicator.replication.convergence.fork_merge import Joiner
-from replicator.replication.convergence.fork_scheduler import Healer
-from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciler
+from replicator.replication.convergence.fork_merge import ForkMerger
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
-from replicator.replication.log.sender import Shipper
+from replicator.replication.log.sender import Sender
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.tasks import repair_plan
 from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
@@ -35,7 +35,7 @@ from tests.replication.test_resyncing import DAMAGES, _never, check, fork, meet,
 @pytest.fixture(autouse=True)
 def nobody_heals_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks stay, until their master is told of them."""
-    monkeypatch.setattr(Healer, "_note_commit", lambda *_: None)
+    monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
 
 
 async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox, ...]:
@@ -122,10 +122,10 @@ async def test_forks_are_joined_by_their_masters_and_the_next_run_has_nothing_to
 async def test_two_others_that_have_forked_while_this_node_is_behind_both(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = Shipper._send
+    send = Sender._send
 
-    async def send_others(shipper: Shipper, item: Logged) -> None:
-        await (_never() if shipper._link.sid == "dc1" else send(shipper, item))
+    async def send_others(sender: Sender, item: Logged) -> None:
+        await (_never() if sender._link.sid == "dc1" else send(sender, item))
 
     async with cluster(tmp_path, autojump_clock) as nodes:
         await nodes["dc1"].save("common")
@@ -136,7 +136,7 @@ async def test_two_others_that_have_forked_while_this_node_is_behind_both(
         await nodes["dc2"].save("at dc2")
         await nodes["dc3"].save("at dc3")
         before = dict(nodes["dc1"].store.context)
-        monkeypatch.setattr(Shipper, "_send", send_others)
+        monkeypatch.setattr(Sender, "_send", send_others)
         for one in nodes.nodes:
             nodes.rejoin(one)
         await nodes.linked()
@@ -546,7 +546,7 @@ async def test_what_the_plan_calls_damaged_is_left_to_a_check(tmp_path: Path, au
 async def test_branches_that_cannot_be_joined(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Joiner, "is_hopeless", lambda *_: True)
+    monkeypatch.setattr(ForkMerger, "is_hopeless", lambda *_: True)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fork(nodes)
         await meet(nodes)
@@ -560,11 +560,11 @@ async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repair_plan, "RECONCILED_AT_ONCE", 1)
-    reconcile = Reconciler.reconcile
+    reconcile = Reconciliation.reconcile
 
-    async def slowly(reconciler: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
+    async def slowly(reconciliation: Reconciliation, key: queries.MailboxKey, sid: str) -> Outcome:
         await trio.sleep(MAILBOX_TIMEOUT_S - 1)
-        return await reconcile(reconciler, key, sid)
+        return await reconcile(reconciliation, key, sid)
 
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         for name in ("A", "B", "C"):
@@ -575,7 +575,7 @@ async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
             await nodes["dc2"].save("at dc2", name)
         stop_the_log(monkeypatch)
         await meet(nodes)
-        monkeypatch.setattr(Reconciler, "reconcile", slowly)
+        monkeypatch.setattr(Reconciliation, "reconcile", slowly)
         assert (await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))).outcomes == {"repaired": 3}
 
 
@@ -638,16 +638,16 @@ async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None
 async def test_texts_that_do_not_come_are_counted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = Texts.fetch
+    fetch = BodyStore.fetch
     lost = trio.Event()
 
-    async def fetch_one(texts: Texts, content_hash: bytes, write: object) -> bool:
+    async def fetch_one(texts: BodyStore, content_hash: bytes, write: object) -> bool:
         if lost.is_set():
             return False
         lost.set()
         return await fetch(texts, content_hash, write)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(Texts, "fetch", fetch_one)
+    monkeypatch.setattr(BodyStore, "fetch", fetch_one)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await nodes["dc1"].save("common")
         await nodes.converged()

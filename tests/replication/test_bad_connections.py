@@ -155,7 +155,7 @@ async def move(nodes: Cluster, at: str, to: str) -> None:
     """Ask for it again where the connection ends."""
     while True:
         with suppress(UnavailableError):
-            return await nodes[at].coordinator.mover.move_to(await nodes[at].inbox(), to)
+            return await nodes[at].coordinator.handover.move_to(await nodes[at].inbox(), to)
         await trio.sleep(5)
 
 
@@ -195,7 +195,7 @@ async def test_what_is_said_of_nodes_and_masters_is_not_taken_if_it_has_changed(
         await nodes.converged()
         assert not all(road.spoils for road in roads), "nothing was changed"
         for node in nodes.all():
-            assert set(node.coordinator.settling.known()) == set(nodes.sids)
+            assert set(node.coordinator.settled_logs.known()) == set(nodes.sids)
         assert "the connection changes what it carries" in caplog.text
 
 

@@ -10,83 +10,83 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.replication.writes.durability import Durability
-from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.lagging_peers import LaggingPeers
 from tests.replication.cluster import TIMEOUT_S, Node, cluster
 from tests.replication.test_state_transfer import forget_log, logs_agree
 
 COMING_S, STAYING_S = 4.0, 10.0
 
 
-def behind(node: Node, sid: str) -> bool:
-    return sid in node.coordinator.behind
+def lagging_peers(node: Node, sid: str) -> bool:
+    return sid in node.coordinator.lagging_peers
 
 
 async def test_a_node_that_comes_has_time_to_catch_up(mock_clock: MockClock) -> None:
-    behind = Behind(lambda _: {"dc1.a": 5, "dc1.b": 3}, COMING_S, STAYING_S)
-    behind.came("dc2")
-    assert "dc2" not in behind
-    behind.look("dc2", {"dc1.a": 5, "dc1.b": 2})  # what was numbered in a past run counts, too
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5, "dc1.b": 3}, COMING_S, STAYING_S)
+    lagging_peers.came("dc2")
+    assert "dc2" not in lagging_peers
+    lagging_peers.look("dc2", {"dc1.a": 5, "dc1.b": 2})  # what was numbered in a past run counts, too
     mock_clock.jump(COMING_S + 1)
-    assert "dc2" in behind
+    assert "dc2" in lagging_peers
 
 
 async def test_a_node_that_has_caught_up_in_time_is_waited_for(mock_clock: MockClock) -> None:
-    behind = Behind(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
-    behind.came("dc2")
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    lagging_peers.came("dc2")
     for _ in range(20):
-        behind.look("dc2", {"dc1.a": 5, "dc2.a": 0})
+        lagging_peers.look("dc2", {"dc1.a": 5, "dc2.a": 0})
         mock_clock.jump(1)
-        assert "dc2" not in behind
+        assert "dc2" not in lagging_peers
 
 
 async def test_a_node_is_behind_until_a_round_is_short(mock_clock: MockClock) -> None:
     """Else it would be waited for while it takes in what was written during its catching up."""
     ours = {"dc1.a": 1000}
-    behind = Behind(lambda _: ours, COMING_S, STAYING_S)
-    behind.came("dc2")
+    lagging_peers = LaggingPeers(lambda _: ours, COMING_S, STAYING_S)
+    lagging_peers.came("dc2")
     mock_clock.jump(1000)
     ours = {"dc1.a": 1500}
-    behind.look("dc2", {"dc1.a": 1000})
-    assert "dc2" in behind
+    lagging_peers.look("dc2", {"dc1.a": 1000})
+    assert "dc2" in lagging_peers
     mock_clock.jump(STAYING_S + 1)
     ours = {"dc1.a": 1510}
-    behind.look("dc2", {"dc1.a": 1500})
-    assert "dc2" in behind
+    lagging_peers.look("dc2", {"dc1.a": 1500})
+    assert "dc2" in lagging_peers
     mock_clock.jump(1)
-    behind.look("dc2", {"dc1.a": 1509})
-    assert "dc2" in behind
-    behind.look("dc2", {"dc1.a": 1510})
-    assert "dc2" not in behind
+    lagging_peers.look("dc2", {"dc1.a": 1509})
+    assert "dc2" in lagging_peers
+    lagging_peers.look("dc2", {"dc1.a": 1510})
+    assert "dc2" not in lagging_peers
 
 
 async def test_a_node_that_takes_in_nothing_any_more_is_behind(mock_clock: MockClock) -> None:
     """A full disk, for one: everybody else's clients would wait for it in vain."""
     ours = {"dc1.a": 5}
-    behind = Behind(lambda _: ours, COMING_S, STAYING_S)
-    behind.came("dc2")
-    behind.look("dc2", {"dc1.a": 5})
+    lagging_peers = LaggingPeers(lambda _: ours, COMING_S, STAYING_S)
+    lagging_peers.came("dc2")
+    lagging_peers.look("dc2", {"dc1.a": 5})
     ours = {"dc1.a": 6}
-    behind.look("dc2", {"dc1.a": 5})
+    lagging_peers.look("dc2", {"dc1.a": 5})
     mock_clock.jump(STAYING_S - 1)
-    behind.look("dc2", {"dc1.a": 5})
-    assert "dc2" not in behind
+    lagging_peers.look("dc2", {"dc1.a": 5})
+    assert "dc2" not in lagging_peers
     mock_clock.jump(2)
-    assert "dc2" in behind
-    behind.look("dc2", {"dc1.a": 6})
-    behind.look("dc2", {"dc1.a": 6})
-    assert "dc2" not in behind
+    assert "dc2" in lagging_peers
+    lagging_peers.look("dc2", {"dc1.a": 6})
+    lagging_peers.look("dc2", {"dc1.a": 6})
+    assert "dc2" not in lagging_peers
 
 
 async def test_a_link_that_comes_and_goes_hides_nothing(mock_clock: MockClock) -> None:
-    behind = Behind(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
     for _ in range(3):
-        behind.came("dc2")
+        lagging_peers.came("dc2")
         mock_clock.jump(COMING_S / 2)
-    assert "dc2" in behind
-    behind.went("dc2")
-    assert "dc2" not in behind
-    behind.came("dc2")
-    assert "dc2" not in behind
+    assert "dc2" in lagging_peers
+    lagging_peers.went("dc2")
+    assert "dc2" not in lagging_peers
+    lagging_peers.came("dc2")
+    assert "dc2" not in lagging_peers
 
 
 async def test_a_node_at_the_end_of_a_line_that_took_over_everything_is_waited_for(
@@ -118,7 +118,7 @@ async def test_a_node_at_the_end_of_a_line_that_took_over_everything_is_waited_f
         nodes.network.road("dc3", "dc2").hold()  # nobody hears of it that dc3 has what is new
         with trio.move_on_after(TIMEOUT_S / 2) as scope:
             await nodes["dc1"].save("new")
-        is_behind = behind(nodes["dc1"], "dc3")
+        is_behind = lagging_peers(nodes["dc1"], "dc3")
         nodes.network.road("dc3", "dc2").release()
         await nodes.linked()
         assert (is_behind, scope.cancelled_caught) == (False, True), (
@@ -178,8 +178,8 @@ async def test_nobody_waits_for_a_node_that_takes_in_much_of_another_behind_a_hu
 
 async def test_a_node_that_has_just_come_is_waited_for_and_not_said_to_be_there(mock_clock: MockClock) -> None:
     """Whoever reads that two copies can be made is to be able to believe it."""
-    behind = Behind(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
-    durability = Durability(DurabilityConfig(2, WhenShort.PROCEED), lambda: ["dc2"], behind)
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    durability = Durability(DurabilityConfig(2, WhenShort.PROCEED), lambda: ["dc2"], lagging_peers)
     durability.linked("dc2", "dc2.a")
     durability.changed()
     assert durability.reachable == 1

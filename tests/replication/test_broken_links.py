@@ -217,7 +217,7 @@ async def test_an_entry_larger_than_what_may_wait_to_be_sent_gets_through(
             nursery.start_soon(one.mail.rename_folder, USER, "a", "b")
             await trio.sleep(0.5)
             for feed in one.coordinator.feeds.values():
-                feed.shipper.start_again()
+                feed.sender.start_again()
         await nodes.converged()
         assert len([folder for folder in await other.mail.folders(USER) if folder.name.startswith("b")]) == 41
         assert list(one.coordinator.connections.links) == before

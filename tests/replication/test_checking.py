@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.replication.tasks import inspection
 from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import Tasks
+from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.repair import mailbox_check, table_check
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions, TaskName, TaskOptions
@@ -133,7 +133,7 @@ DAMAGES = [
 
 
 @asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
+async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
     async with trio.open_nursery() as nursery:
         tasks = tasks_of(node.store, node.coordinator, node.store._environment)
         nursery.start_soon(tasks.run)
@@ -141,7 +141,7 @@ async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
         nursery.cancel_scope.cancel()
 
 
-async def ended(tasks: Tasks, options: TaskOptions) -> CheckStatus:
+async def ended(tasks: TaskRunner, options: TaskOptions) -> CheckStatus:
     """Begin it, and wait."""
     assert tasks.start(options)
     await tasks.wait(options.name)

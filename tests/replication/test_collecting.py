@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import LogConfig, MastershipConfig
-from replicator.replication.checkpoints import log_truncation
-from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.replication.checkpoints import log_truncation as log_truncation_module
+from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.registry import tasks_of
 from replicator.status import CheckpointStatus
 from replicator.store.db import queries
@@ -25,7 +25,7 @@ async def log_entries(node: Node) -> int:
 
 
 async def checkpoint(node: Node) -> CheckpointStatus:
-    return await node.coordinator.collector.checkpoint_now()
+    return await node.coordinator.log_truncation.checkpoint_now()
 
 
 async def check(node: Node) -> None:
@@ -77,7 +77,7 @@ async def test_the_log_waits_for_a_node_that_is_away(tmp_path: Path, autojump_cl
         await nodes.linked()
         await nodes.converged()
         await trio.sleep(SAID_S)
-        assert nodes["dc1"].coordinator.collector.checkpoint_status().in_force
+        assert nodes["dc1"].coordinator.log_truncation.checkpoint_status().in_force
         assert await log_entries(nodes["dc1"]) == 0
 
 
@@ -147,7 +147,7 @@ async def test_forks_are_joined_from_checkpoints(tmp_path: Path, autojump_clock:
         await nodes["dc3"].save("there")
         await nodes["dc3"].flag(2)
         await trio.sleep(4000)
-        assert not nodes["dc1"].coordinator.collector.checkpoint_status().in_force
+        assert not nodes["dc1"].coordinator.log_truncation.checkpoint_status().in_force
         nodes.rejoin("dc3")
         await nodes.linked()
         await nodes.converged()
@@ -163,16 +163,16 @@ async def test_a_peer_whose_entries_go_while_it_is_linked_asks_anew(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is slow: what is on its way to it is less than what leaves the log by a limit."""
-    monkeypatch.setattr(log_truncation, "LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr(log_truncation_module, "LONGEST_WAIT_S", 0.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes["dc1"].save("first")
         await nodes.converged()
         nodes.network.road("dc1", "dc2").bytes_per_s = 300_000
         for number in range(60):
             await nodes["dc1"].save(f"{number} " + "x" * 100_000)
-        collector = nodes["dc1"].coordinator.collector
-        assert isinstance(collector, Collector)
-        collector._limits = LogConfig(max_size_bytes=1)
+        log_truncation = nodes["dc1"].coordinator.log_truncation
+        assert isinstance(log_truncation, LogTruncation)
+        log_truncation._limits = LogConfig(max_size_bytes=1)
         with caplog.at_level(logging.WARNING):
             await checkpoint(nodes["dc1"])
             assert await log_entries(nodes["dc1"]) == 0

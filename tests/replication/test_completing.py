@@ -23,9 +23,10 @@ from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
 from replicator.replication.bodies.upload import Received
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
-from replicator.replication.log import body_completion, receiver, sender
+from replicator.replication.log import body_completion as body_completion_module
+from replicator.replication.log import receiver, sender
 from replicator.replication.log.body_completion import FULL_RETRY_MOST_S, UNAVAILABLE_S
-from replicator.replication.writes.prestage import Offering
+from replicator.replication.writes.prestage import Prestage
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
 from replicator.store.store import Store
 from resync.entry import Entry
@@ -47,7 +48,7 @@ async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_mu
 ) -> None:
     """The parts come on the link itself: it would fall silent, and be dropped, again and again."""
     monkeypatch.setattr(receiver, "WAITING_BYTES", 50_000)
-    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await save(nodes["dc1"], b"first")
         await nodes.converged()
@@ -88,8 +89,8 @@ async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
-    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
-    monkeypatch.setattr(body_completion, "CLOCKS_APART_MS", 300_000)
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "CLOCKS_APART_MS", 300_000)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         await nodes.stop("dc2")
         for number in range(3):
@@ -104,7 +105,7 @@ async def test_messages_that_were_forgotten_are_not_looked_for(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's tail in memory still has their recipes."""
-    monkeypatch.setattr(body_completion, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
     keeping = ContentConfig(keep_expunged_s=100.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
         await nodes.stop("dc2")
@@ -264,7 +265,7 @@ async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twic
         return data[number * CHUNK_BYTES :][:CHUNK_BYTES]
 
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
-        parts, scope = nodes["dc1"].coordinator.texts.parts, trio.CancelScope()
+        parts, scope = nodes["dc1"].coordinator.bodies.parts, trio.CancelScope()
         run = parts._run_in_thread
 
         async def cancelling(work: Callable[[], T]) -> T:
@@ -296,8 +297,10 @@ async def test_what_nobody_goes_on_with_is_let_go(
             received = await sink.finish()
             assert isinstance(received, Received)
             coordinator = nodes["dc1"].coordinator
-            offering = Offering(coordinator.store, coordinator.texts.taker, lambda: coordinator.connections.links, 1)
-            await offering.offer(received.stored.message)
+            prestage = Prestage(
+                coordinator.store, coordinator.bodies.downloader, lambda: coordinator.connections.links, 1
+            )
+            await prestage.offer(received.stored.message)
         assert contents(nodes["dc2"])
         await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
         assert not contents(nodes["dc2"])
@@ -317,7 +320,7 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
         shutil.rmtree(one.config.node.data / "attachments")
         nodes.rejoin("dc2")
         await nodes.linked()
-        completer = two.coordinator.feeds["dc1"].receiver._completer
+        body_completion = two.coordinator.feeds["dc1"].receiver._body_completion
         is_missing, began = True, trio.current_time()
         async with trio.open_nursery() as nursery:
 
@@ -327,9 +330,9 @@ async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Pat
                 is_missing = False
 
             nursery.start_soon(comes)
-            async with completer.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
+            async with body_completion.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
                 assert whole == []
-        assert trio.current_time() - began < 2 * body_completion.LOST_RETRY_S + 1
+        assert trio.current_time() - began < 2 * body_completion_module.LOST_RETRY_S + 1
 
 
 async def last_of(node: Node) -> tuple[Entry, Parts]:

@@ -12,7 +12,7 @@ from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication.mastership.handover import folder_key
-from replicator.replication.writes.requests import CopyOperation
+from replicator.replication.writes.requests import CopyRequest
 from replicator.store.log.forks import strays
 from resync import tree
 from tests.replication.cluster import USER, Cluster, Node, cluster
@@ -305,7 +305,7 @@ async def test_mail_that_moves_to_what_its_folder_became_is_there_once_however_o
         await nodes.converged()
         (message,) = await here.messages()
         source, destination = folder_key(await here.inbox()), folder_key(work)
-        copy = CopyOperation(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
+        copy = CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,))
         replies = [await here.coordinator.submit(copy) for _ in range(2)]
         assert here.coordinator.mastership.known_master(destination) == "dc2"
         assert await there.texts("Work") == {1: "makes dc2 the master", 2: "moves"}

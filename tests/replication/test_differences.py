@@ -27,7 +27,7 @@ async def _never(*_arguments: object) -> None:
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.Healer._work", _never)
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", _never)
 
 
 async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
@@ -38,7 +38,7 @@ async def apart(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> MailboxKey:
     nodes.isolate("dc1")
     await nodes.linked(["dc1"], ["dc2"])
     await nodes["dc2"].save("at dc2")
-    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
     nodes.rejoin("dc1")
     await nodes.linked()
     return key_of(await nodes["dc1"].view())
@@ -77,7 +77,7 @@ async def test_what_arrives_meanwhile_does_not_count(
 
         async def arrive() -> None:
             await trio.sleep(LOOK_AGAIN_S / 2)
-            await nodes["dc1"].coordinator.reconciler.reconcile(key, "dc2")
+            await nodes["dc1"].coordinator.reconciliation.reconcile(key, "dc2")
 
         nursery.start_soon(arrive)
         assert (await standing(nodes["dc1"], key)).by_kind == {}

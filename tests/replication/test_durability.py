@@ -14,13 +14,13 @@ from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
 from protocol.values import Dot
 from replicator.config import DurabilityConfig, LogConfig, WhenShort
 from replicator.errors import DurabilityError, UnavailableError
-from replicator.replication.bodies import backfill
-from replicator.replication.checkpoints import log_truncation
+from replicator.replication.bodies import backfill as backfill_module
+from replicator.replication.checkpoints import log_truncation as log_truncation_module
 from replicator.replication.convergence.reconciliation import Outcome
-from replicator.replication.log.sender import Shipper
+from replicator.replication.log.sender import Sender
 from replicator.replication.writes import head_exchange, requests
 from replicator.replication.writes.durability import Durability
-from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.lagging_peers import LaggingPeers
 from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText, is_here, read_text
 from replicator.store.db.queries import MailboxKey
@@ -82,7 +82,7 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
         await trio.sleep_forever()
         return True
 
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.PROCEED) as nodes:
         one, other = nodes["dc1"], nodes["dc2"]
         await one.save("text")
@@ -92,10 +92,10 @@ async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
         await nodes.linked(["dc1"], ["dc2"])
         await other.save("new")
         with monkeypatch.context() as patch:
-            patch.setattr(Shipper, "_ship", nothing)
+            patch.setattr(Sender, "_ship", nothing)
             nodes.rejoin("dc1")
             await nodes.linked()
-            assert await one.coordinator.reconciler.reconcile(key_of(await one.view()), "dc2") is Outcome.ADOPTED
+            assert await one.coordinator.reconciliation.reconcile(key_of(await one.view()), "dc2") is Outcome.ADOPTED
             assert sorted((await one.view()).messages) == [1, 2]
             assert await one.coordinator.mastership.find(key_of(await one.view())) == "dc1"
             with pytest.raises(UnavailableError):
@@ -260,21 +260,21 @@ async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
 ) -> None:
     """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
-    monkeypatch.setattr(log_truncation, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
     stored = StoredText.of(b"text")
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
-        collector = one.coordinator.collector
+        log_truncation = one.coordinator.log_truncation
         await one.save("first")
-        await until(lambda: collector.checkpoint_status().in_force)
+        await until(lambda: log_truncation.checkpoint_status().in_force)
         before = dict(one.store.collected)
         async with trio.open_nursery() as nursery:
             nodes.network.road("dc1", "dc2").hold()
             saving = Saving(nursery, one)
             await until(lambda: not one.coordinator.connections.links)
             await trio.sleep(REQUEST_TIMEOUT_S - TIMEOUT_S - 10)
-            status = collector.checkpoint_status()
+            status = log_truncation.checkpoint_status()
             assert (status.in_force, status.waits_for) == (False, ("dc2",))
             assert one.store.collected == before
             assert saving.uid is None
@@ -289,14 +289,14 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """He waits for longer, as it may have to come over a slow line."""
-    monkeypatch.setattr(log_truncation, "LOOK_EVERY_S", 1.0)
-    monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
     monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
     text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
     async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
         one, two = nodes["dc1"], nodes["dc2"]
         await one.save("first")
-        await until(lambda: one.coordinator.collector.checkpoint_status().in_force)
+        await until(lambda: one.coordinator.log_truncation.checkpoint_status().in_force)
         uids = list[int]()
 
         async def save_large() -> None:
@@ -317,8 +317,8 @@ async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
 # ---- counting --------------------------------------------------------------------------------------------------
 
 
-def nobody_is_behind() -> Behind:
-    return Behind(lambda _: {}, COMING_S, STAYING_S)
+def nobody_is_behind() -> LaggingPeers:
+    return LaggingPeers(lambda _: {}, COMING_S, STAYING_S)
 
 
 class Counting:
@@ -456,14 +456,14 @@ async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number
         await nodes["dc2"].save("first")
         await nodes["dc2"].flag(1)
         await nodes.converged()
-        await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc1")
+        await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc1")
         with trio.fail_after(5):
             await nodes["dc1"].flag(1)
 
 
 async def test_what_a_node_behind_has_is_a_copy_all_the_same(mock_clock: MockClock) -> None:
-    behind = Behind(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
-    durability = Durability(DurabilityConfig(3, WhenShort.REFUSE), lambda: ["dc2", "dc3"], behind)
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    durability = Durability(DurabilityConfig(3, WhenShort.REFUSE), lambda: ["dc2", "dc3"], lagging_peers)
     durability.changed()
     durability.acknowledged("dc2", {"dc1.a": 6})
     durability.changed()

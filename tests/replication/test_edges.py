@@ -11,7 +11,7 @@ from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.mastership.mastership import SCOPE_MAX_BYTES
-from replicator.replication.writes.requests import DeleteOperation, ExpungeOperation
+from replicator.replication.writes.requests import DeleteRequest, ExpungeRequest
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, cluster
@@ -95,7 +95,7 @@ async def test_uids_mean_what_they_meant_where_they_were_seen(tmp_path: Path, au
         head = (await nodes["dc1"].view()).head
         key = (await nodes["dc2"].view()).mailbox_id
         assert key == inbox.mailbox_id
-        operation = ExpungeOperation(MailboxKey("alice", key, inbox.uidvalidity), UidSet.of([2]), head)
+        operation = ExpungeRequest(MailboxKey("alice", key, inbox.uidvalidity), UidSet.of([2]), head)
         with pytest.raises(UnavailableError):
             await nodes["dc2"].coordinator.submit(operation)
         assert (await nodes["dc2"].texts())[2] == "rival"
@@ -116,7 +116,7 @@ async def test_a_folder_that_cannot_be_deleted_keeps_its_mail(
         submit = node.coordinator.submit
 
         async def fail(operation: object) -> object:
-            if isinstance(operation, DeleteOperation):
+            if isinstance(operation, DeleteRequest):
                 raise UnavailableError("not now")
             return await submit(operation)  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ async def test_a_deleted_folder_whose_last_mail_goes_is_gone_for_all(tmp_path: P
         folder = await node.mail.create_folder("alice", "Work")
         await node.save("late", "Work")
         view = await node.view("Work")
-        await node.coordinator.submit(DeleteOperation("alice", folder.mailbox_id))
+        await node.coordinator.submit(DeleteRequest("alice", folder.mailbox_id))
         assert (await node.mail.folder("alice", "Work")).mailbox_id == folder.mailbox_id
         await node.mail.expunge(view, UidSet.of([1]))
         assert view.deleted

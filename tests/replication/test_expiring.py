@@ -12,9 +12,10 @@ from trio.testing import MockClock
 from protocol.values import UidSet
 from replicator.config import ContentConfig
 from replicator.errors import UnavailableError
-from replicator.replication.bodies import backfill, retention
-from replicator.replication.bodies.body_store import Texts
-from replicator.replication.bodies.retention import LEAST_S, MOST_S, Expirer
+from replicator.replication.bodies import backfill as backfill_module
+from replicator.replication.bodies import retention as retention_module
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies.retention import LEAST_S, MOST_S, Retention
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.tasks.registry import tasks_of
 from replicator.store.attachments.construction import Holding
@@ -118,12 +119,12 @@ async def test_how_often_it_is_looked(
 ) -> None:
     looks: list[float] = []
 
-    async def look(_expirer: Expirer) -> None:
+    async def look(_retention: Retention) -> None:
         looks.append(trio.current_time() - began)
         if len(looks) == 1:
             raise UnavailableError("the disk is away")
 
-    monkeypatch.setattr(Expirer, "expire", look)
+    monkeypatch.setattr(Retention, "expire", look)
     began = trio.current_time()
     async with expiring_cluster(tmp_path, autojump_clock, keep_s=keep_s):
         await trio.sleep(2 * pause_s + 1)
@@ -137,7 +138,7 @@ async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         await node.save("stays")
-        assert await node.coordinator.texts.take_over([b"late", message(1)])
+        assert await node.coordinator.bodies.take_over([b"late", message(1)])
         await trio.sleep(MOST_S)
         assert await is_kept(node, "late")
         await trio.sleep(KEEP_S + 4 * ROUND_S)
@@ -149,7 +150,7 @@ async def test_a_text_that_comes_after_its_message_was_forgotten_goes(
 @asynccontextmanager
 async def expirer_of_one(
     tmp_path: Path, clock: MockClock, keep_s: float
-) -> AsyncIterator[tuple[Store, Expirer, list[int]]]:
+) -> AsyncIterator[tuple[Store, Retention, list[int]]]:
     """A store with a message that was expunged, an expirer that is driven by hand, and by what its clock is wrong."""
     environment, ahead_ms = virtual_environment(clock, "dc1"), [0]
 
@@ -159,15 +160,15 @@ async def expirer_of_one(
     async with open_store(tmp_path, environment=environment) as store:
         await store.write(saving(b"gone", guid(1)))
         await store.write(expunging(1))
-        yield store, Expirer(store, keep_s, lambda: environment.clock_ms() + ahead_ms[0], let_go=let_go), ahead_ms
+        yield store, Retention(store, keep_s, lambda: environment.clock_ms() + ahead_ms[0], let_go=let_go), ahead_ms
 
 
-async def rounds_until_forgotten(store: Store, expirer: Expirer) -> int:
+async def rounds_until_forgotten(store: Store, retention: Retention) -> int:
     """Of an hour each."""
     count = 0
     while (await store.read(expunged.totals))[0]:
         await trio.sleep(3600)
-        await expirer.expire()
+        await retention.expire()
         count += 1
     return count
 
@@ -177,24 +178,26 @@ async def test_a_clock_that_jumps_ahead_is_followed_slowly(
     tmp_path: Path, autojump_clock: MockClock, *, is_known: bool
 ) -> None:
     """Whether the node has run before that, or not: then it may have been off for as long."""
-    async with expirer_of_one(tmp_path, autojump_clock, 14 * DAY_S) as (store, expirer, ahead_ms):
+    async with expirer_of_one(tmp_path, autojump_clock, 14 * DAY_S) as (store, retention, ahead_ms):
         if is_known:
-            await expirer.expire()
+            await retention.expire()
         ahead_ms[0] = 365 * 86_400_000
-        assert 12 <= await rounds_until_forgotten(store, expirer) <= 15
+        assert 12 <= await rounds_until_forgotten(store, retention) <= 15
         ahead_ms[0] = 0
         await store.write(saving(b"gone", guid(2)))
         await store.write(expunging(2))
-        assert await rounds_until_forgotten(store, expirer) >= 14 * 24, "once it was put right"
+        assert await rounds_until_forgotten(store, retention) >= 14 * 24, "once it was put right"
 
 
 async def test_slices_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with expirer_of_one(tmp_path, autojump_clock, 0.0) as (store, expirer, _):
+    async with expirer_of_one(tmp_path, autojump_clock, 0.0) as (store, retention, _):
         await trio.sleep(1)
         began = trio.current_time()
-        await expirer.expire()
+        await retention.expire()
         assert (await store.read(expunged.totals))[0] == 0
-        assert trio.current_time() >= began + 5 * retention.REST_S, "to forget, to look in three tables, to remove"
+        assert trio.current_time() >= began + 5 * retention_module.REST_S, (
+            "to forget, to look in three tables, to remove"
+        )
 
 
 async def test_what_an_end_has_interrupted_goes_after_a_start(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -216,7 +219,7 @@ async def test_a_round_goes_in_slices(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FORGET_AT_ONCE", "REMOVE_AT_ONCE"):
-        monkeypatch.setattr(retention, name, 2)
+        monkeypatch.setattr(retention_module, name, 2)
     async with expiring_cluster(tmp_path, autojump_clock) as nodes:
         node = nodes["dc1"]
         for number in range(7):
@@ -256,9 +259,9 @@ async def test_a_node_that_was_away_for_longer_does_not_look_for_what_is_gone_fo
         assert [add.copied for add in adds] == [False, True, False], "that one came without its text"
         for options in (CheckOptions(), CheckOptions(repair=True), ScrubOptions()):
             assert (await check(away, options)).damage == {}
-        await trio.sleep(2 * (backfill.PATIENCE_S + backfill.RETRY_S))
+        await trio.sleep(2 * (backfill_module.PATIENCE_S + backfill_module.RETRY_S))
         assert (await away.report.node_status()).texts_lacking == 0
-        assert away.coordinator.filler.lacking == 0
+        assert away.coordinator.backfill.lacking == 0
         await until(lambda: away.store.settled() == node.store.settled())
         assert (await node.report.node_status()).unsettled == {"dc1": 0, "dc2": 0, "dc3": 0}
         assert await kept(away) <= 1, "it was expunged long ago"
@@ -279,15 +282,15 @@ async def test_a_scrub_does_not_miss_what_has_gone_meanwhile(
         async def sweep_rows_and_expire(work: Inspection, suspects: set[bytes]) -> None:
             await sweep_rows(work, suspects)
             await trio.sleep(1)
-            await node.coordinator.expirer.expire()
+            await node.coordinator.retention.expire()
 
         assert (await check(node, ScrubOptions())).damage == {"content": 1}
 
-        async def heal(_texts: Texts, _content_hash: bytes) -> bool:
+        async def heal(_texts: BodyStore, _content_hash: bytes) -> bool:
             raise AssertionError("what is gone would come back, and nobody would have it")
 
         monkeypatch.setattr(Inspection, "sweep_rows", sweep_rows_and_expire)
-        monkeypatch.setattr(Texts, "heal", heal)
+        monkeypatch.setattr(BodyStore, "heal", heal)
         assert (await check(node, ScrubOptions())).damage == {}
         assert not await is_kept(node, "gone")
 
@@ -300,11 +303,11 @@ async def test_a_check_does_not_miss_the_text_of_what_is_expunged_meanwhile(
         await node.save("gone")
         node.damage("DELETE FROM content")
 
-        async def expunge(_texts: Texts, _content_hash: bytes) -> bool:
+        async def expunge(_texts: BodyStore, _content_hash: bytes) -> bool:
             await node.expunge(1)
             return False
 
-        monkeypatch.setattr(Texts, "heal", expunge)
+        monkeypatch.setattr(BodyStore, "heal", expunge)
         assert (await check(node, CheckOptions(repair=True))).damage == {}
         node.damage("DELETE FROM expunged")  # a text that is lost is none that has gone
 
@@ -315,10 +318,10 @@ async def test_an_undelete_of_what_was_kept_here_alone(tmp_path: Path, autojump_
         await nodes["dc1"].save("mail")
         await nodes["dc1"].expunge(1)
         await nodes.converged()
-        nodes["dc2"].coordinator.expirer._keep_s = 0.0
-        await nodes["dc2"].coordinator.expirer.expire()
+        nodes["dc2"].coordinator.retention._keep_s = 0.0
+        await nodes["dc2"].coordinator.retention.expire()
         await trio.sleep(1)
-        await nodes["dc2"].coordinator.expirer.expire()
+        await nodes["dc2"].coordinator.retention.expire()
         assert not await is_kept(nodes["dc2"], "mail")
         async with trio.open_nursery() as nursery:
             node = nodes["dc1"]

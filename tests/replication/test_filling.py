@@ -12,8 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import Dot, UidSet
-from replicator.replication.bodies import backfill
-from replicator.replication.bodies.backfill import Filler
+from replicator.replication.bodies import backfill as backfill_module
+from replicator.replication.bodies.backfill import Backfill
 from replicator.replication.bodies.body_store import WriteText
 from replicator.store.bodies.body_rows import StoredText, is_here, lacking_count, lacking_in_vain, read_text, write_text
 from replicator.store.db.queries import MailboxKey
@@ -28,7 +28,7 @@ from tests.store.harness import INBOX, WORK, guid, open_store
 T = TypeVar("T")
 
 TEXT = StoredText.of(b"the text")
-LOOK_S = backfill.PATIENCE_S + backfill.RETRY_S
+LOOK_S = backfill_module.PATIENCE_S + backfill_module.RETRY_S
 
 
 class Neighbours:
@@ -98,12 +98,12 @@ async def has_text(store: Store) -> bool:
 
 
 @asynccontextmanager
-async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Filler]:
+async def filler_of(store: Store, neighbours: Neighbours) -> AsyncIterator[Backfill]:
     neighbours.store = store
-    filler = Filler(store, neighbours.fetch)
+    backfill = Backfill(store, neighbours.fetch)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(filler.run)
-        yield filler
+        nursery.start_soon(backfill.run)
+        yield backfill
         nursery.cancel_scope.cancel()
 
 
@@ -119,13 +119,13 @@ async def test_a_text_that_comes_late_is_fetched_without_a_new_commit(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     neighbours = Neighbours()
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(2 * LOOK_S)
-        assert filler.lacking == 1
+        assert backfill.lacking == 1
         neighbours.have_it()
         await trio.sleep(2 * LOOK_S)
-        assert filler.lacking == 0
+        assert backfill.lacking == 0
         assert await has_text(store)
 
 
@@ -148,27 +148,27 @@ async def test_a_copy_that_comes_while_its_text_is_found_to_be_in_vain_gets_it(
             return await write(work)
 
         monkeypatch.setattr(store, "write", write_after_the_copy)
-        async with filler_of(store, neighbours) as filler:
+        async with filler_of(store, neighbours) as backfill:
             await trio.sleep(2 * LOOK_S)
             if writes < at:
                 await write(arriving(copied("dc2.a", WORK)))
                 await trio.sleep(2 * LOOK_S)
-            assert filler.lacking
+            assert backfill.lacking
             neighbours.have_it()
             await trio.sleep(2 * LOOK_S)
             assert await has_text(store)
-            assert filler.lacking == 0
+            assert backfill.lacking == 0
         assert not await store.read(lacking_count)
 
 
 async def test_what_no_message_has_is_forgotten_in_one_look(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
         await trio.sleep(2 * LOOK_S)
-        assert filler.lacking == 1
+        assert backfill.lacking == 1
         await store.write(arriving(entry(Dot("dc1.a", 2), INBOX, MailDel(UidSet.of([1])))))
         await trio.sleep(LOOK_S + 1)
-        assert filler.lacking == 0
+        assert backfill.lacking == 0
         assert not await store.read(lacking_count)
 
 
@@ -182,13 +182,13 @@ async def test_who_copies_all_the_time_does_not_have_all_messages_read_all_the_t
         reads += 1
         return lacking_in_vain(connection)
 
-    monkeypatch.setattr(backfill, "lacking_in_vain", counted)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as filler:
+    monkeypatch.setattr(backfill_module, "lacking_in_vain", counted)
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()) as backfill:
         for number in range(1, 101):
             await store.write(arriving(copied(f"other{number}.a", key(number))))
-            await trio.sleep(backfill.PATIENCE_S)
-        assert filler.lacking == 1
-    assert reads < 100 * backfill.PATIENCE_S / backfill.RETRY_S + 1
+            await trio.sleep(backfill_module.PATIENCE_S)
+        assert backfill.lacking == 1
+    assert reads < 100 * backfill_module.PATIENCE_S / backfill_module.RETRY_S + 1
 
 
 async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
@@ -200,24 +200,24 @@ async def test_what_was_not_to_be_had_is_not_asked_for_again_with_each_copy(
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
         await store.write(arriving(*(copied(f"lost{n}.a", key(n), one) for n, one in enumerate(lost))))
         await trio.sleep(2 * LOOK_S)
-        assert filler.lacking == len(lost)
+        assert backfill.lacking == len(lost)
         began = trio.current_time()
         neighbours.asked.clear()
         for number, stored in enumerate(new):
             origin, mailbox = f"new{number}.a", key(100 + number)
             come = taken_over(origin, mailbox, stored) if number % 2 else arriving(copied(origin, mailbox, stored))
             await store.write(come)
-            await trio.sleep(backfill.PATIENCE_S + 1)
+            await trio.sleep(backfill_module.PATIENCE_S + 1)
             assert await store.read(partial(read_text, content_hash=stored.content_hash)) == stored.message
         took_s = trio.current_time() - began
         for stored in new:
             assert neighbours.asked.count(stored.content_hash) == 1
         for stored in lost:
             asked = neighbours.asked.count(stored.content_hash)
-            assert took_s // LOOK_S - 1 <= asked <= took_s // backfill.RETRY_S + 1
+            assert took_s // LOOK_S - 1 <= asked <= took_s // backfill_module.RETRY_S + 1
 
 
 async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
@@ -226,11 +226,11 @@ async def test_a_lost_text_is_asked_for_once_more_when_its_message_is_copied(
     neighbours = Neighbours()
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours):
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill.PATIENCE_S + 1)
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
         assert len(neighbours.asked) == 1
         neighbours.have_it()
         await store.write(arriving(copied("dc2.a", WORK)))
-        await trio.sleep(backfill.PATIENCE_S + 1)
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
         assert await has_text(store)
 
 
@@ -243,15 +243,15 @@ async def test_who_copies_what_is_here_has_it_not_read_one_by_one(
         looked_for.append(content_hash)
         return is_here(connection, content_hash)
 
-    monkeypatch.setattr(backfill, "is_here", noticed)
+    monkeypatch.setattr(backfill_module, "is_here", noticed)
     here = StoredText.of(b"here")
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
         await store.write(lambda tx: write_text(tx.connection, here))
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill.PATIENCE_S + 1)
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
         await store.write(arriving(copied("dc2.a", WORK, here)))
-        await trio.sleep(backfill.PATIENCE_S + 1)
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
         assert looked_for == [TEXT.content_hash]
 
 
@@ -265,7 +265,7 @@ async def test_where_nothing_is_lacking_nothing_is_looked_for(
         looks += 1
         return lacking_count(connection)
 
-    monkeypatch.setattr(backfill, "lacking_count", counted)
+    monkeypatch.setattr(backfill_module, "lacking_count", counted)
     async with opened(tmp_path, autojump_clock) as store, filler_of(store, Neighbours()):
         await trio.sleep(10 * LOOK_S)
         assert looks == 1
@@ -274,20 +274,20 @@ async def test_where_nothing_is_lacking_nothing_is_looked_for(
 async def test_what_is_too_much_to_be_noted_is_looked_for_with_all_the_rest(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "NOTED", 1)
+    monkeypatch.setattr(backfill_module, "NOTED", 1)
     new = [StoredText.of(b"new %d" % number) for number in range(3)]
     neighbours = Neighbours()
     for stored in new:
         neighbours.have(stored)
-    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as filler:
+    async with opened(tmp_path, autojump_clock) as store, filler_of(store, neighbours) as backfill:
         await store.write(arriving(copied("dc1.a", INBOX)))
-        await trio.sleep(backfill.PATIENCE_S + 1)
-        assert filler.lacking == 1
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
+        assert backfill.lacking == 1
         await store.write(arriving(*(copied(f"new{n}.a", key(n), stored) for n, stored in enumerate(new))))
-        await trio.sleep(backfill.PATIENCE_S + 1)
+        await trio.sleep(backfill_module.PATIENCE_S + 1)
         assert len(neighbours.asked) == 2
         await trio.sleep(LOOK_S)
-        assert await store.read(lacking_count) == filler.lacking == 1
+        assert await store.read(lacking_count) == backfill.lacking == 1
 
 
 async def test_a_text_that_came_is_counted_while_others_are_waited_for(
@@ -304,7 +304,7 @@ async def test_a_text_that_came_is_counted_while_others_are_waited_for(
     async with opened(tmp_path, autojump_clock) as store, trio.open_nursery() as nursery:
         await store.write(arriving(copied("dc1.a", INBOX), copied("dc2.a", WORK, slow)))
         assert await store.read(lacking_count) == 2
-        nursery.start_soon(Filler(store, fetch).run)
+        nursery.start_soon(Backfill(store, fetch).run)
         await trio.sleep(50)
         assert await store.read(lacking_count) == 1
         await trio.sleep(100)

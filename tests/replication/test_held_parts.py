@@ -279,7 +279,7 @@ async def test_a_text_that_is_damaged_here_is_replaced_by_one_that_is_delivered(
 async def test_what_is_held_is_let_go_in_time_or_left_to_a_sweep(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
-        parts = node.coordinator.texts.parts
+        parts = node.coordinator.bodies.parts
         holdings = []
         for number in range(10):
             construction = node.store.attachments.build()

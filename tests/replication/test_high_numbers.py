@@ -47,7 +47,7 @@ async def test_a_number_that_no_node_counts_up_to_is_passed_over(
             assert [record.levelno for record in told] == [logging.WARNING]
         assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
         assert all(node.coordinator.mastership.election.term < FAR for node in nodes.all())
-        assert all("dc9.x" not in settled for settled in nodes["dc2"].coordinator.settling.known().values())
+        assert all("dc9.x" not in settled for settled in nodes["dc2"].coordinator.settled_logs.known().values())
         assert await nodes["dc3"].save("x") == 1
 
 
@@ -67,7 +67,7 @@ async def test_the_highest_number_that_is_believed_parts_no_node_for_long(
         assert nodes["dc2"].component == nodes["dc3"].component == {"dc2", "dc3"}
         assert await nodes["dc3"].save("x") == 1
         await nodes.converged()
-        known = nodes["dc2"].coordinator.settling.known
+        known = nodes["dc2"].coordinator.settled_logs.known
         await until(lambda: known()["dc3"] == nodes["dc3"].store.settled())
 
 

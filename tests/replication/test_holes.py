@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from protocol.values import Dot, sid_of
 from replicator.replication import coordinator
-from replicator.replication.log.gap_recovery import Holes
+from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
 from replicator.store import store as store_module
@@ -63,7 +63,7 @@ async def meet(nodes: Cluster) -> None:
 async def all_equal(nodes: Cluster) -> None:
     await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
     await nodes.converged()
-    await until(lambda: not any(node.coordinator.transfer.is_running for node in nodes.all()))
+    await until(lambda: not any(node.coordinator.state_transfer.is_running for node in nodes.all()))
 
 
 def origin_of(node: Node) -> tuple[str, int]:
@@ -203,7 +203,7 @@ async def test_each_peer_is_held_back_by_the_hole_that_it_comes_to(tmp_path: Pat
         lost = "FROM log WHERE seq IN (2, 5)"
         kept = await store.read(lambda reader: reader.execute(f"SELECT * {lost}").fetchall())
         await store.write(lambda tx: tx.connection.execute(f"DELETE {lost}").rowcount)
-        holes = Holes(store, start_again, REQUEST_TIMEOUT_S)
+        holes = GapRecovery(store, start_again, REQUEST_TIMEOUT_S)
         assert not await holes.look({}), "there is something before it"
         assert not await holes.look({store.origin: 5})
         assert await holes.look({store.origin: 1})
@@ -232,7 +232,7 @@ async def test_looking_ends_where_the_row_of_the_origin_is_gone(tmp_path: Path, 
         kept = await store.read(lambda reader: reader.execute("SELECT * FROM origin").fetchone())
         await store.write(lambda tx: tx.connection.execute("DELETE FROM origin").rowcount)
         with trio.fail_after(REQUEST_TIMEOUT_S):
-            assert not await Holes(store, lambda: None, REQUEST_TIMEOUT_S).look({})
+            assert not await GapRecovery(store, lambda: None, REQUEST_TIMEOUT_S).look({})
         insert = f"INSERT INTO origin VALUES ({','.join('?' * len(kept))})"
         await store.write(lambda tx: tx.connection.execute(insert, kept).rowcount)
 
@@ -246,7 +246,7 @@ async def test_a_long_hole_is_one(
             await save(store, number)
         await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq BETWEEN 2 AND 9").rowcount)
         await store.write(lambda tx: tx.connection.execute("DELETE FROM log WHERE seq = 11").rowcount)
-        holes = Holes(store, lambda: None, REQUEST_TIMEOUT_S)
+        holes = GapRecovery(store, lambda: None, REQUEST_TIMEOUT_S)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(holes.run)
             assert await holes.look({store.origin: 1})
@@ -255,7 +255,7 @@ async def test_a_long_hole_is_one(
         (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
         assert line.startswith("entries 2 to 9 of")
         assert store.collected == {store.origin: 9}
-        await store.write(partial(holes_module.begin_after_hole, hole=holes_module.Hole(store.origin, 11, 11)))
+        await store.write(partial(holes_module.begin_after_hole, hole=holes_module.LogGap(store.origin, 11, 11)))
 
 
 async def test_peers_that_lack_one_or_two_holes_have_all_else(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -13,7 +13,7 @@ from replicator.config import UidConflict
 from replicator.errors import UnavailableError
 from replicator.replication.convergence import fork_merge, sync_client
 from replicator.replication.convergence.reconciliation import Outcome
-from replicator.replication.log.sender import Shipper
+from replicator.replication.log.sender import Sender
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
@@ -31,12 +31,12 @@ TREE = MailboxKey(USER, tree_id(USER), 0)
 @pytest.fixture
 def log_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node ships entries."""
-    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
 
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.Healer._work", _never)
+    monkeypatch.setattr("replicator.replication.convergence.fork_scheduler.ForkScheduler._work", _never)
 
 
 async def _never(*_arguments: object) -> None:
@@ -45,7 +45,7 @@ async def _never(*_arguments: object) -> None:
 
 async def reconcile(node: Node, sid: str, key: MailboxKey | None = None) -> Outcome:
     key = key or key_of(await node.view())
-    return await node.coordinator.reconciler.reconcile(key, sid)
+    return await node.coordinator.reconciliation.reconcile(key, sid)
 
 
 async def part(nodes: Cluster) -> None:
@@ -75,7 +75,7 @@ async def test_what_another_node_has_more_is_taken_over_without_the_log(
         await other.mail.create_folder(USER, "Work")
         await other.mail.subscribe(USER, "Work", subscribed=True)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             await meet(nodes)
             logged = dict(one.store.context)
             assert await reconcile(one, "dc3", TREE) is Outcome.ADOPTED
@@ -121,7 +121,7 @@ async def test_a_fork_is_joined_as_the_other_node_shows_it(
         await other.save("other")
         await other.flag(4)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             patch.setattr(forks, "replay_branch", lambda *_, **__: pytest.fail("the log was replayed"))
             await meet(nodes)
             key = key_of(await one.view())
@@ -153,7 +153,7 @@ async def test_a_merge_is_stamped_later_than_a_branch_that_came_without_its_entr
         await one.save("one")
         await other.flag(1)
         with monkeypatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             await meet(nodes)
             assert await reconcile(one, "dc2") is Outcome.MERGED
             await one.mail.store_flags(await one.view(), UidSet.of([1]), removed=frozenset([SEEN]))
@@ -176,7 +176,7 @@ async def test_who_is_not_master_tells_the_master(tmp_path: Path, autojump_clock
         await one.save("one")
         await other.save("other")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+            patch.setattr("replicator.replication.log.sender.Sender._send", _never)
             await meet(nodes)
             key = key_of(await other.view())
             assert await other.coordinator.mastership.find(key) == "dc2"
@@ -264,13 +264,13 @@ async def test_a_node_that_has_gone_on_by_the_time_that_it_reads_is_not_taken_fo
 
         monkeypatch.setattr(sync_client, "learn", learn_late)
         released = trio.Event()
-        send = Shipper._send
+        send = Sender._send
 
-        async def send_late(shipper: Shipper, item: Logged) -> None:
+        async def send_late(sender: Sender, item: Logged) -> None:
             await released.wait()
-            await send(shipper, item)
+            await send(sender, item)
 
-        monkeypatch.setattr(Shipper, "_send", send_late)
+        monkeypatch.setattr(Sender, "_send", send_late)
         await nodes.start("dc1")
         await nodes.linked()
         one = nodes["dc1"]
@@ -306,7 +306,7 @@ async def test_a_mailbox_is_not_joined_as_another_users_and_its_branches_are_no_
         assert await one.coordinator.mastership.find(wrong) == "dc1"
         before = await one.digests()
         assert await reconcile(one, "dc2", wrong) is Outcome.APART
-        await one.coordinator.joiner.join_branches(wrong)
+        await one.coordinator.fork_merger.join_branches(wrong)
         assert await one.digests() == before
         assert await reconcile(one, "dc2") is Outcome.MERGED
         await nodes.converged()

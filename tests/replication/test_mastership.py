@@ -16,7 +16,7 @@ from replicator.config import Config, MastershipConfig, Scope
 from replicator.errors import DiskFullError, MailError
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import sync_client
-from replicator.replication.log.sender import Shipper
+from replicator.replication.log.sender import Sender
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.log import forks
@@ -145,14 +145,14 @@ class Lagging:
 
     def __init__(self, patch: pytest.MonkeyPatch, sid: str) -> None:
         self.released = trio.Event()
-        send = Shipper._send
+        send = Sender._send
 
-        async def send_late(shipper: Shipper, item: Logged) -> None:
-            if shipper._link.sid == sid:
+        async def send_late(sender: Sender, item: Logged) -> None:
+            if sender._link.sid == sid:
                 await self.released.wait()
-            await send(shipper, item)
+            await send(sender, item)
 
-        patch.setattr(Shipper, "_send", send_late)
+        patch.setattr(Sender, "_send", send_late)
 
 
 async def behind(nodes: Cluster) -> None:
@@ -403,8 +403,8 @@ async def test_what_was_given_away_is_compared_again_when_it_comes_back(
         await nodes["dc1"].save("first")
         key, mastership = await key_of(nodes["dc1"]), nodes["dc1"].coordinator.mastership
         assert mastership.may_number(key)
-        await nodes["dc2"].coordinator.mover.move_to(await nodes["dc2"].inbox(), "dc2")
-        await nodes["dc2"].coordinator.mover.move_to(await nodes["dc2"].inbox(), "dc1")
+        await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc2")
+        await nodes["dc2"].coordinator.handover.move_to(await nodes["dc2"].inbox(), "dc1")
         await trio.sleep(1)
         mastership.bounced(key)  # nobody has told this node that it is the master again
         assert await mastership.find(key) == "dc1"

@@ -279,7 +279,7 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         await node.save("mine")
         view = await node.view()
         await hear_of(node, rival(view))
-        nursery.start_soon(node.coordinator.joiner.join_branches, key_of(view))
+        nursery.start_soon(node.coordinator.fork_merger.join_branches, key_of(view))
         await trio.to_thread.run_sync(planning.wait)
         with trio.fail_after(30):
             assert await node.save("meanwhile") == 2

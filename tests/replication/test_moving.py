@@ -16,7 +16,7 @@ from replicator.errors import DiskFullError, UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import reconciliation
 from replicator.replication.mastership.handover import JOIN_INTERVAL_S, folder_key
-from replicator.replication.writes.requests import CopyOperation
+from replicator.replication.writes.requests import CopyRequest
 from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
 from tests.replication.test_mastership import key_of
 from tests.replication.test_state_transfer import forget_log
@@ -142,16 +142,16 @@ async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockCl
         await use(nodes["dc1"], 3)
         await nodes.converged()
         for at, to in (("dc1", "dc2"), ("dc3", "dc3"), ("dc1", "dc1"), ("dc2", "dc3")):
-            mover = nodes[at].coordinator.mover
-            await mover.move_to(await nodes[at].inbox(), to)
+            handover = nodes[at].coordinator.handover
+            await handover.move_to(await nodes[at].inbox(), to)
             await nodes[at].save(f"moved to {to}")
             await nodes.converged()
             assert (await authors(nodes["dc1"]))[-1] == to
-            assert await mover.master_of(await nodes[at].inbox()) == to
+            assert await handover.master_of(await nodes[at].inbox()) == to
         nodes.isolate("dc2")
         await nodes.linked(["dc1", "dc3"], ["dc2"])
         with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
-            await nodes["dc1"].coordinator.mover.move_to(await nodes["dc1"].inbox(), "dc2")
+            await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc2")
 
 
 @pytest.mark.parametrize(("by_client", "master"), [(True, "dc2"), (False, "dc1")])
@@ -171,10 +171,10 @@ async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
         (message,) = await nodes["dc2"].messages()
         source, destination = folder_key(await nodes["dc2"].inbox()), folder_key(work)
         coordinator = nodes["dc2"].coordinator
-        submit = coordinator.submit if by_client else coordinator.healer._submit
+        submit = coordinator.submit if by_client else coordinator.fork_scheduler._submit
         for _ in range(ASK_AFTER + 2):
-            await submit(CopyOperation(source, destination, UidSet.of([1]), (message.guid,), (message.guid,)))
-        assert await coordinator.mover.master_of(work) == master
+            await submit(CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,)))
+        assert await coordinator.handover.master_of(work) == master
 
 
 @pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
@@ -187,9 +187,9 @@ async def test_all_who_knew_the_master_know_it_after_a_move(
             await nodes[sid].save(f"at {sid}")
         await nodes.converged()
         inbox = await nodes[at].inbox()
-        await nodes[at].coordinator.mover.move_to(inbox, to)
+        await nodes[at].coordinator.handover.move_to(inbox, to)
         await trio.sleep(0.1)  # the root hears of it
-        assert [await node.coordinator.mover.master_of(inbox) for node in nodes.all()] == [to, to, to]
+        assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [to, to, to]
 
 
 async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
@@ -197,7 +197,7 @@ async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
 ) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         inbox = await nodes["dc1"].inbox()
-        assert await nodes["dc2"].coordinator.mover.master_of(inbox) is None
+        assert await nodes["dc2"].coordinator.handover.master_of(inbox) is None
         await nodes["dc1"].save("first")
         assert (await authors(nodes["dc1"])) == ["dc1"]
 
@@ -208,7 +208,7 @@ async def in_a_circle(nodes: Cluster) -> None:
         await nodes[sid].save(f"at {sid}")
     await nodes.converged()
     for sid in ("dc3", "dc2"):
-        await nodes["dc3"].coordinator.mover.move_to(await nodes["dc3"].inbox(), sid)
+        await nodes["dc3"].coordinator.handover.move_to(await nodes["dc3"].inbox(), sid)
     assert [await knows(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
 
 
@@ -233,7 +233,7 @@ async def test_a_move_does_not_go_round_in_a_circle(tmp_path: Path, autojump_clo
     async with cluster(tmp_path, autojump_clock) as nodes:
         await in_a_circle(nodes)
         with trio.fail_after(1):
-            await nodes[sid].coordinator.mover.move_to(await nodes[sid].inbox(), "dc1")
+            await nodes[sid].coordinator.handover.move_to(await nodes[sid].inbox(), "dc1")
         await nodes["dc3"].save("moved")
         await nodes.converged()
         assert (await authors(nodes["dc2"]))[-1] == "dc1"

@@ -21,7 +21,7 @@ from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes import prestage, requests
 from replicator.replication.writes.prestage import HELD_S, LOOK_EVERY_S
-from replicator.replication.writes.requests import Operation
+from replicator.replication.writes.requests import ChangeRequest
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -64,13 +64,13 @@ async def test_the_entry_finds_its_parts_at_every_neighbour(
         await nodes["dc1"].save("first")
         await nodes.converged()
         master = nodes["dc1"]
-        number, counts = master.coordinator.changes._run, list[int]()
+        number, counts = master.coordinator.router._run, list[int]()
 
-        async def numbering(operation: Operation) -> Reply:
+        async def numbering(operation: ChangeRequest) -> Reply:
             counts.extend(len(contents(node)) for node in nodes.all())
             return await number(operation)
 
-        monkeypatch.setattr(master.coordinator.changes, "_run", numbering)
+        monkeypatch.setattr(master.coordinator.router, "_run", numbering)
         await save(nodes[at], LARGE)
         assert counts == [1, 1, 1]
         await nodes.converged()
@@ -91,7 +91,7 @@ async def test_what_is_not_numbered_in_the_end_is_let_go(tmp_path: Path, autojum
             await sink.write(LARGE)
             received = await sink.finish()
             assert isinstance(received, Received)
-            await nodes["dc1"].coordinator.offering.offer(received.stored.message)
+            await nodes["dc1"].coordinator.prestage.offer(received.stored.message)
             assert len(contents(nodes["dc2"])) == 1
         await trio.sleep(HELD_S - 1)
         assert is_held(nodes["dc2"])
@@ -224,10 +224,10 @@ async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the
         await one.mail.create_folder("alice", "Other")
         await one.save("first")
         await nodes.converged()
-        mastership, run = one.coordinator.mastership, one.coordinator.changes._run
+        mastership, run = one.coordinator.mastership, one.coordinator.router._run
         offered, goes_on, ready = trio.Event(), trio.Event(), list[bool]()
 
-        async def running(operation: Operation) -> Reply:
+        async def running(operation: ChangeRequest) -> Reply:
             ready.append(mastership.may_number(operation.key))
             return await run(operation)
 
@@ -235,7 +235,7 @@ async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the
             offered.set()
             await goes_on.wait()
 
-        monkeypatch.setattr(one.coordinator.offering, "offer", offer)
+        monkeypatch.setattr(one.coordinator.prestage, "offer", offer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(save, one, LARGE)
             await offered.wait()
@@ -245,10 +245,10 @@ async def test_a_change_whose_offer_outlasts_the_term_is_not_numbered_before_the
             nodes.network.road("dc2", "dc1").delay_s = 0.5  # what dc2 numbered comes later than the term
             nodes.network.mend(("dc1", "dc2"))
             await nodes.linked()
-            monkeypatch.setattr(one.coordinator.offering, "offer", _no_offer)
+            monkeypatch.setattr(one.coordinator.prestage, "offer", _no_offer)
             key = (await one.inbox()).mailbox_id
             await one.coordinator.mastership.find(MailboxKey("alice", key, 1))
-            monkeypatch.setattr(one.coordinator.changes, "_run", running)
+            monkeypatch.setattr(one.coordinator.router, "_run", running)
             goes_on.set()
         await nodes.converged()
         assert all(ready)
@@ -298,7 +298,7 @@ async def test_a_message_for_many_takes_the_room_of_one_among_what_is_offered(
             async with trio.open_nursery() as nursery:
                 for user in users:
                     nursery.start_soon(mail.save, await mail.folder(user, "INBOX"), NewMessage(text))
-        assert nodes["dc2"].coordinator.offering._size_bytes < 2 * len(LARGE)
+        assert nodes["dc2"].coordinator.prestage._size_bytes < 2 * len(LARGE)
 
 
 async def test_nodes_that_offer_to_each_other_do_not_stand_still(

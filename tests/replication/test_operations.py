@@ -13,7 +13,7 @@ from protocol.commands import Stored
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mailstore import INBOX, CopiedMessages, FolderStatus
-from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, NotHereYetError, StoreOperation
+from replicator.replication.writes.requests import CopyRequest, ExpungeRequest, NotHereYetError, StoreRequest
 from replicator.replication.writes.router import SOURCE_TIMEOUT_S
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
@@ -282,7 +282,7 @@ async def test_a_copy_that_has_to_wait_undoes_nothing_of_others(tmp_path: Path, 
 
         async def copy_in_vain() -> None:
             with pytest.raises(NotHereYetError):
-                await store.write(CopyOperation(key, key, UidSet.of([7]), (b"g" * 16,), (b"n" * 16,)).run)
+                await store.write(CopyRequest(key, key, UidSet.of([7]), (b"g" * 16,), (b"n" * 16,)).run)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.write, saving(b"one", guid(1), key))
@@ -401,8 +401,8 @@ async def test_uids_that_are_no_messages_are_named_as_ranges(
             await store.write(saving(b"text", guid(number), STORED))
         await store.write(expunging(*range(4, 10), key=STORED))
         for operation in (
-            StoreOperation(STORED, UidSet(asked), None, ("\\Seen",), (), 0),
-            ExpungeOperation(STORED, UidSet(asked), None),
+            StoreRequest(STORED, UidSet(asked), None, ("\\Seen",), (), 0),
+            ExpungeRequest(STORED, UidSet(asked), None),
         ):
             reply = await store.write(operation.run)
             assert isinstance(reply, Stored)

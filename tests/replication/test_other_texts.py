@@ -193,7 +193,7 @@ async def test_what_else_differs_is_mended_too(
         await nodes["dc3"].flag(2)
         await nodes["dc1"].flag(2, added=["\\Flagged"])
         for what in ("_work", "_catch_up"):
-            monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.Healer.{what}", _never)
+            monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", _never)
         nodes.rejoin("dc3")
         await nodes.linked()
         status = await run(nodes["dc3"], ResyncOptions(USER, "INBOX"))

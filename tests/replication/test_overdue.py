@@ -92,8 +92,8 @@ async def test_an_ack_of_more_than_is_there_does_not_keep_that_away(tmp_path: Pa
         await nodes["dc1"].save("first")
         await nodes.converged()
         origin, links = nodes["dc1"].store.origin, links_of(nodes)
-        shipper = nodes["dc1"].coordinator.feeds["dc2"].shipper
-        shipper.acknowledged[origin] = nodes["dc1"].store.context[origin] + 1  # an ACK that has come as another one
+        sender = nodes["dc1"].coordinator.feeds["dc2"].sender
+        sender.acknowledged[origin] = nodes["dc1"].store.context[origin] + 1  # an ACK that has come as another one
         await nodes["dc1"].save("second")
         await nodes["dc1"].save("third")
         await equal_again(nodes, links, within_s=5)  # the LOG that follows a gap counts
@@ -157,12 +157,12 @@ async def test_a_settled_that_came_as_another_one_is_overruled(tmp_path: Path, a
         await nodes["dc1"].save("text")
         await nodes.converged()
         await trio.sleep(30)
-        settling = nodes["dc2"].coordinator.settling
+        settled_logs = nodes["dc2"].coordinator.settled_logs
         origin = nodes["dc1"].store.origin
-        said = settling._said["dc1"]
-        settling._take(Settled("dc1", said.sequence + FAR, (Dot(origin, 1),)), "dc1")
+        said = settled_logs._said["dc1"]
+        settled_logs._take(Settled("dc1", said.sequence + FAR, (Dot(origin, 1),)), "dc1")
         await trio.sleep(60)
-        assert settling.known()["dc1"] == nodes["dc1"].store.settled()
+        assert settled_logs.known()["dc1"] == nodes["dc1"].store.settled()
 
 
 async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -177,7 +177,7 @@ async def test_a_branch_that_could_not_be_joined_once_is_tried_again(tmp_path: P
         for node in nodes.all():
             for head in heads:
                 assert head is not None
-                node.coordinator.joiner._apart[head] = _Apart(b"", "a lie", trio.current_time() + 40, 40)
+                node.coordinator.fork_merger._apart[head] = _Apart(b"", "a lie", trio.current_time() + 40, 40)
         nodes.network.mend(("dc1", "dc2"))
         await nodes.linked()
         await equal_again(nodes, links_of(nodes))
@@ -242,7 +242,7 @@ async def test_while_nodes_are_away_nothing_is_overdue(tmp_path: Path, autojump_
         node.store._note_waiting(chain.head, chain.id)
         await trio.sleep(3 * OVERDUE_S)
         assert node.store.has_waiting(chain.id)
-        assert node.coordinator.overdue.doubts == 0
+        assert node.coordinator.overdue_entries.doubts == 0
         await nodes.start("dc3")
         await nodes.linked()
         await trio.sleep(2 * OVERDUE_S)
@@ -265,12 +265,12 @@ async def test_what_was_overdue_stays_so_while_a_node_is_away(
         assert (await node.report.node_status()).overdue == why
         await nodes.stop("dc3")
         await nodes.linked(["dc1", "dc2"])
-        doubts = node.coordinator.overdue.doubts
+        doubts = node.coordinator.overdue_entries.doubts
         await trio.sleep(ABANDON_S + OVERDUE_S)
         assert await node.waiting() == 1
         assert (await node.report.node_status()).overdue == why
-        assert node.coordinator.overdue.entries(of_branches=False) == 1
-        assert node.coordinator.overdue.doubts == doubts
+        assert node.coordinator.overdue_entries.entries(of_branches=False) == 1
+        assert node.coordinator.overdue_entries.doubts == doubts
         assert "waits too long any more" not in caplog.text
         await nodes.start("dc3")
         await nodes.linked()

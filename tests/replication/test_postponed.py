@@ -13,7 +13,7 @@ from protocol.values import covers
 from replicator.errors import NotReadyError, UnavailableError
 from replicator.replication.checkpoints import bootstrap
 from replicator.replication.convergence import state_transfer
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log import pending_resync
 from replicator.tasks import ResyncOptions
@@ -24,9 +24,9 @@ from tests.replication.test_state_transfer import forget_log
 
 def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> Callable[[], None]:
     """The node cannot compare the mailbox, as if that did not keep still, until what this gives is called."""
-    reconcile, is_busy = Reconciler.reconcile, True
+    reconcile, is_busy = Reconciliation.reconcile, True
 
-    async def reconcile_not(self: Reconciler, key: MailboxKey, peer: str) -> Outcome:
+    async def reconcile_not(self: Reconciliation, key: MailboxKey, peer: str) -> Outcome:
         if is_busy and key.mailbox_id == mailbox_id and self._mastership.sid == sid:
             await trio.lowlevel.checkpoint()
             raise UnavailableError("changes faster than it can be compared")
@@ -36,7 +36,7 @@ def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> C
         nonlocal is_busy
         is_busy = False
 
-    monkeypatch.setattr(Reconciler, "reconcile", reconcile_not)
+    monkeypatch.setattr(Reconciliation, "reconcile", reconcile_not)
     return rest
 
 
@@ -122,7 +122,7 @@ async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_g
         for sid in ("dc1", "dc3", "dc2"):
             await nodes["dc1"].save(f"before the checkpoints of {sid}", user="ann")
             await trio.sleep(30)
-            assert (await nodes[sid].coordinator.collector.checkpoint_now()).mailboxes
+            assert (await nodes[sid].coordinator.log_truncation.checkpoint_now()).mailboxes
         await nodes.stop("dc3")
         nodes.erase("dc3")
         await trio.sleep(bootstrap.AGE_MIN_S + 10)

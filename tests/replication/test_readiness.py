@@ -204,13 +204,13 @@ async def test_who_asks_for_a_mailbox_that_takes_long_is_told_so(
         await nodes.start("dc3")
         await nodes.linked()
         node = nodes["dc3"]
-        reconcile = node.coordinator.reconciler.reconcile
+        reconcile = node.coordinator.reconciliation.reconcile
 
         async def slow(*arguments: object) -> object:
             await trio.sleep(PATIENCE_S)
             return await reconcile(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(node.coordinator.reconciler, "reconcile", slow)
+        monkeypatch.setattr(node.coordinator.reconciliation, "reconcile", slow)
         began = trio.current_time()
         with pytest.raises(NotReadyError):
             await node.mail.folders("ann")

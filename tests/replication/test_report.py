@@ -407,7 +407,7 @@ async def test_what_is_in_no_checkpoint_is_known(tmp_path: Path, autojump_clock:
         node = nodes["dc1"]
         await node.save("one")
         assert await node.report.has_unsaved()
-        await node.coordinator.collector.checkpoint_now()
+        await node.coordinator.log_truncation.checkpoint_now()
         assert not await node.report.has_unsaved()
         await node.mail.create_folder(USER, "Work")
         assert await node.report.has_unsaved()

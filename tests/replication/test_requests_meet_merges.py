@@ -15,9 +15,9 @@ from replicator.config import UidConflict
 from replicator.environment import Environment
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mailstore import CopiedMessages, NewMessage, SavedMessage, StoreResult
-from replicator.replication.writes.requests import CopyOperation, Operation, SaveOperation
+from replicator.replication.writes.requests import ChangeRequest, CopyRequest, SaveRequest
 from replicator.replication.writes.router import SHOW_TIMEOUT_S
-from replicator.replication.writes.uid_retry import ROUNDS, Resolver
+from replicator.replication.writes.uid_retry import ROUNDS, UidRetry
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
@@ -229,7 +229,7 @@ async def test_mail_does_not_wait_long_for_its_folder(
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await node.save("text")
-        monkeypatch.setattr(node.mail._resolver, "add", refuse)
+        monkeypatch.setattr(node.mail._uid_retry, "add", refuse)
         began = trio.current_time()
         with pytest.raises(UnavailableError, match="has not heard"):
             await node.save("text")
@@ -240,7 +240,7 @@ async def test_mail_does_not_wait_long_for_its_folder(
 
 
 @asynccontextmanager
-async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncIterator[tuple[Store, Resolver]]:
+async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncIterator[tuple[Store, UidRetry]]:
     """A node with UIDs 1 to 3. The master is elsewhere, and has given UID 1 to another mail.
 
     What it numbers comes here. The branches are joined before that is confirmed, if so said.
@@ -250,7 +250,7 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
     master.write(saving(b"source", guid(8), WORK))
     async with open_store(directory, environment=Environment(run_in_thread=run_inline)) as store:
 
-        async def submit(operation: Operation) -> Reply:
+        async def submit(operation: ChangeRequest) -> Reply:
             reply = master.write(operation.run)
             for logged in master.log():
                 texts = [stored_of(text) for text in logged.texts.values()]
@@ -264,39 +264,37 @@ async def mastered_on_another_branch(directory: Path, *, joined: bool) -> AsyncI
 
         for number in range(3):
             await store.write(saving(b"text", guid(number), STORED))
-        yield store, Resolver(store, submit, timeout_s=60)
+        yield store, UidRetry(store, submit, timeout_s=60)
     master.connection.close()
 
 
-SAVE = SaveOperation(STORED, guid(7), 1_000, (), StoredText.of(b"new"))
-COPY = CopyOperation(WORK, STORED, UidSet.of([1]), (guid(8),), (guid(6),))
+SAVE = SaveRequest(STORED, guid(7), 1_000, (), StoredText.of(b"new"))
+COPY = CopyRequest(WORK, STORED, UidSet.of([1]), (guid(8),), (guid(6),))
 
 
 @pytest.mark.parametrize(("operation", "added"), [(SAVE, guid(7)), (COPY, guid(8))])
 async def test_the_uid_that_a_client_is_told_is_the_one_that_its_node_shows(
-    tmp_path: Path, operation: SaveOperation | CopyOperation, added: bytes
+    tmp_path: Path, operation: SaveRequest | CopyRequest, added: bytes
 ) -> None:
-    async with mastered_on_another_branch(tmp_path, joined=True) as (store, resolver):
+    async with mastered_on_another_branch(tmp_path, joined=True) as (store, uid_retry):
         view = await store.view(STORED)
         assert view.messages[2].guid == guid(1)  # and the master will say UID 2
-        done = await resolver.add(operation)
+        done = await uid_retry.add(operation)
         assert done.shown
         assert [view.messages[uid].guid for uid in done.uids] == [added]
 
 
 @pytest.mark.parametrize("operation", [SAVE, COPY])
-async def test_a_uid_that_cannot_be_known_yet_is_not_told(
-    tmp_path: Path, operation: SaveOperation | CopyOperation
-) -> None:
-    async with mastered_on_another_branch(tmp_path, joined=False) as (store, resolver):
-        assert not (await resolver.add(operation)).shown
+async def test_a_uid_that_cannot_be_known_yet_is_not_told(tmp_path: Path, operation: SaveRequest | CopyRequest) -> None:
+    async with mastered_on_another_branch(tmp_path, joined=False) as (store, uid_retry):
+        assert not (await uid_retry.add(operation)).shown
         assert set((await store.view(STORED)).messages) == {1, 2, 3}
 
 
 async def test_what_was_put_there_is_taken_back_wherever_it_is(tmp_path: Path) -> None:
-    async with mastered_on_another_branch(tmp_path, joined=True) as (store, resolver):
-        done = await resolver.add(COPY)
-        here = Resolver(store, lambda operation: store.write(operation.run), timeout_s=60)
+    async with mastered_on_another_branch(tmp_path, joined=True) as (store, uid_retry):
+        done = await uid_retry.add(COPY)
+        here = UidRetry(store, lambda operation: store.write(operation.run), timeout_s=60)
         await here.take_back(STORED, done)
         view = await store.view(STORED)
         assert {message.guid for message in view.messages.values()} == {*map(guid, range(3)), guid(9)}
@@ -306,13 +304,13 @@ async def test_what_was_put_there_is_taken_back_wherever_it_is(tmp_path: Path) -
 
 
 @asynccontextmanager
-async def merged_before_each_request(directory: Path, merges: int) -> AsyncIterator[tuple[Store, Resolver]]:
+async def merged_before_each_request(directory: Path, merges: int) -> AsyncIterator[tuple[Store, UidRetry]]:
     """A node on its own with three messages; so many requests come just after a merge has renumbered them."""
     environment = Environment(run_in_thread=run_inline)
     async with Store.open(directory / "node.db", "dc1.a", environment) as store:
         left = merges
 
-        async def submit(operation: Operation) -> Reply:
+        async def submit(operation: ChangeRequest) -> Reply:
             nonlocal left
             if left:
                 left -= 1
@@ -321,7 +319,7 @@ async def merged_before_each_request(directory: Path, merges: int) -> AsyncItera
 
         for number in range(3):
             await store.write(saving(b"text", guid(number), STORED))
-        yield store, Resolver(store, submit, timeout_s=60)
+        yield store, UidRetry(store, submit, timeout_s=60)
 
 
 def renumber(tx: Transaction, rival: str) -> None:
@@ -333,15 +331,15 @@ def renumber(tx: Transaction, rival: str) -> None:
 
 
 async def test_messages_are_found_again_after_each_merge(tmp_path: Path) -> None:
-    async with merged_before_each_request(tmp_path, 3) as (store, resolver):
+    async with merged_before_each_request(tmp_path, 3) as (store, uid_retry):
         view = await store.view(STORED)
-        await resolver.expunge(STORED, view.head, [view.messages[1], view.messages[3]])
+        await uid_retry.expunge(STORED, view.head, [view.messages[1], view.messages[3]])
         assert [(uid, message.guid) for uid, message in view.messages.items()] == [(11, guid(1))]
 
 
 async def test_merges_without_end_are_not_waited_for(tmp_path: Path) -> None:
-    async with merged_before_each_request(tmp_path, ROUNDS) as (store, resolver):
+    async with merged_before_each_request(tmp_path, ROUNDS) as (store, uid_retry):
         view = await store.view(STORED)
         with pytest.raises(UnavailableError, match="being joined"):
-            await resolver.expunge(STORED, view.head, list(view.messages.values()))
+            await uid_retry.expunge(STORED, view.head, list(view.messages.values()))
         assert {message.guid for message in view.messages.values()} == {guid(number) for number in range(3)}

@@ -13,7 +13,7 @@ from replicator.replication.convergence.diff import LOOK_AGAIN_S
 from replicator.replication.tasks import resync
 from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S
 from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import Tasks
+from replicator.replication.tasks.runner import TaskRunner
 from replicator.store.db import queries
 from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
@@ -29,16 +29,16 @@ async def _never(*_arguments: object) -> None:
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("_work", "_catch_up"):
-        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.Healer.{what}", _never)
+        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", _never)
 
 
 def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node ships entries from now on."""
-    monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
 
 
 @asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
+async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
     async with trio.open_nursery() as nursery:
         tasks = tasks_of(node.store, node.coordinator, node.store._environment)
         nursery.start_soon(tasks.run)

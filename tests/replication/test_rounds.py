@@ -19,8 +19,8 @@ from replicator.config import LogConfig
 from replicator.environment import Environment, open_scratch
 from replicator.errors import UnavailableError
 from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
-from replicator.replication.checkpoints.checkpoint_reader import Bases
-from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
+from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.replication.tasks.check import Check
 from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.store.checkpoints import catalog
@@ -117,8 +117,8 @@ class Running:
     def __init__(self, store: Store, objects: ObjectStore, environment: Environment, cluster: Cluster) -> None:
         self.store, self.environment, self.cluster = store, environment, cluster
         self.archive = Archive(objects, HOME)
-        self.collector = Collector(store, self.archive, cluster, LIMITS, environment)
-        self.bases = Bases(store, self.archive, environment.run_in_thread)
+        self.log_truncation = LogTruncation(store, self.archive, cluster, LIMITS, environment)
+        self.bases = CheckpointSource(store, self.archive, environment.run_in_thread)
 
     async def check(self) -> CheckStatus:
         job = Check(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
@@ -161,7 +161,7 @@ async def running(
     objects = objects or ObjectStore((tmp_path / "objects").as_uri(), environment)
     async with Store.open(tmp_path / "node.db", f"dc1.{run}", environment) as store, trio.open_nursery() as nursery:
         made = Running(store, objects, environment, cluster or Cluster())
-        nursery.start_soon(made.collector.run)
+        nursery.start_soon(made.log_truncation.run)
         yield made
         nursery.cancel_scope.cancel()
 
@@ -178,13 +178,13 @@ async def change(store: Store, first: int = 1) -> None:
 async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
-        status = await node.collector.checkpoint_now()
+        status = await node.log_truncation.checkpoint_now()
         assert (status.mailboxes, status.saved, status.in_force, status.error) == (3, 3, True, None)
         assert await node.log_entries() == 0
         assert await node.objects() == await node.listed()
         await node.is_sound()
         await save(node.store, 10)
-        status = await node.collector.checkpoint_now()
+        status = await node.log_truncation.checkpoint_now()
         assert (status.mailboxes, status.saved) == (3, 1)
         assert await node.objects() == await node.listed()
         await save(node.store, 11)
@@ -194,32 +194,32 @@ async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clo
     async with running(tmp_path, autojump_clock, run="2") as node:
         await node.is_sound()
         await save(node.store, 12)
-        assert (await node.collector.checkpoint_now()).saved == 1
+        assert (await node.log_truncation.checkpoint_now()).saved == 1
         await node.is_sound()
 
 
 async def test_nothing_is_written_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
-        assert (await node.collector.checkpoint_now()).made_ms is None
+        assert (await node.log_truncation.checkpoint_now()).made_ms is None
         await change(node.store)
-        first = await node.collector.checkpoint_now()
+        first = await node.log_truncation.checkpoint_now()
         await trio.sleep(80_000)
-        assert await node.collector.checkpoint_now() == first
+        assert await node.log_truncation.checkpoint_now() == first
 
 
 async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
         await trio.sleep(3590)
-        assert node.collector.checkpoint_status().made_ms is None
+        assert node.log_truncation.checkpoint_status().made_ms is None
         await trio.sleep(30)
-        first = node.collector.checkpoint_status()
+        first = node.log_truncation.checkpoint_status()
         assert first.in_force
         await save(node.store, 10)
         await trio.sleep(3000)
-        assert node.collector.checkpoint_status().made_ms == first.made_ms
+        assert node.log_truncation.checkpoint_status().made_ms == first.made_ms
         await trio.sleep(700)
-        assert (node.collector.checkpoint_status().made_ms or 0) > (first.made_ms or 0)
+        assert (node.log_truncation.checkpoint_status().made_ms or 0) > (first.made_ms or 0)
         assert await node.log_entries() == 0
 
 
@@ -231,7 +231,7 @@ async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
         for number in range(20):
             await save(node.store, number)
         await trio.sleep(30)
-        assert 0 < node.collector.checkpoint_status().log_bytes < 10_000
+        assert 0 < node.log_truncation.checkpoint_status().log_bytes < 10_000
         assert await node.log_entries() == 20
         for number in range(20, 60):
             await save(node.store, number)
@@ -252,7 +252,7 @@ async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
     cluster.away = ["dc7", "dc9"]
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
-        status = await node.collector.checkpoint_now()
+        status = await node.log_truncation.checkpoint_now()
         assert (status.in_force, status.waits_for) == (False, ("dc7", "dc9"))
         entries = await node.log_entries()
         await trio.sleep(LIMITS.keep_s - 100)
@@ -261,7 +261,7 @@ async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
             await trio.sleep(200)
         assert "dc7, dc9" in caplog.text
         assert await node.log_entries() == 0
-        assert node.collector.checkpoint_status().in_force
+        assert node.log_truncation.checkpoint_status().in_force
         await node.is_sound()
 
 
@@ -269,12 +269,12 @@ async def test_a_pending_manifest_is_not_replaced_by_another(tmp_path: Path, aut
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         in_force = await node.objects()
         cluster.away = ["dc9"]
         for first in (10, 20, 30):
             await change(node.store, first)
-            status = await node.collector.checkpoint_now()
+            status = await node.log_truncation.checkpoint_now()
             assert (status.in_force, status.saved) == (False, 2)
             now = await node.objects()
             assert in_force <= now
@@ -284,7 +284,7 @@ async def test_a_pending_manifest_is_not_replaced_by_another(tmp_path: Path, aut
         await trio.sleep(20)
         assert await node.objects() == await node.listed()
         assert await node.log_entries() > 0, "what came since"
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == 0
 
 
@@ -297,17 +297,17 @@ async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
     async with running(tmp_path, autojump_clock, objects) as node:
         await change(node.store)
         with pytest.raises(UnavailableError, match="it fails; wait"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         with caplog.at_level(logging.INFO):
             await trio.sleep(10_000)
         assert caplog.text.count("the log is kept whole") <= 1
-        assert "it fails" in (node.collector.checkpoint_status().error or "")
+        assert "it fails" in (node.log_truncation.checkpoint_status().error or "")
         assert await node.log_entries() > 0
         await node.is_sound()
         objects.fails = False
         with caplog.at_level(logging.INFO):
             await trio.sleep(700)
-        assert node.collector.checkpoint_status().error is None
+        assert node.log_truncation.checkpoint_status().error is None
         assert "written again" in caplog.text
         assert await node.log_entries() == 0
 
@@ -318,7 +318,7 @@ async def test_no_upload_keeps_the_write_ahead_log_from_being_cut_back(
     objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
     async with running(tmp_path, autojump_clock, objects) as node, trio.open_nursery() as nursery:
         await change(node.store)
-        nursery.start_soon(node.collector.checkpoint_now)
+        nursery.start_soon(node.log_truncation.checkpoint_now)
         for number in range(4):
             name = await objects.begun.receive()
             assert name.endswith(".manifest") == (number == 3)
@@ -335,7 +335,7 @@ async def test_an_upload_that_never_ends_is_given_up(tmp_path: Path, autojump_cl
     async with running(tmp_path, autojump_clock, objects) as node:
         await change(node.store)
         with trio.fail_after(1900), pytest.raises(UnavailableError, match="has not answered in 1800 s"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert await node.objects() == set()
 
 
@@ -351,11 +351,11 @@ async def test_a_disk_without_room_for_what_is_to_be_uploaded(
         await change(node.store)
         entries = await node.log_entries()
         with pytest.raises(UnavailableError, match=rf"^{tmp_path}: a temporary .*: No space left on device; is there"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert "the log is kept whole" in caplog.text
         assert (await node.log_entries(), await node.objects()) == (entries, set())
         is_full = False
-        assert (await node.collector.checkpoint_now()).in_force
+        assert (await node.log_truncation.checkpoint_now()).in_force
         assert await node.objects() == await node.listed()
         await node.is_sound()
 
@@ -372,7 +372,7 @@ async def test_a_manifest_lists_what_was_forgotten_while_it_was_made(tmp_path: P
             await node.store.write(partial(catalog.forget_unreadable, head=saved))
 
         objects.meanwhile = forget
-        status = await node.collector.checkpoint_now()
+        status = await node.log_truncation.checkpoint_now()
         assert objects.meanwhile is None
         assert (status.mailboxes, status.saved, status.in_force) == (3, 4, True)
         assert len(await node.listed()) == 4
@@ -386,7 +386,7 @@ async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: 
     async with running(tmp_path, clock, objects, run=run) as node:
         await node.is_sound()
         await save(node.store, 500)
-        status = await node.collector.checkpoint_now()
+        status = await node.log_truncation.checkpoint_now()
         assert (status.in_force, status.error) == (True, None)
         assert await node.log_entries() == 0
         assert await node.objects() == await node.listed()
@@ -413,7 +413,7 @@ async def interrupted(
     objects = FragileStore((tmp_path / "objects").as_uri(), environment)
     async with running(tmp_path, clock, objects) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         await change(node.store, 10)
         objects.crash_at, writes, really_write = objects.steps + object_step, 0, node.store.write
 
@@ -426,7 +426,7 @@ async def interrupted(
 
         monkeypatch.setattr(node.store, "write", cut)
         try:
-            await node.collector._look(is_demanded=True)
+            await node.log_truncation._look(is_demanded=True)
         except CrashError:
             return True
         finally:
@@ -454,20 +454,20 @@ async def test_a_disk_that_comes_back_from_a_backup(
 ) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         with (
             closing(sqlite3.connect(tmp_path / "node.db")) as source,
             closing(sqlite3.connect(tmp_path / "old")) as old,
         ):
             source.backup(old)
         await change(node.store, 10)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
     for name in ("node.db", "node.db-wal", "node.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / "old").rename(tmp_path / "node.db")
     with caplog.at_level(logging.WARNING):
         async with running(tmp_path, autojump_clock, run="2") as node:
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
             assert "not the one that node.db knows" in caplog.text
             assert await node.objects() == await node.listed()
             await node.is_sound()
@@ -478,7 +478,7 @@ async def test_a_disk_that_comes_back_from_a_backup(
 async def test_a_checkpoint_that_is_lost_is_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         first = next(name for name in await node.objects() if name.endswith(".mailbox"))
         await node.archive.delete([first])
         await node.is_sound(unproven=1)
@@ -492,7 +492,7 @@ async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, 
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         while await node.store.write(catalog.forget):
             pass
         job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
@@ -520,13 +520,13 @@ async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
         entries = await node.log_entries()
         await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
         with pytest.raises(UnavailableError, match="check --repair"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == entries
         assert len(await node.objects()) == 2  # of what is whole
         job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
         await job.run()
         assert job.status.damage
-        assert (await node.collector.checkpoint_now()).in_force
+        assert (await node.log_truncation.checkpoint_now()).in_force
         assert await node.objects() == await node.listed()
         await node.is_sound()
 
@@ -534,12 +534,12 @@ async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
 async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         await save(node.store, 50, WORK)
         damage = "UPDATE chain SET context = x'c1' WHERE id = ?"
         await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
         with pytest.raises(UnavailableError, match="check --repair"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == 1
 
 
@@ -549,23 +549,23 @@ async def test_a_garbled_time_in_the_log_ends_no_collector(tmp_path: Path, autoj
         first = "UPDATE log SET time = 'noon' WHERE position = 1"
         await node.store.write(lambda tx: tx.connection.execute(first).rowcount)
         await trio.sleep(20)
-        assert "check --repair" in (node.collector.checkpoint_status().error or "")
+        assert "check --repair" in (node.log_truncation.checkpoint_status().error or "")
         head = "UPDATE log SET time = CASE position WHEN 1 THEN 1 ELSE 'noon' END"  # the tree's is the first one
         await node.store.write(lambda tx: tx.connection.execute(head).rowcount)
         with pytest.raises(UnavailableError, match="check --repair"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert [name.endswith(".tree") for name in await node.objects()] == [True]
 
 
 async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         await save(node.store, 50)
         damage = "UPDATE manifest SET covered = x'c1'"
         await node.store.write(lambda tx: tx.connection.execute(damage).rowcount)
         with pytest.raises(UnavailableError, match="a manifest's row cannot be read"):
-            await node.collector.checkpoint_now()
+            await node.log_truncation.checkpoint_now()
         assert await node.log_entries() == 1
 
 
@@ -577,7 +577,7 @@ async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
     cluster.away = ["dc9"]
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
-        assert not (await node.collector.checkpoint_now()).in_force
+        assert not (await node.log_truncation.checkpoint_now()).in_force
         entries = await node.log_entries()
         await trio.sleep(LONGEST_WAIT_S - 5)
         assert await node.log_entries() == entries
@@ -589,10 +589,10 @@ async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Pat
     cluster = Cluster()
     async with running(tmp_path, autojump_clock, cluster=cluster) as node:
         await change(node.store)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         cluster.away = ["dc9"]
         await save(node.store, 50)
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         saved = await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id))
         await node.store.write(partial(catalog.forget_unreadable, head=saved[1]))
         assert await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id)) == saved[:1]
@@ -617,6 +617,6 @@ async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(
             lambda tx: tx.connection.execute("UPDATE chain SET context = ? WHERE id = ?", (ahead, WORK.mailbox_id))
         )
         node.cluster.away = ["dc9"]
-        await node.collector.checkpoint_now()
+        await node.log_truncation.checkpoint_now()
         (pending,) = await node.store.read(catalog.rounds)
         assert (pending.covered["dc7.1"], pending.covered["dc1.1"]) == (5, 99)

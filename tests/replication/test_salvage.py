@@ -208,8 +208,8 @@ async def test_a_node_that_can_replay_a_branch_takes_over_from_a_master_that_can
             await nodes["dc1"].save(text)
         await nodes.converged()
         for sid in ("dc1", "dc3"):
-            monkeypatch.setattr(nodes[sid].coordinator.joiner, "join_branches", cannot)
-            monkeypatch.setattr(nodes[sid].coordinator.joiner, "can_replay", cannot)
+            monkeypatch.setattr(nodes[sid].coordinator.fork_merger, "join_branches", cannot)
+            monkeypatch.setattr(nodes[sid].coordinator.fork_merger, "can_replay", cannot)
         key = key_of(await nodes["dc1"].view())
         first, _ = [
             item.entry for item in await nodes["dc1"].store.log_after(0) if item.entry.mailbox_id == key.mailbox_id

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from replicator.replication.bodies import backfill
 from replicator.replication.convergence import fork_merge
-from replicator.replication.writes.requests import SaveOperation
+from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredText, read_text
 from replicator.store.db.queries import MailboxKey
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
@@ -17,10 +17,10 @@ from tests.replication.test_state_transfer import end_transfers_late, forget_log
 STORED = StoredText.of(b"delivered twice")
 
 
-async def delivery(node: Node) -> SaveOperation:
+async def delivery(node: Node) -> SaveRequest:
     folder = await node.inbox()
     key = MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
-    return SaveOperation(key, b"a delivery......", 1_000, (), STORED)
+    return SaveRequest(key, b"a delivery......", 1_000, (), STORED)
 
 
 async def disks(nodes: Cluster) -> int:
@@ -72,7 +72,7 @@ async def test_who_has_a_merge_that_shows_the_message_has_not_its_text(
         await nodes["dc2"].save("there")
         nodes.rejoin("dc1")
         await nodes.linked()
-        await until(lambda: all(node.coordinator.transfer.is_running for node in nodes.all()[1:]))
+        await until(lambda: all(node.coordinator.state_transfer.is_running for node in nodes.all()[1:]))
         await nodes.converged()
         assert await disks(nodes) == 1
         heard = trio.Event()

@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from protocol.values import Context
 from replicator.config import LogConfig
 from replicator.objects import ObjectStore
-from replicator.replication.checkpoints import bootstrap
-from replicator.replication.checkpoints.bootstrap import AGE_MIN_S, Seeder
-from replicator.replication.checkpoints.log_truncation import Collector
+from replicator.replication.checkpoints import bootstrap as bootstrap_module
+from replicator.replication.checkpoints.bootstrap import AGE_MIN_S, Bootstrap
+from replicator.replication.checkpoints.log_truncation import LogTruncation
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.manifest import Manifest
@@ -40,15 +40,15 @@ def archive_of(path: Path, sid: str, clock: MockClock) -> Archive:
     return Archive(ObjectStore((path / "objects").as_uri(), environment), Home("mail", sid))
 
 
-def seeder_of(store: Store, path: Path, clock: MockClock) -> Seeder:
-    return Seeder(store, archive_of(path, "dc9", clock), virtual_environment(clock, "dc9").clock_ms)
+def seeder_of(store: Store, path: Path, clock: MockClock) -> Bootstrap:
+    return Bootstrap(store, archive_of(path, "dc9", clock), virtual_environment(clock, "dc9").clock_ms)
 
 
 async def checkpointed(node: Node, archive: Archive) -> None:
-    collector = Collector(node.store, archive, Alone(), LogConfig(), node.store._environment)
+    log_truncation = LogTruncation(node.store, archive, Alone(), LogConfig(), node.store._environment)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(collector.run)
-        await collector.checkpoint_now()
+        nursery.start_soon(log_truncation.run)
+        await log_truncation.checkpoint_now()
         nursery.cancel_scope.cancel()
     await trio.sleep(AGE_MIN_S)
 
@@ -79,9 +79,9 @@ async def test_a_new_node_shows_what_the_checkpoints_do_and_goes_on_from_there(
         await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
-            seeder = seeder_of(store, tmp_path, autojump_clock)
-            await seeder.run()
-            assert seeder.done == seeder.total == 42
+            bootstrap = seeder_of(store, tmp_path, autojump_clock)
+            await bootstrap.run()
+            assert bootstrap.done == bootstrap.total == 42
             assert await digests(store) == await digests(node.store)
             assert store.context == store.collected == node.store.context
             view = await store.view(queries.MailboxKey(USER, (await node.inbox()).mailbox_id, 1))
@@ -124,7 +124,7 @@ async def test_checkpoints_of_what_clients_may_still_wait_for_are_no_beginning(
     """Who says that it has an entry has its text on disk, where copies are counted."""
     async with filled(tmp_path, autojump_clock) as node:
         await checkpointed(node, archive_of(tmp_path, "dc1", autojump_clock))
-        monkeypatch.setattr(bootstrap, "AGE_MIN_S", 2 * AGE_MIN_S)
+        monkeypatch.setattr(bootstrap_module, "AGE_MIN_S", 2 * AGE_MIN_S)
         (tmp_path / "new").mkdir()
         async with open_store(tmp_path / "new", "dc9.a", virtual_environment(autojump_clock, "a")) as store:
             await seeder_of(store, tmp_path, autojump_clock).run()
@@ -170,20 +170,20 @@ async def test_a_manifest_that_goes_while_it_is_read_leaves_the_node_to_the_log(
         one = nodes["dc1"]
         for number in range(9):
             await one.save("text", user=f"user{number}")
-        status = await one.coordinator.collector.checkpoint_now()
+        status = await one.coordinator.log_truncation.checkpoint_now()
         assert status.mailboxes == 18
         if not is_log_there:
             await one.store.write(partial(collect, upto=dict(one.store.context)))
         await trio.sleep(AGE_MIN_S)
         monkeypatch.setattr(Archive, "heads", heads_of_what_is_spoilt)
-        monkeypatch.setattr(bootstrap, "SLICE", 5)
+        monkeypatch.setattr(bootstrap_module, "SLICE", 5)
         await nodes.start("dc2")
         await nodes.linked()
         two = nodes["dc2"]
         await nodes.converged()
         assert readings == 2
-        assert two.coordinator.seeder is not None
-        assert (two.coordinator.seeder.done, two.coordinator.seeder.total) == (taken_over, 18)
+        assert two.coordinator.bootstrap is not None
+        assert (two.coordinator.bootstrap.done, two.coordinator.bootstrap.total) == (taken_over, 18)
         assert two.store.context == one.store.context
         assert bool(two.store.collected) != is_log_there
         assert await two.save("more", user="user8") == 2
@@ -206,12 +206,12 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In real threads."""
-    monkeypatch.setattr(bootstrap, "AGE_MIN_S", 0)
-    monkeypatch.setattr(bootstrap, "READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(bootstrap_module, "AGE_MIN_S", 0)
+    monkeypatch.setattr(bootstrap_module, "READ_TIMEOUT_S", 0.5)
     async with cluster(tmp_path, None, 2, start=["dc1"]) as nodes:
         for number in range(3):
             await nodes["dc1"].save("text", user=f"user{number}")
-        assert (await nodes["dc1"].coordinator.collector.checkpoint_now()).mailboxes == 6
+        assert (await nodes["dc1"].coordinator.log_truncation.checkpoint_now()).mailboxes == 6
         with one_hangs(tmp_path):
             await nodes.start("dc2")
             await nodes.linked()
@@ -221,10 +221,10 @@ async def test_an_object_store_that_hangs_keeps_a_new_node_neither_from_the_log_
             await nodes.stop("dc2")
             for path in nodes.data("dc2").glob("node.db*"):
                 path.unlink()
-            monkeypatch.setattr(bootstrap, "READ_TIMEOUT_S", math.inf)
+            monkeypatch.setattr(bootstrap_module, "READ_TIMEOUT_S", math.inf)
             await nodes.start("dc2")
-            seeder = nodes["dc2"].coordinator.seeder
-            assert seeder is not None
-            await until(lambda: seeder.done == 5)
+            bootstrap = nodes["dc2"].coordinator.bootstrap
+            assert bootstrap is not None
+            await until(lambda: bootstrap.done == 5)
             with trio.fail_after(60):
                 await nodes.stop("dc2")

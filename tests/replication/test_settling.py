@@ -21,7 +21,7 @@ LATER = EPOCH_MS + 1_000_000
 
 def knows_all(node: Node, nodes: Cluster) -> bool:
     """Whether the node knows what all that run have settled, and that is all that there is."""
-    known = node.coordinator.settling.known()
+    known = node.coordinator.settled_logs.known()
     return all(known[other.sid] == other.store.settled() == node.store.context for other in nodes.all())
 
 
@@ -36,7 +36,7 @@ async def test_over_two_hops_every_node_learns_what_the_others_have_settled(
         await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
         for node in nodes.all():
             assert len(node.store.context) == 3
-            assert node.coordinator.settling.lacking(node.store.context) == []
+            assert node.coordinator.settled_logs.lacking(node.store.context) == []
 
 
 async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
@@ -52,13 +52,13 @@ async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
             await nodes.stop(sid)
         await nodes.start("dc1")
         dc1 = nodes["dc1"]
-        await until(lambda: dc1.coordinator.settling.known()["dc3"] == before)
-        assert set(dc1.coordinator.settling.known()) == {"dc1", "dc2", "dc3"}
+        await until(lambda: dc1.coordinator.settled_logs.known()["dc3"] == before)
+        assert set(dc1.coordinator.settled_logs.known()) == {"dc1", "dc2", "dc3"}
         await nodes.start("dc2")
         await nodes.linked()
         await nodes["dc2"].save("meanwhile")
         await nodes.converged()
-        assert nodes["dc2"].coordinator.settling.lacking(before) == []
+        assert nodes["dc2"].coordinator.settled_logs.lacking(before) == []
         assert await lacking_at_last(dc1, dc1.store.context) == ["dc3"]
         await nodes.start("dc3")
         await nodes.linked()
@@ -69,7 +69,7 @@ async def test_what_a_node_that_is_away_has_settled_stays_known_over_restarts(
 async def lacking_at_last(node: Node, context: dict[str, int]) -> list[str]:
     """When everybody has had the time to speak, and to be passed on."""
     await trio.sleep(4 * SAY_EVERY_S)
-    return node.coordinator.settling.lacking(dict(context))
+    return node.coordinator.settled_logs.lacking(dict(context))
 
 
 async def test_what_is_cut_off_lacks_what_it_has_not_got(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -119,8 +119,8 @@ async def test_what_waits_is_not_settled_nor_what_comes_after_it(tmp_path: Path,
             await stranger.send(Expunge(1, UidSet.of([1]), entry=header(2, after=77)))
             await until(lambda: store.context.get(ORIGIN) == 2)
         assert ORIGIN not in store.settled()
-        assert "dc1" in nodes["dc2"].coordinator.settling.lacking({ORIGIN: 1})
-        assert "dc2" in nodes["dc2"].coordinator.settling.lacking({ORIGIN: 1})
+        assert "dc1" in nodes["dc2"].coordinator.settled_logs.lacking({ORIGIN: 1})
+        assert "dc2" in nodes["dc2"].coordinator.settled_logs.lacking({ORIGIN: 1})
 
 
 async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -128,8 +128,8 @@ async def test_the_newest_statement_counts_and_is_passed_on(tmp_path: Path, auto
         async with visit(nodes) as stranger:
             for sequence, seq in ((5, 50), (7, 70), (6, 60), (7, 71)):
                 await stranger.send(Settled("dc9", sequence, (Dot("dc9.x", seq),)))
-            await until(lambda: nodes["dc3"].coordinator.settling.known().get("dc9") == {"dc9.x": 70})
-        assert nodes["dc2"].coordinator.settling.known()["dc9"] == {"dc9.x": 70}
+            await until(lambda: nodes["dc3"].coordinator.settled_logs.known().get("dc9") == {"dc9.x": 70})
+        assert nodes["dc2"].coordinator.settled_logs.known()["dc9"] == {"dc9.x": 70}
         assert await lacking_at_last(nodes["dc3"], {"dc9.x": 70}) == ["dc1", "dc2", "dc3"]
 
 
@@ -152,11 +152,11 @@ async def test_what_a_node_cannot_say_of_itself_ends_the_link_and_said_of_others
         async with visit(nodes) as stranger:
             await stranger.send(Settled("dc9", said.sequence, context))
             assert await statements_of(stranger, 3 * SAY_EVERY_S) != []
-            assert "dc9" not in nodes["dc2"].coordinator.settling.known()
+            assert "dc9" not in nodes["dc2"].coordinator.settled_logs.known()
             await stranger.send(Settled("dc1", said.sequence, context))
             assert await stranger.ended()
         await until(lambda: any(error in reason for reason in reasons(caplog.records)))
-        assert nodes["dc2"].coordinator.settling.known()["dc1"] == {}
+        assert nodes["dc2"].coordinator.settled_logs.known()["dc1"] == {}
 
 
 async def test_nobody_speaks_for_another_node_for_long(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -193,7 +193,7 @@ async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
     monkeypatch.setattr(settled, "MAX_NODES", 3)
     monkeypatch.setattr(settled, "MAX_CLAIMS", 4)
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
-        known = nodes["dc2"].coordinator.settling.known
+        known = nodes["dc2"].coordinator.settled_logs.known
 
         async def say(sid: str, sequence: int, *seqs: int) -> None:
             context = tuple(Dot(f"{sid}.{number}", seq) for number, seq in enumerate(seqs))
@@ -215,7 +215,7 @@ async def test_there_is_room_for_so_many_nodes_and_what_is_known_of_them(
 
 async def test_whoever_is_heard_of_is_known(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, start=["dc2"]) as nodes, visit(nodes) as stranger:
-        known = nodes["dc2"].coordinator.settling.known
+        known = nodes["dc2"].coordinator.settled_logs.known
         assert set(known()) == {"dc1", "dc2"}
         await stranger.send(Links((LinkAdvert("dc8.x", 100, 1, ()),)))
         entry = replace(header(1), dot=Dot("dc9.x", 1))

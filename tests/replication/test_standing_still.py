@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.config import WhenShort
-from replicator.replication.mastership.stall_detector import BEATS, Pulse
+from replicator.replication.mastership.stall_detector import BEATS, StallDetector
 from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.test_mastership import master
 
@@ -21,7 +21,7 @@ class Machine:
         self.suspended_s = 0.0
         self.missed: list[float] = []
         self.was_missing: list[bool] = []
-        self.pulse = Pulse(MAY_MISS_S, suspended_s=lambda: self.suspended_s, went_on=self._went_on)
+        self.pulse = StallDetector(MAY_MISS_S, suspended_s=lambda: self.suspended_s, went_on=self._went_on)
 
     def _went_on(self, after_s: float) -> None:
         self.missed.append(after_s)

@@ -13,12 +13,12 @@ from protocol.values import Context, Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication.bodies import backfill
 from replicator.replication.convergence import fork_merge, state_transfer
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
 from replicator.replication.convergence.sync_client import State
 from replicator.replication.writes.head_exchange import ask
-from replicator.replication.writes.lagging_peers import Behind
-from replicator.replication.writes.requests import SaveOperation
+from replicator.replication.writes.lagging_peers import LaggingPeers
+from replicator.replication.writes.requests import SaveRequest
 from replicator.replication.writes.router import ASK_EVERY_S, SHOW_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText, lacking_count, read_text
 from replicator.store.db import chain as chains
@@ -38,13 +38,13 @@ async def logs_agree(nodes: Cluster) -> None:
     """All have, or need no longer, the same entries."""
     await until(lambda: all(node.store.context == nodes["dc1"].store.context for node in nodes.all()))
     await nodes.converged()
-    await until(lambda: not any(node.coordinator.transfer.is_running for node in nodes.all()))
+    await until(lambda: not any(node.coordinator.state_transfer.is_running for node in nodes.all()))
 
 
 async def filled(node: Node) -> None:
     """Every text is on the node's own disk."""
     await trio.sleep(backfill.PATIENCE_S)
-    await until(lambda: not node.coordinator.filler.lacking)
+    await until(lambda: not node.coordinator.backfill.lacking)
     assert not await node.store.read(lacking_count)
     rows = await node.store.read(lambda reader: reader.execute("SELECT DISTINCT content_hash FROM by_uid").fetchall())
     texts = await node.store.read(lambda reader: set(reader.execute("SELECT hash FROM content").fetchall()))
@@ -96,7 +96,7 @@ async def test_a_node_that_was_away_for_long_takes_over_what_the_others_show(
         assert await back.texts("New") == {1: "old"}
         assert len(await back.texts(user="bob")) == 30
         await filled(back)
-        assert back.coordinator.filler.lacking == 0
+        assert back.coordinator.backfill.lacking == 0
         assert await back.save("after") == 32
         await nodes.converged()
         assert (await nodes["dc1"].texts())[32] == "after"
@@ -145,13 +145,13 @@ async def test_who_shows_a_message_without_its_text_counts_for_no_copy(
     """A delivery is tried again. It rests on an entry of a past run, so the others are asked at which head they are."""
     goes_on = end_transfers_late(monkeypatch)
     monkeypatch.setattr(backfill, "PATIENCE_S", 1000.0)
-    monkeypatch.setattr(Behind, "__contains__", lambda *_: False)  # however long it takes, it is waited for
+    monkeypatch.setattr(LaggingPeers, "__contains__", lambda *_: False)  # however long it takes, it is waited for
     async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
         await nodes["dc1"].save("first")
         await forget_log(nodes["dc1"])
         folder, stored = await nodes["dc1"].inbox(), StoredText.of(b"second")
         key = queries.MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
-        operation = SaveOperation(key, b"a delivery......", 1_000, (), stored)
+        operation = SaveRequest(key, b"a delivery......", 1_000, (), stored)
         await nodes["dc1"].coordinator.carry_out(operation)
         await nodes.stop("dc1")
         await nodes.start("dc1", "dc2")
@@ -193,9 +193,9 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
         await one.save("other", "Work")
         await forget_log(one)
         inbox, work = await one.inbox(), await one.mail.folder(USER, "Work")
-        reconcile, taken_over = Reconciler.reconcile, trio.Event()
+        reconcile, taken_over = Reconciliation.reconcile, trio.Event()
 
-        async def reconcile_inbox_last(self: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
+        async def reconcile_inbox_last(self: Reconciliation, key: queries.MailboxKey, sid: str) -> Outcome:
             if key.mailbox_id == inbox.mailbox_id:
                 await taken_over.wait()
             outcome = await reconcile(self, key, sid)
@@ -204,7 +204,7 @@ async def test_a_text_is_fetched_whose_message_was_moved_before_its_first_folder
                 taken_over.set()
             return outcome
 
-        monkeypatch.setattr(Reconciler, "reconcile", reconcile_inbox_last)
+        monkeypatch.setattr(Reconciliation, "reconcile", reconcile_inbox_last)
         await nodes.start("dc2")
         await nodes.linked()
         await logs_agree(nodes)
@@ -261,16 +261,16 @@ async def test_a_transfer_that_is_cut_off_begins_again_and_serves_meanwhile(
         for node in nodes.all():
             await forget_log(node)
         monkeypatch.setattr(state_transfer, "AT_ONCE", 1)
-        reconcile, taken = Reconciler.reconcile, 0
+        reconcile, taken = Reconciliation.reconcile, 0
 
-        async def reconcile_some(self: Reconciler, key: queries.MailboxKey, sid: str) -> Outcome:
+        async def reconcile_some(self: Reconciliation, key: queries.MailboxKey, sid: str) -> Outcome:
             nonlocal taken
             taken += 1
             if taken == 30:
                 await trio.sleep_forever()
             return await reconcile(self, key, sid)
 
-        monkeypatch.setattr(Reconciler, "reconcile", reconcile_some)
+        monkeypatch.setattr(Reconciliation, "reconcile", reconcile_some)
         await nodes.start("dc3")
         await nodes.linked()
         await until(lambda: taken == 30)
@@ -332,22 +332,22 @@ async def test_one_mailbox_that_cannot_be_joined_keeps_nothing_else_away(
         await one.save("more", user="bob")
         for node in nodes.all():
             await forget_log(node)
-        mailbox_id, join = (await one.inbox()).mailbox_id, fork_merge.Joiner._join
+        mailbox_id, join = (await one.inbox()).mailbox_id, fork_merge.ForkMerger._join
         is_hopeless = True
 
         async def join_not(
-            self: fork_merge.Joiner, key: queries.MailboxKey, head: Dot, branch: State, *rest: int
+            self: fork_merge.ForkMerger, key: queries.MailboxKey, head: Dot, branch: State, *rest: int
         ) -> bool | None:
             if key.mailbox_id == mailbox_id and is_hopeless:
                 await trio.lowlevel.checkpoint()
                 return False
             return await join(self, key, head, branch, *rest)
 
-        monkeypatch.setattr(fork_merge.Joiner, "_join", join_not)
+        monkeypatch.setattr(fork_merge.ForkMerger, "_join", join_not)
         nodes.rejoin("dc2")
         await nodes.linked()
         await trio.sleep(2 * state_transfer.ROUNDS)
-        assert not any(node.coordinator.transfer.is_running for node in nodes.all())
+        assert not any(node.coordinator.state_transfer.is_running for node in nodes.all())
         assert await two.texts(user="bob") == {1: "more"}
         await one.save("later", user="carol")
         assert len(await one.texts()) == len(await two.texts()) == 2

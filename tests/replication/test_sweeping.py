@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.replication.bodies import orphan_sweep
-from replicator.replication.bodies.orphan_sweep import Sweeper
+from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.store.attachments.files import Outcome
 from tests.replication.cluster import Node, cluster
 from tests.replication.test_parts import LOGO, contents, held, message, save, texts
@@ -21,7 +21,7 @@ from tests.replication.test_parts import LOGO, contents, held, message, save, te
 async def sweep(node: Node) -> None:
     """A first one, to its end."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Sweeper(node.store).run)
+        nursery.start_soon(OrphanSweep(node.store).run)
         await trio.sleep(orphan_sweep.FIRST_S + 60)
         nursery.cancel_scope.cancel()
 

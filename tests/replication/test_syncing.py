@@ -16,8 +16,8 @@ from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
 from replicator.mailstore import INBOX
 from replicator.replication.convergence import sync_client, sync_server
-from replicator.replication.convergence.fork_merge import Joiner
-from replicator.replication.convergence.reconciliation import Reconciler
+from replicator.replication.convergence.fork_merge import ForkMerger
+from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredText
 from replicator.store.db import chain as chains
@@ -57,11 +57,11 @@ def put_back(tx: Transaction, row: tuple[object, ...]) -> None:
 
 @pytest.fixture
 def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def join_nothing(_self: Joiner | Reconciler, _key: MailboxKey) -> None:
+    async def join_nothing(_self: ForkMerger | Reconciliation, _key: MailboxKey) -> None:
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(Joiner, "join_branches", join_nothing)
-    monkeypatch.setattr(Reconciler, "catch_up", join_nothing)
+    monkeypatch.setattr(ForkMerger, "join_branches", join_nothing)
+    monkeypatch.setattr(Reconciliation, "catch_up", join_nothing)
 
 
 @pytest.mark.usefixtures("nobody_heals")
@@ -166,7 +166,7 @@ async def test_what_twenty_messages_of_thousands_differ_in_takes_little_to_learn
         step = examples(200, 400)
         await one.store.write(partial(_save_many, key=key, count=step * 25 // 2))
         await nodes.converged()
-        monkeypatch.setattr("replicator.replication.log.sender.Shipper._send", _never)
+        monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
         await other.flag(*range(step // 2, step * 10, step))
         await other.expunge(*range(1, step * 10, step))
         before = received(one)

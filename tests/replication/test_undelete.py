@@ -21,9 +21,9 @@ from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks import undelete as undelete_task
 from replicator.replication.tasks.registry import tasks_of
-from replicator.replication.tasks.runner import Tasks
+from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.tasks.undelete import PRESENT, TEXTLESS
-from replicator.replication.writes.requests import Operation
+from replicator.replication.writes.requests import ChangeRequest
 from replicator.store.store import Store
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import EPOCH_MS, USER, Node, cluster
@@ -32,7 +32,7 @@ from tests.replication.test_parts import LOGO, contents, found, message
 
 
 @asynccontextmanager
-async def tasks_at(node: Node) -> AsyncIterator[Tasks]:
+async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
     async with trio.open_nursery() as nursery:
         tasks = tasks_of(node.store, node.coordinator, node.store._environment)
         nursery.start_soon(tasks.run)
@@ -299,9 +299,9 @@ async def test_a_master_that_moves_ends_nothing(
         node = nodes["dc1"]
         await save_some(node, "one", "two", "three")
         await node.expunge(1, 2, 3)
-        submit, saves = Coordinator.submit, list[Operation]()
+        submit, saves = Coordinator.submit, list[ChangeRequest]()
 
-        async def fail_at_times(coordinator: Coordinator, operation: Operation) -> Reply:
+        async def fail_at_times(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
             saves.append(operation)
             reply = await submit(coordinator, operation) if len(saves) != 2 else None
             if reply is None or len(saves) == 4:
@@ -321,9 +321,9 @@ async def test_it_ends_where_mail_cannot_be_saved_and_can_be_run_again(
         node = nodes["dc1"]
         await save_some(node, "one", "two", "three")
         await node.expunge(1, 2, 3)
-        submit, saves = Coordinator.submit, list[Operation]()
+        submit, saves = Coordinator.submit, list[ChangeRequest]()
 
-        async def fail_from_the_second_on(coordinator: Coordinator, operation: Operation) -> Reply:
+        async def fail_from_the_second_on(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
             saves.append(operation)
             if len(saves) > 1:
                 raise UnavailableError("no node can be reached")
@@ -346,9 +346,9 @@ async def test_a_folder_that_becomes_another_one_meanwhile_is_looked_for_again(
         node = nodes["dc1"]
         await save_some(node, "one", "two")
         await node.expunge(1, 2)
-        submit, saves = Coordinator.submit, list[Operation]()
+        submit, saves = Coordinator.submit, list[ChangeRequest]()
 
-        async def be_another_one(coordinator: Coordinator, operation: Operation) -> Reply:
+        async def be_another_one(coordinator: Coordinator, operation: ChangeRequest) -> Reply:
             saves.append(operation)
             if len(saves) <= failures:
                 raise FolderNotFoundError("the folder is another one by now; open it again")

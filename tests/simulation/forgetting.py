@@ -39,11 +39,11 @@ async def forget_all(machines: list[Machine], keep_s: float) -> None:
     """The time has come for all that was expunged. It goes, with all texts that nobody has any more, and no others."""
     held = {machine.sid: _held(machine) for machine in machines}
     for machine in machines:
-        await machine.node.coordinator.expirer.keep_unnamed()
+        await machine.node.coordinator.retention.keep_unnamed()
         machine.clock.ahead_s += keep_s + SKEW_S
     await trio.sleep(1)  # only as time goes by, clocks are followed
     for machine in machines:
-        await machine.node.coordinator.expirer.expire()
+        await machine.node.coordinator.retention.expire()
         _check(machine, held[machine.sid])
 
 

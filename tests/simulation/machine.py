@@ -20,9 +20,9 @@ from replicator.errors import MailError, RunsTwiceError, leaves
 from replicator.mailstore import Folder
 from replicator.objects import ObjectStore
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMail
+from replicator.replication.mail_store import ClusterMailStore
 from replicator.replication.node_status import Report
-from replicator.replication.writes.requests import CopyOperation, Operation
+from replicator.replication.writes.requests import ChangeRequest, CopyRequest
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.db import schema
@@ -83,17 +83,17 @@ class _ObservedCoordinator(Coordinator):
     machine: Machine
     observer: Observer
 
-    async def submit(self, operation: Operation) -> Reply:
+    async def submit(self, operation: ChangeRequest) -> Reply:
         submit = super().submit
         return await self.observer.submit(self.machine, lambda: submit(operation))
 
-    async def carry_out(self, operation: Operation) -> Reply:
-        if isinstance(operation, CopyOperation) and operation.can_repeat:
+    async def carry_out(self, operation: ChangeRequest) -> Reply:
+        if isinstance(operation, CopyRequest) and operation.can_repeat:
             self.observer.moves(operation.key.mailbox_id, operation.guids)
         return await super().carry_out(operation)
 
 
-class _ObservedMail(ClusterMail):
+class _ObservedMail(ClusterMailStore):
     machine: Machine
     observer: Observer
 

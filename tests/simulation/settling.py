@@ -85,7 +85,7 @@ def left_over(machines: list[Machine]) -> list[str]:
             "questions for masters": coordinator.mastership._questions,
             "mailboxes getting ready": coordinator.mastership._readying,
             "held WHO": coordinator.mastership.election._held,
-            "mailboxes with branches": coordinator.healer._suspects,
+            "mailboxes with branches": coordinator.fork_scheduler._suspects,
             "loading views": node.store.views._loading,
         }
         for what, held in held_for.items():

@@ -11,7 +11,7 @@ from replicator.imap.fetch_items import BodySection, Partial, SectionText, Span
 from replicator.imap.message import MessageText, section
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
-from replicator.store.bodies.body_writer import Intake, TakenIn
+from replicator.store.bodies.body_writer import BodyWriter, TakenIn
 from replicator.store.bodies.recipe import Recipe
 from tests.store.memory_attachments import MemoryAttachments, MemoryHolding, read
 
@@ -25,7 +25,7 @@ def base64_lines(content: bytes) -> bytes:
 
 
 def take_in(store: MemoryAttachments, pieces: Iterable[bytes], inline_max: int) -> TakenIn[MemoryHolding]:
-    intake = Intake(store, inline_max)
+    intake = BodyWriter(store, inline_max)
     for piece in pieces:
         intake.write(piece)
     return intake.finish()

@@ -102,17 +102,17 @@ def test_it_counts_as_applied_when_it_is_part_of_what_is_taken_over(lost: Lost) 
 def test_it_waits_again_when_a_merge_brings_what_it_stands_on(lost: Lost) -> None:
     """The merge comes by the log, and the branch that it took in does not."""
     lost.node.write(flagging(1, added=["$Mine"]))
-    joiner = MemoryNode("dc4.a")
+    fork_merger = MemoryNode("dc4.a")
     for item in (*lost.node.log(), *lost.keeper.log()):
         if item.entry.dot != lost.dot:
-            joiner.take(item)
-    (head,) = forks.branch_heads(joiner.connection, INBOX.mailbox_id)
-    branch = forks.replay_branch(joiner.connection, head)
+            fork_merger.take(item)
+    (head,) = forks.branch_heads(fork_merger.connection, INBOX.mailbox_id)
+    branch = forks.replay_branch(fork_merger.connection, head)
     assert branch is not None
-    joiner.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
-    (merge,) = [item.entry for item in joiner.log() if item.entry.dot.origin == "dc4.a"]
+    fork_merger.write(lambda tx: forks.merge_branch(tx, INBOX, head, branch, UidConflict.RENUMBER))
+    (merge,) = [item.entry for item in fork_merger.log() if item.entry.dot.origin == "dc4.a"]
     lost.node.receive(merge)
-    assert shown(lost.node).digest() == shown(joiner).digest()
+    assert shown(lost.node).digest() == shown(fork_merger).digest()
     assert lost.dot in queries.log_waiting(lost.node.connection)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.units import KIB, MIB
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
-from replicator.store.bodies.body_writer import Intake
+from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
 from tests.store.memory_attachments import MemoryAttachments
 from tests.store.taking_in import HEAD, TAIL, base64_lines, take_in
@@ -18,7 +18,7 @@ def test_after_an_error_nothing_is_held() -> None:
     text = HEAD + b"first" * 500 + part * 2 + b"\r\n--b\r\n" + b"a: b\r\n" * (INLINE_TOTAL_MAX // 6) + TAIL
     for steps in range(1000):
         store = MemoryAttachments(fails_at=steps)
-        intake = Intake(store, 1000)
+        intake = BodyWriter(store, 1000)
         try:
             for at in range(0, len(text), 100_000):
                 intake.write(text[at : at + 100_000])
@@ -36,7 +36,7 @@ def test_after_an_error_nothing_is_held() -> None:
 def test_what_is_abandoned_is_not_held() -> None:
     text = HEAD + bytes(3000) + b"\r\n--b\r\n\r\n" + bytes(4000)
     store = MemoryAttachments()
-    intake = Intake(store, 1000)
+    intake = BodyWriter(store, 1000)
     intake.write(text)
     assert (len(store.held), store.open) == (1, 1)
     intake.abandon()
@@ -75,7 +75,7 @@ SHAPES += ["parts", "large parts", "delimiters", "blanks", "nested"]
 @pytest.mark.parametrize("name", SHAPES)
 def test_memory_does_not_grow_with_the_text(name: str) -> None:
     store = MemoryAttachments(keeps=False)
-    intake = Intake(store, 64 * KIB)
+    intake = BodyWriter(store, 64 * KIB)
     tracemalloc.start()
     try:
         for piece in shape(name, 30 * MIB):

@@ -17,7 +17,7 @@ import trio
 from replicator.environment import Environment
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.metrics import AttachmentMetrics
-from replicator.replication.bodies.partial_downloads import Interrupted
+from replicator.replication.bodies.partial_downloads import PartialDownloads
 from replicator.replication.parallel import in_turns
 from replicator.store.attachments.construction import Construction, Holding, Replacement
 from replicator.store.attachments.files import MissingError
@@ -53,7 +53,7 @@ class PartStore:
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
         self._damaged: set[bytes] = set()  # what waits to be healed
-        self._interrupted = Interrupted(environment.run_in_thread)
+        self._interrupted = PartialDownloads(environment.run_in_thread)
         self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
 
     async def run(self) -> None:

@@ -42,8 +42,8 @@ RETRY_S = 30.0  # from a look for all that is lacking to the next one, if not al
 NOTED = 100_000  # texts noted between two looks: some 20 MB. What is beyond waits for a look for all that is lacking
 
 
-class Filler:
-    """Belongs to the event loop. `fetch`: see `Texts.fetch`."""
+class Backfill:
+    """Belongs to the event loop. `fetch`: see `BodyStore.fetch`."""
 
     def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store

@@ -22,7 +22,7 @@ from replicator.errors import ContentUnavailableError, DiskFullError, MailError,
 from replicator.mailstore import ReceivedText, Text
 from replicator.metrics import AttachmentMetrics
 from replicator.replication.bodies.attachments import PartStore, Source
-from replicator.replication.bodies.download import Taker
+from replicator.replication.bodies.download import Downloader
 from replicator.replication.bodies.peer_fetch import Fetched, Links, fetch, fetch_chunk
 from replicator.replication.bodies.reader import PartedText, PlainText, recipe_of
 from replicator.replication.bodies.upload import Received, Room, Sink
@@ -46,7 +46,7 @@ WANTED_MAX = 1000  # texts that were read from other nodes and are to be kept he
 WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
 
 
-class Texts:
+class BodyStore:
     """Belongs to the event loop. `links` are those to the neighbours."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Texts:
         self._inline_max_bytes = inline_max_bytes
         self._links = links
         self.parts = PartStore(store.attachments, environment, self._elsewhere, metrics)
-        self.taker = Taker(store, self.parts, environment.run_in_thread, links)
+        self.downloader = Downloader(store, self.parts, environment.run_in_thread, links)
         self._room = Room(store.attachments)
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
@@ -65,7 +65,7 @@ class Texts:
         """Heal what was found to be damaged or missing, and let go of what is left, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.parts.run)
-            nursery.start_soon(self.taker.run)
+            nursery.start_soon(self.downloader.run)
             async for content_hash in self._wanted_out:
                 with suppress(MailError, sqlite3.Error):
                     await self.heal(content_hash)
@@ -80,13 +80,13 @@ class Texts:
             yield sink
         finally:
             await sink.close()
-            await self.taker.let_go(sink.holdings)
+            await self.downloader.let_go(sink.holdings)
 
     @asynccontextmanager
     async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
         """A text, or what a sink has given, ready to be written within the block. Raises MailError."""
         if isinstance(text, Received):
-            await self.taker.displace_lost(text.stored)
+            await self.downloader.displace_lost(text.stored)
             yield text.stored
             return
         assert isinstance(text, bytes), "what `receive` has given"
@@ -96,7 +96,7 @@ class Texts:
         async with self.receive() as sink:
             await sink.write(text)
             stored = (await sink.finish()).stored
-            await self.taker.displace_lost(stored)
+            await self.downloader.displace_lost(stored)
             yield stored
 
     # ---- from other nodes
@@ -128,7 +128,7 @@ class Texts:
 
     async def take_over(self, messages: Iterable[bytes | Parts], source: Source | None = None) -> bool:
         """Put these texts, as far as their parts can be had, in the place of missing ones; whether there were any."""
-        async with self.taker.taking(messages, source=source) as taken:
+        async with self.downloader.taking(messages, source=source) as taken:
             for stored in taken:
                 await self._store.write(partial(_replace, stored))
             return bool(taken)
@@ -178,7 +178,7 @@ class Texts:
         found = await self._found(content_hash, patience_s)
         if found is None:
             return False
-        async with self.taker.taking([found.message], found.link) as taken:
+        async with self.downloader.taking([found.message], found.link) as taken:
             for stored in taken:
                 await self._store.write(partial(write, stored))
             return bool(taken)

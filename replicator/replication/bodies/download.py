@@ -38,7 +38,7 @@ UNKNOWN_RETRY_S = 60.0  # until that is tried again
 
 
 @dataclass(frozen=True, slots=True)
-class OwnParts:
+class LocalChunks:
     """Gives what is whole on this disk. See `reader.Chunks`."""
 
     parts: PartStore = field(repr=False)
@@ -48,7 +48,7 @@ class OwnParts:
         return await self.parts.own_chunk(attached, holding, number)
 
 
-class Taker:
+class Downloader:
     """Belongs to the event loop. `links` are those to the neighbours."""
 
     def __init__(self, store: Store, parts: PartStore, run_in_thread: ThreadRunner, links: Links) -> None:
@@ -200,7 +200,7 @@ class Taker:
     async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
         """None: a part that was here already is damaged."""
         hasher = hashlib.sha256()
-        text = PartedText(recipe, OwnParts(self._parts), found)
+        text = PartedText(recipe, LocalChunks(self._parts), found)
         try:
             async with aclosing(text.read(0, recipe.length)) as chunks:
                 async for chunk in chunks:

@@ -34,7 +34,7 @@ class Held:
     size_bytes: int
 
 
-class Sweeper:
+class OrphanSweep:
     """`held` is as the last sweep has counted, or scrub; None: none has come to its end yet."""
 
     def __init__(self, store: Store) -> None:

@@ -23,7 +23,7 @@ class _Kept:
     until: float
 
 
-class Interrupted:
+class PartialDownloads:
     """Belongs to the event loop."""
 
     def __init__(self, run_in_thread: ThreadRunner) -> None:

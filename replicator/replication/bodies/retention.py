@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 FOLLOWED = 24  # times as fast as time goes by: so a clock is followed that jumps ahead
 
 
-class Expirer:
+class Retention:
     """Belongs to the event loop. `keep_s` is `content.keep_expunged`; `let_go` is of what held parts of texts."""
 
     def __init__(

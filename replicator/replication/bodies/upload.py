@@ -20,7 +20,7 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.attachments.store import Attachments
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
 from replicator.store.bodies.body_rows import StoredText
-from replicator.store.bodies.body_writer import Intake
+from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import Recipe
 
 
@@ -63,7 +63,7 @@ class Sink:
         self._run_in_thread = run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._waiting = bytearray()
-        self._intake: Intake[Holding] | None = None
+        self._intake: BodyWriter[Holding] | None = None
 
     async def write(self, data: bytes) -> None:
         """See `TextSink`."""
@@ -98,7 +98,7 @@ class Sink:
         self._room.taken_bytes += len(data)
         self._taken_bytes += len(data)
         if self._intake is None:
-            self._intake = Intake(self._attachments, self._inline_max_bytes)
+            self._intake = BodyWriter(self._attachments, self._inline_max_bytes)
         try:
             with told():
                 await self._run_in_thread(partial(self._write, self._intake, data))
@@ -106,7 +106,7 @@ class Sink:
             await self.close()
             raise
 
-    def _write(self, intake: Intake[Holding], data: bytes) -> None:
+    def _write(self, intake: BodyWriter[Holding], data: bytes) -> None:
         self._room.check()
         intake.write(data)
 

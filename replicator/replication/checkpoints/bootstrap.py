@@ -45,7 +45,7 @@ READ_TIMEOUT_S = 300.0  # of one checkpoint, or of a manifest
 _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
 
 
-class Seeder:
+class Bootstrap:
     """Belongs to the event loop."""
 
     def __init__(self, store: Store, archive: Archive, clock_ms: Callable[[], int]) -> None:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 READ_TIMEOUT_S = 300.0  # of one checkpoint, however large
 
 
-class BaseSource(Protocol):
+class ReplayBases(Protocol):
     """Where bases come from."""
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
@@ -39,7 +39,7 @@ class BaseSource(Protocol):
 
 
 class LogAlone:
-    """A node without checkpoints. See `BaseSource`."""
+    """A node without checkpoints. See `ReplayBases`."""
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:  # noqa: ARG002 - the protocol's
         """Nothing."""
@@ -47,8 +47,8 @@ class LogAlone:
         return None
 
 
-class Bases:
-    """See `BaseSource`."""
+class CheckpointSource:
+    """See `ReplayBases`."""
 
     def __init__(self, store: Store, archive: Archive, run_in_thread: ThreadRunner) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class Bases:
         self._run_in_thread = run_in_thread
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
-        """See `BaseSource`. One that is missing or damaged is forgotten: the next round of checkpoints writes it anew.
+        """See `ReplayBases`. One that is missing or damaged is forgotten: the next round of checkpoints writes it anew.
 
         Raises MailError or sqlite3.Error if the database fails.
         """

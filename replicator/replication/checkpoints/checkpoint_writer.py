@@ -40,7 +40,7 @@ class Which(Protocol):
         ...
 
 
-class Publisher:
+class CheckpointWriter:
     """Of one node, for one round at a time. `saved`: checkpoints of the last round, and `saved_bytes`."""
 
     def __init__(self, store: Store, archive: Archive, environment: Environment) -> None:

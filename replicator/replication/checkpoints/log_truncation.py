@@ -25,7 +25,7 @@ from replicator.config import LogConfig
 from replicator.environment import Environment
 from replicator.errors import MailError, UnavailableError
 from replicator.objects import ObjectStoreError
-from replicator.replication.checkpoints.checkpoint_writer import Publisher
+from replicator.replication.checkpoints.checkpoint_writer import CheckpointWriter
 from replicator.replication.checkpoints.log_size import LogSize
 from replicator.replication.writes.router import LONGEST_WAIT_S
 from replicator.status import CheckpointStatus
@@ -68,7 +68,7 @@ class _Demand:
     error: str | None = None
 
 
-class Collector:
+class LogTruncation:
     """One task. Belongs to the event loop."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Collector:
         self._environment = environment
         self._forget = forget
         self._size = LogSize(store)
-        self._publisher = Publisher(store, archive, environment)
+        self._checkpoint_writer = CheckpointWriter(store, archive, environment)
         self._demands: list[_Demand] = []
         self._asked = trio.Event()
         self._is_known = False  # whether the archive's newest manifest is ours
@@ -107,8 +107,8 @@ class Collector:
             mailboxes=newest.heads if newest else 0,
             in_force=newest is not None and newest.in_force,
             waits_for=self._lacking,
-            saved=self._publisher.saved,
-            saved_bytes=self._publisher.saved_bytes,
+            saved=self._checkpoint_writer.saved,
+            saved_bytes=self._checkpoint_writer.saved_bytes,
             log_bytes=self._size.size_bytes,
             error=self._error,
         )
@@ -224,7 +224,7 @@ class Collector:
 
     async def _round(self, rounds: Sequence[Round]) -> None:
         grown_bytes = self._size.grown_bytes
-        await self._publisher.publish(rounds[-1].number + 1 if rounds else 1)
+        await self._checkpoint_writer.publish(rounds[-1].number + 1 if rounds else 1)
         self._size.rest(grown_bytes)
 
     # ---- in force
@@ -286,8 +286,8 @@ class Collector:
         return await self._store.read(partial(catalog.are_saved, chain_ids=chain_ids))
 
 
-class NoCollector:
-    """Of a node that has nowhere to keep checkpoints, and so keeps its log whole. As `Collector`."""
+class NoLogTruncation:
+    """Of a node that has nowhere to keep checkpoints, and so keeps its log whole. As `LogTruncation`."""
 
     def checkpoint_status(self) -> CheckpointStatus:
         """There are none."""

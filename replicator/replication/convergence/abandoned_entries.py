@@ -18,8 +18,8 @@ from protocol.commands import Reply
 from protocol.values import Context, Dot
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mailstore import INBOX
-from replicator.replication.bodies.body_store import Texts
-from replicator.replication.writes.requests import CreateOperation, Operation, SaveOperation
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.writes.requests import ChangeRequest, CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import read_text
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
@@ -32,7 +32,7 @@ from resync.salvage import branches_of, folders_left, mail_left
 
 log = logging.getLogger(__name__)
 
-Submit = Callable[[Operation], Awaitable[Reply]]
+Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 """As `Coordinator.carry_out`."""
 
 
@@ -53,10 +53,10 @@ class Salvaged(NamedTuple):
         return not self.not_brought
 
 
-class Salvage:
+class AbandonedEntries:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, texts: Texts, submit: Submit, new_id: Callable[[], bytes]) -> None:
+    def __init__(self, store: Store, texts: BodyStore, submit: Submit, new_id: Callable[[], bytes]) -> None:
         self._store = store
         self._texts = texts
         self._submit = submit
@@ -90,10 +90,10 @@ class Salvage:
         if message is None and add.copied:
             log.warning("a message of %s is lost: no node in reach has its text, %s", key.user, add.content_hash.hex())
             return None
-        async with self._texts.taker.taking([] if message is None else [message]) as taken:
+        async with self._texts.downloader.taking([] if message is None else [message]) as taken:
             for stored in taken:
                 try:
-                    await self._submit(SaveOperation(destination, add.guid, add.received_ms, add.flags, stored))
+                    await self._submit(SaveRequest(destination, add.guid, add.received_ms, add.flags, stored))
                 except (InvalidNameError, MailboxFullError) as error:
                     log.warning("a message of %s cannot be delivered again: %s", key.user, error)
                     return False
@@ -110,7 +110,7 @@ class Salvage:
             return None
         for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
             try:
-                await self._submit(CreateOperation(user, name, created.mailbox_id, self._new_id))
+                await self._submit(CreateRequest(user, name, created.mailbox_id, self._new_id))
             except (FolderExistsError, InvalidNameError, MailboxFullError) as error:
                 log.warning("folder %r of %s cannot be created again: %s", name, user, error)
                 continue

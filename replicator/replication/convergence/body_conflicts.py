@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from protocol.commands import Done
 from replicator.errors import UnavailableError
-from replicator.replication.bodies.body_store import Texts
+from replicator.replication.bodies.body_store import BodyStore
 from replicator.replication.convergence import sync_client
-from replicator.replication.convergence.fork_merge import Joiner, chain_of, name_of
+from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, name_of
 from replicator.replication.convergence.sync_client import Learned
 from replicator.replication.convergence.sync_server import items_of
 from replicator.replication.links.link import LinkDownError
@@ -44,14 +44,14 @@ class TextOf(NamedTuple):
     size_bytes: int
 
 
-class OtherTexts:
+class BodyConflicts:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, texts: Texts, joiner: Joiner) -> None:
+    def __init__(self, store: Store, mastership: Mastership, texts: BodyStore, fork_merger: ForkMerger) -> None:
         self._store = store
         self._mastership = mastership
         self._texts = texts
-        self._joiner = joiner
+        self._fork_merger = fork_merger
 
     async def put_right(self, key: MailboxKey) -> int:
         """Give this node's messages the texts that count; how many got another one. All reachable nodes are asked.
@@ -60,7 +60,7 @@ class OtherTexts:
         """
         if not key.uidvalidity:
             return 0
-        async with self._joiner.alone(key):
+        async with self._fork_merger.alone(key):
             wrong = [one for one in await self._wrong(key) if await self._is_brought(one)]
             if not wrong:
                 return 0

@@ -21,7 +21,7 @@ from protocol.commands import Mismatch
 from protocol.values import Dot, context_dots, covers
 from replicator.config import UidConflict
 from replicator.errors import HistoryError, MailboxFullError, UnavailableError
-from replicator.replication.checkpoints.checkpoint_reader import BaseSource
+from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.sync_client import Learned, State
 from replicator.replication.links.link import LinkDownError
@@ -63,10 +63,10 @@ class _Apart:
     pause_s: float
 
 
-class Joiner:
+class ForkMerger:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, bases: BaseSource, uid: UidConflict) -> None:
+    def __init__(self, store: Store, mastership: Mastership, bases: ReplayBases, uid: UidConflict) -> None:
         self._store = store
         self._mastership = mastership
         self._bases = bases

@@ -23,11 +23,11 @@ import trio
 from protocol.commands import Reply
 from protocol.values import UidSet
 from replicator.errors import MailError, UnavailableError
-from replicator.replication.convergence.fork_merge import Joiner, name_of
-from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciler
+from replicator.replication.convergence.fork_merge import ForkMerger, name_of
+from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
-from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, Operation
+from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Submit = Callable[[Operation], Awaitable[Reply]]
+Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 """As `Coordinator.carry_out`."""
 
 AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
@@ -65,21 +65,21 @@ class _Growth:
         return now - self.last < QUIET_S and now - self.first < GROWING_MAX_S
 
 
-class Healer:
+class ForkScheduler:
     """Belongs to the event loop."""
 
     def __init__(
         self,
         store: Store,
         mastership: Mastership,
-        joiner: Joiner,
-        reconciler: Reconciler,
+        fork_merger: ForkMerger,
+        reconciliation: Reconciliation,
         submit: Submit,
     ) -> None:
         self._store = store
         self._mastership = mastership
-        self._joiner = joiner
-        self._reconciler = reconciler
+        self._fork_merger = fork_merger
+        self._reconciliation = reconciliation
         self._submit = submit
         self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
         self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # of these: no more than there are
@@ -174,10 +174,10 @@ class Healer:
         for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
             # Tried again before the first try is shown here, it must not bring the mail twice.
-            await self._submit(CopyOperation(stray.source, stray.destination, UidSet.of(uids), guids, guids))
+            await self._submit(CopyRequest(stray.source, stray.destination, UidSet.of(uids), guids, guids))
         for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
             some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
-            await self._submit(ExpungeOperation(stray.source, some, stray.head))
+            await self._submit(ExpungeRequest(stray.source, some, stray.head))
 
     def lacks(self, key: MailboxKey) -> None:
         """Another node shows what this one, the mailbox's master, has not seen: until it has, it says so again."""
@@ -195,7 +195,7 @@ class Healer:
             try:
                 if await self._is_ours(key):
                     with trio.move_on_after(CATCH_UP_S):
-                        await self._reconciler.catch_up(key)
+                        await self._reconciliation.catch_up(key)
             except (MailError, sqlite3.Error) as error:
                 log.warning("branches of %s could not be joined yet: %s", await name_of(self._store, key), error)
             self._shown_elsewhere.discard(key)
@@ -215,7 +215,7 @@ class Healer:
         if not await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
             return False
         if await self._is_ours(key):
-            await self._joiner.join_branches(key)
+            await self._fork_merger.join_branches(key)
         return not self._store.has_waiting(key.mailbox_id)
 
     async def _take_over(self, key: MailboxKey) -> None:
@@ -224,7 +224,7 @@ class Healer:
             return
         for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
             with suppress(UnavailableError, LinkDownError):
-                outcome = await self._reconciler.reconcile(key, sid)
+                outcome = await self._reconciliation.reconcile(key, sid)
                 if outcome is Outcome.ADOPTED:
                     self._refused.pop(key.mailbox_id, None)
                     return

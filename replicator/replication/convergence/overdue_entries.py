@@ -20,13 +20,13 @@ import trio
 
 from protocol.values import Dot
 from replicator.errors import MailError
-from replicator.replication.convergence.abandoned_entries import Salvage
-from replicator.replication.convergence.fork_merge import Joiner, name_of
-from replicator.replication.convergence.fork_scheduler import Healer
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.abandoned_entries import AbandonedEntries
+from replicator.replication.convergence.fork_merge import ForkMerger, name_of
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.log.feeds import Feeds
-from replicator.replication.mastership.handover import Mover
+from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
 from replicator.store.db import chain as chains
@@ -66,7 +66,7 @@ class Case:
         self.try_at, self.pause_s, self.is_taken_over = -math.inf, PAUSE_MIN_S / 2, False
 
 
-class Overdue:
+class OverdueEntries:
     """Belongs to the event loop.
 
     `is_whole`: whether all configured nodes can be reached; `are_all_here`: and so can all that others know, and none
@@ -79,22 +79,22 @@ class Overdue:
         feeds: Feeds,
         mastership: Mastership,
         *,
-        joiner: Joiner,
-        reconciler: Reconciler,
-        healer: Healer,
-        mover: Mover,
-        salvage: Salvage,
+        fork_merger: ForkMerger,
+        reconciliation: Reconciliation,
+        fork_scheduler: ForkScheduler,
+        handover: Handover,
+        abandoned: AbandonedEntries,
         is_whole: Callable[[], bool],
         are_all_here: Callable[[], bool],
     ) -> None:
         self._store = store
         self._feeds = feeds
         self._mastership = mastership
-        self._joiner = joiner
-        self._reconciler = reconciler
-        self._healer = healer
-        self._mover = mover
-        self._salvage = salvage
+        self._fork_merger = fork_merger
+        self._reconciliation = reconciliation
+        self._fork_scheduler = fork_scheduler
+        self._handover = handover
+        self._abandoned = abandoned
         self._is_whole = is_whole
         self._are_all_here = are_all_here
         self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
@@ -177,7 +177,7 @@ class Overdue:
             self._since.update(dict.fromkeys(dots, now + PAUSE_MAX_S))
             return
         key, missing = told
-        why = self._joiner.why_apart(chain_id)
+        why = self._fork_merger.why_apart(chain_id)
         if missing is not None:
             why = f"predecessor {missing.seq} of {missing.origin} is not here"
         else:
@@ -198,21 +198,21 @@ class Overdue:
         Where it lacks the checkpoint from which a branch can be replayed, a node that has it becomes the master. Where
         no node has, and none shows the branch, its entries are abandoned.
         """
-        self._joiner.doubt(key)
+        self._fork_merger.doubt(key)
         outcomes: list[Outcome] = []
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         for sid in others:
             with suppress(MailError, LinkDownError), trio.move_on_after(COMPARE_S):
-                outcomes.append(await self._reconciler.reconcile(key, sid))
+                outcomes.append(await self._reconciliation.reconcile(key, sid))
             if not self._store.has_waiting(key.mailbox_id):
                 return
         case = self._cases.get(key.mailbox_id)
-        if await self._joiner.can_replay(key):
+        if await self._fork_merger.can_replay(key):
             if case is not None and not case.is_taken_over:
-                case.is_taken_over = await self._mover.take_over(key)
+                case.is_taken_over = await self._handover.take_over(key)
         elif len(outcomes) == len(others) and _NOTHING_MORE.issuperset(outcomes):
             await self._abandon(key)
-        self._healer.suspect(key)
+        self._fork_scheduler.suspect(key)
 
     async def _abandon(self, key: MailboxKey) -> None:
         """No node shows these entries, and none that could be asked can replay them."""
@@ -221,7 +221,7 @@ class Overdue:
         if not (overdue and is_time and self._are_all_here()):
             return
         try:
-            done = await self._salvage.abandon(key, overdue)
+            done = await self._abandoned.abandon(key, overdue)
         except (MailError, sqlite3.Error) as error:
             log.warning("entries that cannot be applied are tried again: %s", error)
             return

@@ -18,7 +18,7 @@ from protocol.commands import Done, Mismatch
 from protocol.values import covers
 from replicator.errors import HistoryError, UnavailableError
 from replicator.replication.convergence import sync_client
-from replicator.replication.convergence.fork_merge import Joiner, chain_of, learned_step, name_of
+from replicator.replication.convergence.fork_merge import ForkMerger, chain_of, learned_step, name_of
 from replicator.replication.convergence.sync_client import Learned
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
@@ -49,13 +49,13 @@ class Outcome(Enum):
     DAMAGED = "damaged"  # one of them does not show what it has seen: `replicator check` at both
 
 
-class Reconciler:
+class Reconciliation:
     """Belongs to the event loop."""
 
-    def __init__(self, store: Store, mastership: Mastership, joiner: Joiner) -> None:
+    def __init__(self, store: Store, mastership: Mastership, fork_merger: ForkMerger) -> None:
         self._store = store
         self._mastership = mastership
-        self._joiner = joiner
+        self._fork_merger = fork_merger
 
     async def catch_up(self, key: MailboxKey) -> None:
         """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
@@ -83,7 +83,7 @@ class Reconciler:
         with trio.move_on_after(LOG_FIRST_S):
             await self._store.wait_logged(reply.head)
         while not (await chain_of(self._store, key)).has_seen(reply.head):
-            await self._joiner.join_branches(key)
+            await self._fork_merger.join_branches(key)
             outcome = await self.reconcile(key, sid)
             if outcome not in {Outcome.ADOPTED, Outcome.MERGED}:
                 return  # it can not be had now, or the node does not show the head that it has named
@@ -94,7 +94,7 @@ class Reconciler:
         Raises UnavailableError if the node cannot be asked, or the mailbox does not keep still; LinkDownError;
         MailError or sqlite3.Error if that cannot be written.
         """
-        async with self._joiner.alone(key):
+        async with self._fork_merger.alone(key):
             for _ in range(TRIES):
                 outcome = await self._reconcile(key, sid)
                 if outcome is not None:
@@ -114,12 +114,12 @@ class Reconciler:
             return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
         if covers(theirs, mine.context):
             return await self._adopt(key, sid)  # if it still is so when both have been read
-        if self._joiner.is_hopeless(reply.head):
+        if self._fork_merger.is_hopeless(reply.head):
             return Outcome.APART
         if not self._mastership.is_ours(key):
             return await self._tell_master(key, mine)
         try:
-            joined = await self._joiner.join_shown(key, sid)
+            joined = await self._fork_merger.join_shown(key, sid)
         except MiscountedError:  # which has been told
             return Outcome.DAMAGED
         return None if joined is None else Outcome.MERGED if joined else Outcome.APART
@@ -149,7 +149,7 @@ class Reconciler:
 
         Raises as `reconcile`.
         """
-        async with self._joiner.alone(key):
+        async with self._fork_merger.alone(key):
             learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=True)
             if learned is None or not can_restore(learned):
                 return Outcome.DAMAGED

@@ -22,7 +22,7 @@ from protocol.values import Context, covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
@@ -51,13 +51,13 @@ class StateTransfer:
         self,
         store: Store,
         mastership: Mastership,
-        reconciler: Reconciler,
+        reconciliation: Reconciliation,
         ask_again: Callable[[], None],
         settled: Callable[[], Mapping[str, Context]],
     ) -> None:
         self._store = store
         self._mastership = mastership
-        self._reconciler = reconciler
+        self._reconciliation = reconciliation
         self._ask_again = ask_again
         self._settled = settled
         self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
@@ -124,7 +124,7 @@ class StateTransfer:
 
         async def compare(key: MailboxKey) -> None:
             try:
-                outcome = await self._reconciler.reconcile(key, sid)
+                outcome = await self._reconciliation.reconcile(key, sid)
                 if outcome is Outcome.NOT_OURS:
                     await self._follow_master(key, sid)
             except sync_client.DamagedError as error:
@@ -150,7 +150,7 @@ class StateTransfer:
         master = self._mastership.known_master(key)
         if master not in {None, sid, self._mastership.sid}:
             with suppress(UnavailableError, LinkDownError):
-                await self._reconciler.reconcile(key, master)
+                await self._reconciliation.reconcile(key, master)
 
     async def _look_at_what_was_left(self) -> None:
         """Nothing else compares it again: the log brings nothing of it any more.
@@ -170,7 +170,7 @@ class StateTransfer:
     async def _is_equal(self, key: MailboxKey, sid: str) -> bool:
         """Whether it is now as that node shows it, or further. Raises MailError, LinkDownError, sqlite3.Error."""
         if key != EVERYTHING:
-            return await self._reconciler.reconcile(key, sid) in _DONE
+            return await self._reconciliation.reconcile(key, sid) in _DONE
         left = list[MailboxKey]()
         difference = await sync_client.differing_chains(self._store, self._mastership, sid)
         return not await self._compare(sid, difference.keys, left) and not left

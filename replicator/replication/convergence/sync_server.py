@@ -61,7 +61,7 @@ class ShownNode:
     fingerprints: Fingerprints
 
 
-class Snapshots:
+class SyncServer:
     """Belongs to the event loop."""
 
     def __init__(self, store: Store) -> None:
@@ -129,7 +129,7 @@ class Snapshots:
         return Content(bulk.pack_items(_that_fit(found.values())))
 
 
-async def answer(snapshots: Snapshots, mastership: Mastership, link: PeerLink, command: SyncCommand) -> Reply:
+async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, command: SyncCommand) -> Reply:
     """Answer, or pass it on to the node that it is for. Raises LinkDownError, ProtocolError."""
     if command.destination in {None, mastership.sid}:
         return await snapshots.answer(link, command)

@@ -15,10 +15,10 @@ import trio
 from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DiskFullError, UnavailableError
-from replicator.replication.bodies.download import Taker
+from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.entry_codec import Announced, Arrived
 from replicator.replication.links.link import PeerLink
-from replicator.replication.log.disk_shortage import Shortage
+from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.writes.requests import transfer_s
 from replicator.replication.writes.router import REQUEST_TIMEOUT_S
 from replicator.store.bodies.body_rows import StoredText
@@ -39,14 +39,16 @@ def lost_after_s(parts: Parts) -> float:
     return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
 
 
-class Completer:
+class BodyCompletion:
     """Completes what comes on one link, which must be read on meanwhile: parts come on it, too."""
 
-    def __init__(self, taker: Taker, link: PeerLink, clock_ms: Callable[[], int], shortage: Shortage) -> None:
-        self._taker = taker
+    def __init__(
+        self, downloader: Downloader, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
+    ) -> None:
+        self._downloader = downloader
         self._link = link
         self._clock_ms = clock_ms
-        self._shortage = shortage
+        self._disk_shortage = disk_shortage
 
     @asynccontextmanager
     async def completed(
@@ -77,7 +79,7 @@ class Completer:
                         lost = [parted[content_hash] for content_hash in parted.keys() - whole.keys()]
                         if not any(self._is_awaited(parts, numbered_ms, began) for parts, numbered_ms in lost):
                             yield [item.completed(whole) if isinstance(item, Arrived) else item for item in batch]
-                            self._taker.note_lost([parts for parts, _ in lost], self._link.sid)
+                            self._downloader.note_lost([parts for parts, _ in lost], self._link.sid)
                             return
                         pause_s = LOST_RETRY_S
                         log.warning("not all parts of %d messages from %s are to be had yet", len(lost), self._link.sid)
@@ -91,14 +93,14 @@ class Completer:
             for item in batch
             if isinstance(item, Arrived) and item.parted
         }
-        self._shortage.note(self, sizes, self._shortage.attachments)
+        self._disk_shortage.note(self, sizes, self._disk_shortage.attachments)
 
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float
     ) -> list[StoredText] | DiskFullError | None:
         """None, or an error: it is to be tried again, since the link stays up for what needs no parts."""
         try:
-            return await stack.enter_async_context(self._taker.taking(wanted, self._link))
+            return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
             log.warning("parts of messages from %s are asked for again: %s", self._link.sid, error)
             if isinstance(error, DiskFullError):

@@ -28,7 +28,7 @@ class _Waiting:
     since_ms: int
 
 
-class Shortage:
+class DiskShortage:
     """Belongs to the event loop. `data` is where the database lies, `attachments` where parts of large messages do."""
 
     def __init__(self, data: Path, attachments: Path, environment: Environment) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import trio
 
-from replicator.replication.bodies.download import Taker
+from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
-from replicator.replication.log.body_completion import Completer
-from replicator.replication.log.disk_shortage import Shortage
-from replicator.replication.log.gap_recovery import Holes
+from replicator.replication.log.body_completion import BodyCompletion
+from replicator.replication.log.disk_shortage import DiskShortage
+from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.replication.log.receiver import LinkTo, Receiver, TooOld
-from replicator.replication.log.sender import Shipper, Ships
+from replicator.replication.log.sender import Sender, Ships
 from replicator.store.db.transaction import Commit
 from replicator.store.store import Store
 
@@ -39,13 +39,13 @@ class Feed:
     """Both directions of the log on one link."""
 
     link: PeerLink
-    shipper: Shipper
+    sender: Sender
     receiver: Receiver
 
     async def run(self) -> None:
         """Ship and take in until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.shipper.run)
+            nursery.start_soon(self.sender.run)
             nursery.start_soon(self.receiver.run)
 
 
@@ -60,8 +60,8 @@ class Feeds(Mapping[str, Feed]):
         *,
         too_old: TooOld,
         remotes: RemoteEntries,
-        taker: Taker,
-        shortage: Shortage,
+        downloader: Downloader,
+        disk_shortage: DiskShortage,
         clock_ms: Callable[[], int],
         holes_patience_s: float,
     ) -> None:
@@ -70,10 +70,10 @@ class Feeds(Mapping[str, Feed]):
         self._link_to = link_to
         self._too_old = too_old
         self._remotes = remotes
-        self._taker = taker
-        self._shortage = shortage
+        self._downloader = downloader
+        self._disk_shortage = disk_shortage
         self._clock_ms = clock_ms
-        self.holes = Holes(store, self._start_again, holes_patience_s)
+        self.holes = GapRecovery(store, self._start_again, holes_patience_s)
         self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
@@ -91,7 +91,7 @@ class Feeds(Mapping[str, Feed]):
 
     def begin(self, link: PeerLink) -> Feed:
         """A link stands; its feed is the caller's to run."""
-        shipper = Shipper(self._store, link, self._ships, self._remotes, self.holes)
+        sender = Sender(self._store, link, self._ships, self._remotes, self.holes)
         receiver = Receiver(
             self._store,
             link,
@@ -99,10 +99,10 @@ class Feeds(Mapping[str, Feed]):
             too_old=self._too_old,
             may_ask=self.may_ask,
             remotes=self._remotes,
-            completer=Completer(self._taker, link, self._clock_ms, self._shortage),
-            shortage=self._shortage,
+            body_completion=BodyCompletion(self._downloader, link, self._clock_ms, self._disk_shortage),
+            disk_shortage=self._disk_shortage,
         )
-        feed = self._feeds[link.sid] = Feed(link, shipper, receiver)
+        feed = self._feeds[link.sid] = Feed(link, sender, receiver)
         return feed
 
     def end(self, link: PeerLink) -> None:
@@ -134,12 +134,12 @@ class Feeds(Mapping[str, Feed]):
         for feed in self._feeds.values():
             feed.receiver.tell(again=True)
             feed.receiver.ask_again()
-            feed.shipper.doubt()
+            feed.sender.doubt()
 
     def routes_changed(self) -> None:
         """What goes to whom is another question now."""
         for feed in self._feeds.values():
-            feed.shipper.start_again()
+            feed.sender.start_again()
             feed.receiver.routes_changed()
 
     async def tell(self, heartbeat_s: float) -> None:
@@ -166,7 +166,7 @@ class Feeds(Mapping[str, Feed]):
         lacking = {
             origin
             for feed in self._feeds.values()
-            for origin, seq in feed.shipper.acknowledged.items()
+            for origin, seq in feed.sender.acknowledged.items()
             if seq > context.get(origin, 0)
         }
         for origin in lacking:
@@ -186,11 +186,11 @@ class Feeds(Mapping[str, Feed]):
 
     def _start_again(self) -> None:
         for feed in self._feeds.values():
-            feed.shipper.start_again()
+            feed.sender.start_again()
 
     def _remember(self, feed: Feed) -> None:
         """What the peer has acknowledged, and what it has numbered itself."""
-        if feed.shipper.has_context:
+        if feed.sender.has_context:
             origin = feed.link.hello.origin
-            has = {**feed.shipper.acknowledged, origin: self._store.context.get(origin, 0)}
+            has = {**feed.sender.acknowledged, origin: self._store.context.get(origin, 0)}
             self._contexts[feed.link.sid] = has

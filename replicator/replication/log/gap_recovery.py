@@ -17,7 +17,7 @@ import trio
 
 from protocol.values import Context, Dot
 from replicator.errors import MailError
-from replicator.store.log.gaps import Hole, begin_after_hole, look_for_hole
+from replicator.store.log.gaps import LogGap, begin_after_hole, look_for_hole
 from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 RETRY_MAX_S = 600.0  # where the log cannot begin after a hole yet
 
 
-class Holes:
+class GapRecovery:
     """Belongs to the event loop. `start_again` lets all shippers look again at what they owe.
 
     `patience_s`: longer than a client waits for copies. Who takes over what is shown says that it has the entries.
@@ -35,8 +35,8 @@ class Holes:
         self._store = store
         self._patience_s = patience_s
         self._start_again = start_again
-        self._known: set[Hole] = set()
-        self._found_in, self._found_out = trio.open_memory_channel[Hole](math.inf)  # no more than are known
+        self._known: set[LogGap] = set()
+        self._found_in, self._found_out = trio.open_memory_channel[LogGap](math.inf)  # no more than are known
 
     def hold_back(self, dot: Dot, has: int) -> bool:
         """Whether the entry is in a hole, or behind one and of no use to a peer that has so much of its origin."""
@@ -57,7 +57,7 @@ class Holes:
         return held
 
     async def _look_in(self, origin: str, at: int, end: int) -> None:
-        hole: Hole | None = None
+        hole: LogGap | None = None
         while at < end and (hole is None or hole.last == at):
             before = at
             part, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
@@ -77,7 +77,7 @@ class Holes:
             async for hole in self._found_out:
                 nursery.start_soon(self._close, hole)
 
-    async def _close(self, hole: Hole) -> None:
+    async def _close(self, hole: LogGap) -> None:
         log.error(
             "%s of %s came to this node's log and cannot be read there any more; what came after is held back from"
             " nodes that lack that; what was lost is told by `replicator check`", _in_words(hole), hole.origin,
@@ -94,7 +94,7 @@ class Holes:
         self._known.discard(hole)
         self._start_again()
 
-    async def _try_to_close(self, hole: Hole) -> str | None:
+    async def _try_to_close(self, hole: LogGap) -> str | None:
         """Why the log cannot begin after the hole; None: it does, or it is none any more."""
         try:
             return await self._store.write(partial(begin_after_hole, hole=hole))
@@ -102,5 +102,5 @@ class Holes:
             return str(error)
 
 
-def _in_words(hole: Hole) -> str:
+def _in_words(hole: LogGap) -> str:
     return f"entry {hole.first}" if hole.first == hole.last else f"entries {hole.first} to {hole.last}"

@@ -19,8 +19,8 @@ from replicator.errors import DiskFullError
 from replicator.replication.links.entry_codec import Announced, Arrived, EntryAssembler, error_of
 from replicator.replication.links.link import NoReplyError, PeerLink
 from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
-from replicator.replication.log.body_completion import Completer, of_some_size
-from replicator.replication.log.disk_shortage import Shortage
+from replicator.replication.log.body_completion import BodyCompletion, of_some_size
+from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
@@ -52,8 +52,8 @@ class Receiver:
         too_old: TooOld,
         may_ask: trio.Event,
         remotes: RemoteEntries,
-        completer: Completer,
-        shortage: Shortage,
+        body_completion: BodyCompletion,
+        disk_shortage: DiskShortage,
     ) -> None:
         self._store = store
         self._link = link
@@ -63,8 +63,8 @@ class Receiver:
         self._remotes = remotes
         self._inline_until = -math.inf  # what is announced comes on the link, too
         self._assembler = EntryAssembler(link.key_of)
-        self._completer = completer
-        self._shortage = shortage
+        self._body_completion = body_completion
+        self._disk_shortage = disk_shortage
         self._is_completing = False  # parts are asked for on this link: it must be read on
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
@@ -138,7 +138,7 @@ class Receiver:
         if self._is_completing:
             self._read_on()
         try:
-            async with self._completer.completed(batch, self._is_missing) as whole:
+            async with self._body_completion.completed(batch, self._is_missing) as whole:
                 await self._write(whole)
         finally:
             self._is_completing = False
@@ -199,10 +199,10 @@ class Receiver:
                     return await self._store.write(work)
                 except DiskFullError:  # the link stays up for what needs no disk
                     size_bytes = sum(text.size_bytes for text in item.texts)
-                    self._shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._shortage.data)
+                    self._disk_shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._disk_shortage.data)
                     await trio.sleep(DISK_FULL_RETRY_S)
         finally:
-            self._shortage.note(self, {}, self._shortage.data)
+            self._disk_shortage.note(self, {}, self._disk_shortage.data)
 
     async def _keep_asking(self) -> None:
         """In a task of its own: the reply may stand behind entries that wait to be written."""

@@ -24,7 +24,7 @@ from replicator.errors import UnavailableError
 from replicator.replication.links.entry_codec import entry_commands, remote_command
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import INLINE_S, RemoteEntries
-from replicator.replication.log.gap_recovery import Holes
+from replicator.replication.log.gap_recovery import GapRecovery
 from replicator.store.bodies.body_rows import is_here
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
@@ -41,10 +41,10 @@ Ships = Callable[[str, str], bool]
 """(origin's SID, neighbour) -> whether this node sends that origin's entries to that neighbour."""
 
 
-class Shipper:
+class Sender:
     """The log's way to one peer. Belongs to the link's task."""
 
-    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: Holes) -> None:
+    def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: GapRecovery) -> None:
         self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
         self._store = store
         self._link = link

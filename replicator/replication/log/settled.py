@@ -36,7 +36,7 @@ SAY_EVERY_S = 10.0  # what waits for it, a checkpoint that comes into force, tak
 MAX_CLAIMS = 1 << 18  # origins in all statements: of 50 nodes, each of 50 nodes with a hundred runs; some 30 MiB
 
 
-class Settling:
+class SettledLogs:
     """Belongs to the event loop. `clock_ms`: so that what a restarted node says counts; see `LinkTable`."""
 
     def __init__(

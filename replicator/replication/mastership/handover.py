@@ -25,7 +25,7 @@ from replicator.errors import UnavailableError
 from replicator.mailstore import Folder
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.mastership import RETRY_S, Mastership
-from replicator.replication.mastership.request_loops import Forwarded
+from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 JOIN_INTERVAL_S = 10.0  # between looks for parts that were left alone
 
 
-class Mover:
+class Handover:
     """Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ class Mover:
         self._masters = mastership.masters
         self._timeout_s = timeout_s
         self._usage = Usage()
-        self._forwarded = Forwarded()
+        self._forwarded = RequestLoops()
 
     def changed(self, key: MailboxKey) -> None:
         """A client of this node changes the mailbox: if that happens often, it is better mastered here."""

@@ -36,7 +36,7 @@ from protocol.codec import ProtocolError
 from protocol.commands import Dropped, LinkAdvert, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.values import context_dots, is_older
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.mastership.stall_detector import Pulse
+from replicator.replication.mastership.stall_detector import StallDetector
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -84,7 +84,7 @@ class Mastership:
         policy: ScopePolicy,
         priority: int,
         peers: AbstractSet[str],
-        pulse: Pulse,
+        pulse: StallDetector,
         link_to: LinkTo,
         catch_up: CatchUp,
         timeout_s: float,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Forwarded:
+class RequestLoops:
     """Requests that are at other nodes now. They are hashable, and equal if they are the same there and here."""
 
     def __init__(self) -> None:

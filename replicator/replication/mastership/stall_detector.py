@@ -14,7 +14,7 @@ import trio
 BEATS = 12  # in the time that a pulse may miss
 
 
-class Pulse:
+class StallDetector:
     """Belongs to the event loop, of a run of trio.
 
     `may_miss_s`: without a beat; `suspended_s`: see `Environment`; `went_on` is called with the seconds that were

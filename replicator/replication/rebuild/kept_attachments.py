@@ -15,14 +15,14 @@ from replicator.environment import ThreadRunner
 from replicator.errors import ContentUnavailableError
 from replicator.replication.bodies.attachments import PartStore
 from replicator.store.bodies.attachment_ranges import Attached
-from replicator.store.repair.damaged_database import Wreck
+from replicator.store.repair.damaged_database import DamagedDatabase
 
 
-class KeptParts:
+class KeptAttachments:
     """Belongs to the event loop."""
 
-    def __init__(self, wreck: Wreck, parts: PartStore, run_in_thread: ThreadRunner) -> None:
-        self._wreck = wreck
+    def __init__(self, damaged: DamagedDatabase, parts: PartStore, run_in_thread: ThreadRunner) -> None:
+        self._damaged = damaged
         self._parts = parts
         self._run_in_thread = run_in_thread
         self._turn = trio.Lock()  # the database is for one thread at a time
@@ -30,7 +30,7 @@ class KeptParts:
     async def chunk(self, attached: Attached, number: int) -> bytes | None:
         """See `Source`."""
         async with self._turn:
-            kept = await self._run_in_thread(partial(self._wreck.keepers, attached.hash))
+            kept = await self._run_in_thread(partial(self._damaged.keepers, attached.hash))
         for holding in kept:
             with suppress(ContentUnavailableError):
                 return await self._parts.own_chunk(attached, holding, number)

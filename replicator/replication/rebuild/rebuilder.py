@@ -26,7 +26,7 @@ from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.connections import REBUILDING
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.rebuild.kept_attachments import KeptParts
+from replicator.replication.rebuild.kept_attachments import KeptAttachments
 from replicator.replication.rebuild.redelivery import RebuildError, Redelivery
 from replicator.replication.startup.admission import NEW
 from replicator.replication.tasks.inspection import Inspection
@@ -39,7 +39,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import receive
 from replicator.store.repair import table_check
-from replicator.store.repair.damaged_database import Salvaged, Wreck
+from replicator.store.repair.damaged_database import DamagedDatabase, Salvaged
 from replicator.store.store import Store
 from replicator.tasks import CheckStatus, Finding
 from resync.entry import Entry, MailAdd
@@ -109,23 +109,23 @@ class Rebuild:
         self._damaged: set[MailboxKey] = set()  # shown otherwise by a source at the same head
         self._met: set[str] = set()
 
-    async def run(self, wreck: Wreck) -> Rebuilt:
+    async def run(self, damaged: DamagedDatabase) -> Rebuilt:
         """Return when all that can be had is here. Raises RebuildError, MailError or sqlite3.Error."""
         await self._follow()
-        await self._check_collected(wreck)
+        await self._check_collected(damaged)
         rebuilt = Rebuilt(sorted(self._met))
         untaken: dict[Dot, Entry] = {}
-        rebuilt.salvaged_entries = await self._salvage(wreck, untaken)
-        rebuilt.unreadable_rows = wreck.unreadable
-        rebuilt.lost_entries = await self._lost(wreck)
+        rebuilt.salvaged_entries = await self._abandoned(damaged, untaken)
+        rebuilt.unreadable_rows = damaged.unreadable
+        rebuilt.lost_entries = await self._lost(damaged)
         rebuilt.waiting_entries = await self._joined()
-        await self._fill(wreck)
+        await self._fill(damaged)
         if untaken or rebuilt.lost_entries != 0:
-            redelivery = Redelivery(self._store, self._coordinator, self._environment, wreck, self._kept(wreck))
+            redelivery = Redelivery(self._store, self._coordinator, self._environment, damaged, self._kept(damaged))
             rebuilt.delivered_anew, rebuilt.undelivered = await redelivery.run(untaken.values())
         rebuilt.untaken_entries = len(untaken)
         rebuilt.untaken_changes = sum(not isinstance(c, MailAdd) for e in untaken.values() for c in e.changes)
-        rebuilt.missing_texts = await self._missing(wreck)
+        rebuilt.missing_texts = await self._missing(damaged)
         differing = self._damaged.union(*self._lacking.values())
         rebuilt.differing = [await name_of(self._store, key) for key in sorted(differing)]
         rebuilt.mailboxes, rebuilt.messages, rebuilt.texts = await self._store.read(_counts)
@@ -192,7 +192,7 @@ class Rebuild:
 
     def _has_settled(self, sid: str) -> bool:
         """Whether all is shown here that the node has said that it shows."""
-        return covers(self._store.settled(), self._coordinator.settling.known().get(sid, {}))
+        return covers(self._store.settled(), self._coordinator.settled_logs.known().get(sid, {}))
 
     async def _compare(self, link: PeerLink) -> None:
         """Note what a source shows that is not here: a mailbox in use may never be equal at one moment."""
@@ -225,36 +225,36 @@ class Rebuild:
         if total:
             return Progress("mailboxes", done, total)
         context, target = self._store.context, dict[str, int]()
-        for said in self._coordinator.settling.known().values():
+        for said in self._coordinator.settled_logs.known().values():
             target |= {origin: max(seq, target.get(origin, 0)) for origin, seq in said.items()}
         done = sum(min(seq, context.get(origin, 0)) for origin, seq in target.items())
         return Progress("entries", done, sum(target.values()))
 
     # ---- what the damaged database has
 
-    async def _check_collected(self, wreck: Wreck) -> None:
+    async def _check_collected(self, damaged: DamagedDatabase) -> None:
         """What had left its log was at all nodes: who lacks that is no source. Raises RebuildError."""
-        collected = await self._environment.run_in_thread(wreck.collected)
+        collected = await self._environment.run_in_thread(damaged.collected)
         if collected is not None and not covers(self._store.context, collected):
             raise RebuildError(
                 f"{', '.join(sorted(self._met))} lack what all nodes once had, and the damaged database has it in no"
                 " log any more: bring back the other nodes first"
             )
 
-    async def _salvage(self, wreck: Wreck, untaken: dict[Dot, Entry]) -> int:
+    async def _abandoned(self, damaged: DamagedDatabase, untaken: dict[Dot, Entry]) -> int:
         """Take in what no source has; how many entries that were. `untaken` gets those that lack what was before."""
-        came = await self._environment.run_in_thread(wreck.context) or {}
+        came = await self._environment.run_in_thread(damaged.context) or {}
         count, before = 0, -1
         while before < count:  # what one entry stands on may come after it
             before = count
             untaken.clear()
-            slices, read = wreck.log(self._store.context), 0
+            slices, read = damaged.log(self._store.context), 0
             while (part := await self._environment.run_in_thread(partial(next, slices, None))) is not None:
                 read += part.rows
                 self._tell(Progress("rows of the damaged log", read))
                 if part.entries:
                     messages = [message for _, brought in part.entries for message in brought]
-                    taking = self._coordinator.texts.taker.taking(messages, source=self._kept(wreck))
+                    taking = self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged))
                     async with taking as texts:
                         taken, left = await self._store.write(partial(_take_in, part=part, texts=texts, came=came))
                     count += taken
@@ -263,8 +263,8 @@ class Rebuild:
             del untaken[dot]  # it came the other way
         return count
 
-    async def _lost(self, wreck: Wreck) -> int | None:
-        had = await self._environment.run_in_thread(wreck.context)
+    async def _lost(self, damaged: DamagedDatabase) -> int | None:
+        had = await self._environment.run_in_thread(damaged.context)
         if had is None:
             return None
         return sum(max(0, seq - self._store.context.get(origin, 0)) for origin, seq in had.items())
@@ -279,16 +279,16 @@ class Rebuild:
 
     # ---- texts
 
-    def _kept(self, wreck: Wreck) -> Source:
-        return KeptParts(wreck, self._coordinator.texts.parts, self._environment.run_in_thread).chunk
+    def _kept(self, damaged: DamagedDatabase) -> Source:
+        return KeptAttachments(damaged, self._coordinator.bodies.parts, self._environment.run_in_thread).chunk
 
-    async def _fill(self, wreck: Wreck) -> None:
+    async def _fill(self, damaged: DamagedDatabase) -> None:
         """Return when no text is lacking, or none comes any more."""
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
-            messages = await self._environment.run_in_thread(partial(_messages, wreck, some))
-            async with self._coordinator.texts.taker.taking(messages, source=self._kept(wreck)) as taken:
+            messages = await self._environment.run_in_thread(partial(_messages, damaged, some))
+            async with self._coordinator.bodies.downloader.taking(messages, source=self._kept(damaged)) as taken:
                 await self._store.write(partial(_write, texts=taken))
         watch, total = _Watch(), 0
         while (left := await self._store.read(lacking_count)) and not watch.is_stuck(STUCK_S, left):
@@ -297,14 +297,14 @@ class Rebuild:
             await self._reached()
             await trio.sleep(LOOK_EVERY_S)
 
-    async def _missing(self, wreck: Wreck) -> list[Finding]:
+    async def _missing(self, damaged: DamagedDatabase) -> list[Finding]:
         """Look for the text of each message once more; those that are nowhere."""
 
         async def heal(content_hash: bytes) -> bool:
-            messages = await self._environment.run_in_thread(partial(_messages, wreck, [(0, content_hash)]))
-            return await texts.take_over(messages, self._kept(wreck)) or await texts.heal(content_hash)
+            messages = await self._environment.run_in_thread(partial(_messages, damaged, [(0, content_hash)]))
+            return await texts.take_over(messages, self._kept(damaged)) or await texts.heal(content_hash)
 
-        texts = self._coordinator.texts
+        texts = self._coordinator.bodies
         status = CheckStatus(task="scrub", rate=None, repair=True)
         async with self._store.reader() as reader:
             await Inspection(status, self._store, heal, reader).sweep_rows()
@@ -351,8 +351,8 @@ def _take_in(
     return count, untaken
 
 
-def _messages(wreck: Wreck, some: list[tuple[int, bytes]]) -> list[bytes | Parts]:
-    found = (wreck.text(content_hash) for _, content_hash in some)
+def _messages(damaged: DamagedDatabase, some: list[tuple[int, bytes]]) -> list[bytes | Parts]:
+    found = (damaged.text(content_hash) for _, content_hash in some)
     return [message for message in found if message is not None]
 
 

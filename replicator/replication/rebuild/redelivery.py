@@ -15,13 +15,13 @@ from replicator.errors import FolderNotFoundError, InvalidNameError, MailboxFull
 from replicator.mailstore import INBOX, check_folder_name
 from replicator.replication.bodies.attachments import Source
 from replicator.replication.coordinator import Coordinator
-from replicator.replication.mail_store import ClusterMail
-from replicator.replication.writes.requests import SaveOperation
+from replicator.replication.mail_store import ClusterMailStore
+from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredText, read_text
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
-from replicator.store.repair.damaged_database import Wreck
+from replicator.store.repair.damaged_database import DamagedDatabase
 from replicator.store.repair.unlogged_mail import Stray, of_entries, strays
 from replicator.store.store import Store
 from resync.entry import Entry
@@ -37,14 +37,14 @@ class Redelivery:
     """Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, coordinator: Coordinator, environment: Environment, wreck: Wreck, kept: Source
+        self, store: Store, coordinator: Coordinator, environment: Environment, damaged: DamagedDatabase, kept: Source
     ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
-        self._wreck = wreck
+        self._damaged = damaged
         self._kept = kept
-        self._mail = ClusterMail(store, coordinator, environment)
+        self._mail = ClusterMailStore(store, coordinator, environment)
 
     async def run(self, untaken: Iterable[Entry]) -> tuple[int, int]:
         """How many messages were delivered, of those entries and of what mailboxes showed; and how many could not be.
@@ -52,15 +52,15 @@ class Redelivery:
         Raises RebuildError.
         """
         added = of_entries(untaken)
-        came = await self._environment.run_in_thread(self._wreck.context)
-        heads = {chain.id: chain for chain in await self._environment.run_in_thread(self._wreck.mailboxes)}
+        came = await self._environment.run_in_thread(self._damaged.context)
+        heads = {chain.id: chain for chain in await self._environment.run_in_thread(self._damaged.mailboxes)}
         for mailbox_id, by_guid in added.items():
             entry, _ = next(iter(by_guid.values()))
             heads.setdefault(mailbox_id, Chain(mailbox_id, entry.user, entry.uidvalidity))
         known = dict(self._store.context)
         delivered = failed = 0
         for chain in heads.values():
-            find = partial(strays, self._wreck, chain, added.get(chain.id, {}), known, came)
+            find = partial(strays, self._damaged, chain, added.get(chain.id, {}), known, came)
             for stray in await self._environment.run_in_thread(find):
                 done = await self._deliver(stray)
                 delivered, failed = delivered + (done is True), failed + (done is False)
@@ -72,7 +72,7 @@ class Redelivery:
         if await self._shows(add.guid, stray.mailbox_id):
             return None
         message = await self._message(add.content_hash)
-        async with self._coordinator.texts.taker.taking(
+        async with self._coordinator.bodies.downloader.taking(
             [message] if message is not None else [], source=self._kept
         ) as taken:
             return await self._save(stray, taken[0]) if taken else False
@@ -83,7 +83,7 @@ class Redelivery:
             key = await self._destination(stray)
             if await self._shows(add.guid, key.mailbox_id):
                 return None
-            await self._coordinator.submit(SaveOperation(key, add.guid, add.received_ms, add.flags, stored))
+            await self._coordinator.submit(SaveRequest(key, add.guid, add.received_ms, add.flags, stored))
         except (InvalidNameError, MailboxFullError) as error:
             log.warning("a message of %s in the damaged database cannot be delivered: %s", stray.user, error)
             return False
@@ -97,7 +97,7 @@ class Redelivery:
         return await self._store.read(partial(queries.placement, guid=guid, mailbox_id=mailbox_id)) is not None
 
     async def _message(self, content_hash: bytes) -> bytes | Parts | None:
-        message = await self._environment.run_in_thread(partial(self._wreck.text, content_hash))
+        message = await self._environment.run_in_thread(partial(self._damaged.text, content_hash))
         if message is None:
             message = await self._store.read(partial(read_text, content_hash=content_hash))
         return message
@@ -110,7 +110,7 @@ class Redelivery:
                 return record.key(stray.user)
         name = await self._store.read(partial(queries.folder_name, mailbox_id=stray.mailbox_id))
         name = (
-            name or await self._environment.run_in_thread(partial(self._wreck.folder_name, stray.mailbox_id)) or INBOX
+            name or await self._environment.run_in_thread(partial(self._damaged.folder_name, stray.mailbox_id)) or INBOX
         )
         try:
             check_folder_name(name)

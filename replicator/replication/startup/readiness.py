@@ -23,7 +23,7 @@ import trio
 from protocol.values import Context, Dot, covers
 from replicator.errors import MailError, NotReadyError
 from replicator.replication.convergence import sync_client
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.sync_client import DamagedError
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.mastership.mastership import Mastership
@@ -64,7 +64,7 @@ class Readiness:
         store: Store,
         admission: Admission,
         mastership: Mastership,
-        reconciler: Reconciler,
+        reconciliation: Reconciliation,
         links: Callable[[], Sequence[PeerLink]],
         *,
         met_others: trio.Event,
@@ -73,7 +73,7 @@ class Readiness:
         self._store = store
         self._admission = admission
         self._mastership = mastership
-        self._reconciler = reconciler
+        self._reconciliation = reconciliation
         self._links = links
         self._met_others = met_others
         self._timeout_s = timeout_s
@@ -283,7 +283,7 @@ class Readiness:
         peers = self._peers()
         for sid in peers:
             try:
-                outcome = await self._reconciler.reconcile(key, sid)
+                outcome = await self._reconciliation.reconcile(key, sid)
             except DamagedError:
                 outcome = Outcome.DAMAGED
             except (MailError, LinkDownError, sqlite3.Error) as error:

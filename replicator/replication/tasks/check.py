@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from replicator.environment import Environment
-from replicator.replication.checkpoints.checkpoint_reader import BaseSource
+from replicator.replication.checkpoints.checkpoint_reader import ReplayBases
 from replicator.replication.tasks.inspection import FROM_LOG, SUSPECTS_MAX, HealText, Inspection, advising
 from replicator.replication.tasks.runner import TaskError
 from replicator.store.bodies.attachment_references import lost_parts
@@ -28,7 +28,7 @@ class Check:
     """See `Job`."""
 
     def __init__(
-        self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: BaseSource
+        self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: ReplayBases
     ) -> None:
         self.status = CheckStatus(task="check", rate=options.rate, repair=options.repair)
         self._store = store
@@ -47,7 +47,7 @@ class Check:
 class _Check:
     """A check at work."""
 
-    def __init__(self, work: Inspection, bases: BaseSource) -> None:
+    def __init__(self, work: Inspection, bases: ReplayBases) -> None:
         self._work = work
         self._bases = bases
         self._reader = work.reader

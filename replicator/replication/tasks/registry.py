@@ -10,7 +10,7 @@ from replicator.replication.tasks.check import Check
 from replicator.replication.tasks.inventory import Inventory
 from replicator.replication.tasks.repair_plan import Apply
 from replicator.replication.tasks.resync import Resync
-from replicator.replication.tasks.runner import Job, Tasks
+from replicator.replication.tasks.runner import Job, TaskRunner
 from replicator.replication.tasks.scrub import Scrub
 from replicator.replication.tasks.undelete import Undelete
 from replicator.store.store import Store
@@ -25,26 +25,26 @@ from replicator.tasks import (
 )
 
 
-def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> Tasks:
+def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> TaskRunner:
     """The tasks of a node."""
-    return Tasks(_jobs(store, coordinator, environment), environment.clock_ms)
+    return TaskRunner(_jobs(store, coordinator, environment), environment.clock_ms)
 
 
 def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> Callable[[TaskOptions], Job]:
     def job_for(options: TaskOptions) -> Job:
         match options:
             case CheckOptions():
-                return Check(options, store, environment, coordinator.texts.heal, coordinator.bases)
+                return Check(options, store, environment, coordinator.bodies.heal, coordinator.checkpoints)
             case ScrubOptions():
-                return Scrub(options, store, coordinator.texts, coordinator.sweeper)
+                return Scrub(options, store, coordinator.bodies, coordinator.orphan_sweep)
             case ResyncOptions():
                 peers = (peer.id for peer in coordinator.config.peers)
                 return Resync(
                     options,
                     store=store,
                     mastership=coordinator.mastership,
-                    reconciler=coordinator.reconciler,
-                    other_texts=coordinator.other_texts,
+                    reconciliation=coordinator.reconciliation,
+                    other_texts=coordinator.body_conflicts,
                     peers=peers,
                 )
             case UndeleteOptions():
@@ -56,8 +56,8 @@ def _jobs(store: Store, coordinator: Coordinator, environment: Environment) -> C
                     options,
                     store=store,
                     mastership=coordinator.mastership,
-                    reconciler=coordinator.reconciler,
-                    other_texts=coordinator.other_texts,
+                    reconciliation=coordinator.reconciliation,
+                    other_texts=coordinator.body_conflicts,
                 )
 
     return job_for

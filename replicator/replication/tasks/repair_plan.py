@@ -19,9 +19,9 @@ from protocol.commands import Done, Mismatch, Reply
 from protocol.values import Dot
 from replicator.errors import MailError
 from replicator.replication.convergence import diff, sync_client
-from replicator.replication.convergence.body_conflicts import OtherTexts
+from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.fork_merge import chain_of
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
@@ -67,14 +67,14 @@ class Apply:
         *,
         store: Store,
         mastership: Mastership,
-        reconciler: Reconciler,
-        other_texts: OtherTexts,
+        reconciliation: Reconciliation,
+        other_texts: BodyConflicts,
     ) -> None:
         self.status = ApplyStatus(task="apply", rate=options.rate, dry_run=options.dry_run)
         self._planned, self._waits_for_texts = options.mailboxes, options.texts
         self._store = store
         self._mastership = mastership
-        self._reconciler = reconciler
+        self._reconciliation = reconciliation
         self._other_texts = other_texts
         self._reconciling = trio.Semaphore(RECONCILED_AT_ONCE)
         self._pace = Pace(options.rate)
@@ -203,7 +203,7 @@ class Apply:
         return all(isinstance(one, Done) for one in (await self._ask(key, others, mine)).values())
 
     async def _repair(self, key: MailboxKey, others: Collection[str]) -> None:
-        """Until all show one head and one digest. Raises _LeftError, and as `Reconciler.reconcile`."""
+        """Until all show one head and one digest. Raises _LeftError, and as `Reconciliation.reconcile`."""
         await self._reconcile(key, others)
         late = await self._patience.wait(others, partial(self._late, key, others))
         if late:
@@ -236,7 +236,7 @@ class Apply:
         for sid in others:
             async with self._reconciling:
                 with trio.fail_after(MAILBOX_TIMEOUT_S):
-                    outcome = await self._reconciler.reconcile(key, sid)
+                    outcome = await self._reconciliation.reconcile(key, sid)
             if outcome in _STUCK:
                 kind, why = _STUCK[outcome]
                 raise _LeftError(kind, why.format(sid=sid))

@@ -17,9 +17,9 @@ from protocol.commands import Done, Mismatch
 from protocol.values import covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication.convergence import diff, sync_client
-from replicator.replication.convergence.body_conflicts import OtherTexts
+from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.convergence.diff import LAST_RESORT, Look
-from replicator.replication.convergence.reconciliation import Outcome, Reconciler
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
@@ -53,8 +53,8 @@ class Resync:
         *,
         store: Store,
         mastership: Mastership,
-        reconciler: Reconciler,
-        other_texts: OtherTexts,
+        reconciliation: Reconciliation,
+        other_texts: BodyConflicts,
         peers: Iterable[str],
     ) -> None:
         self.status = ResyncStatus(
@@ -63,7 +63,7 @@ class Resync:
         self._user, self._mailbox, self._peer = options.user, options.mailbox, options.peer
         self._store = store
         self._mastership = mastership
-        self._reconciler = reconciler
+        self._reconciliation = reconciliation
         self._other_texts = other_texts
         self._configured = frozenset(peers)
         self._pace = Pace(options.rate)
@@ -183,10 +183,10 @@ class Resync:
         if self.status.dry_run or (look.damage and not look.can_restore):
             return None, look.damage
         if look.can_restore:
-            is_restored = await self._reconciler.restore(key, sid) is Outcome.ADOPTED
+            is_restored = await self._reconciliation.restore(key, sid) is Outcome.ADOPTED
             return ("restored here", None) if is_restored else (None, look.damage)
         with trio.move_on_after(MEND_TIMEOUT_S):
-            outcome = await self._reconciler.reconcile(key, sid)
+            outcome = await self._reconciliation.reconcile(key, sid)
             match outcome:
                 case Outcome.APART:
                     return None, "its branches cannot be joined; the log of its master says why"

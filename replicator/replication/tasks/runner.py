@@ -46,7 +46,7 @@ class _Task:
     ended: trio.Event = field(default_factory=trio.Event)
 
 
-class Tasks:
+class TaskRunner:
     """Belongs to the event loop. See `TaskControl`. `job_for` makes the jobs, `clock_ms` tells the time."""
 
     def __init__(self, job_for: Callable[[TaskOptions], Job], clock_ms: Callable[[], int]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from functools import partial
 
-from replicator.replication.bodies.body_store import Texts
-from replicator.replication.bodies.orphan_sweep import Sweeper
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.bodies.orphan_sweep import OrphanSweep
 from replicator.replication.tasks.inspection import FROM_PEER, SUSPECTS_MAX, Inspection, advising
 from replicator.replication.tasks.runner import TaskError
 from replicator.store.bodies.attachment_references import parted_texts, text_of
@@ -26,11 +26,11 @@ TEXTS_AT_ONCE = 1000  # of which the names are in memory
 class Scrub:
     """See `Job`."""
 
-    def __init__(self, options: ScrubOptions, store: Store, texts: Texts, sweeper: Sweeper) -> None:
+    def __init__(self, options: ScrubOptions, store: Store, texts: BodyStore, orphan_sweep: OrphanSweep) -> None:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
         self._texts = texts
-        self._sweeper = sweeper
+        self._orphan_sweep = orphan_sweep
         self._whole: set[tuple[bytes, str]] = (
             set()
         )  # parts that were looked at, by where they lie: many texts may have them
@@ -52,7 +52,7 @@ class Scrub:
     async def _sweep(self, work: Inspection) -> None:
         """Mend what crashes have left among the attachments."""
         try:
-            async with aclosing(self._sweeper.swept(work.reader)) as parts:
+            async with aclosing(self._orphan_sweep.swept(work.reader)) as parts:
                 async for part in parts:
                     for finding in part.found:
                         if finding.holding is None and finding.mended:

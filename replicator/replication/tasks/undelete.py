@@ -17,7 +17,7 @@ from replicator.environment import Environment
 from replicator.errors import FolderExistsError, FolderNotFoundError, UnavailableError
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
-from replicator.replication.writes.requests import CreateOperation, SaveOperation
+from replicator.replication.writes.requests import CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import StoredText, read_text
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
@@ -107,7 +107,7 @@ class Undelete:
 
     async def _save(self, kept: Kept) -> bool:
         """Whether its text is whole, if need be with what other nodes have of it. Raises MailError, TaskError."""
-        texts = self._coordinator.texts
+        texts = self._coordinator.bodies
         if self.status.dry_run:
             return await texts.is_to_be_had(kept.content_hash)
         return await self._save_taken(kept) or (
@@ -117,7 +117,7 @@ class Undelete:
     async def _save_taken(self, kept: Kept) -> bool:
         """Whether its text is whole here."""
         message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
-        async with self._coordinator.texts.taker.taking([] if message is None else [message]) as taken:
+        async with self._coordinator.bodies.downloader.taking([] if message is None else [message]) as taken:
             for stored in taken:
                 await self._submit(kept, stored)
             return bool(taken)
@@ -127,7 +127,7 @@ class Undelete:
         for _ in range(TRIES):
             key, self._submitted = await self._folder(), kept.guid
             try:
-                await self._coordinator.submit(SaveOperation(key, kept.guid, kept.received_ms, flags, stored))
+                await self._coordinator.submit(SaveRequest(key, kept.guid, kept.received_ms, flags, stored))
             except FolderNotFoundError:  # its master knows already that it is another one
                 await trio.sleep(TRY_AGAIN_S)
             else:
@@ -141,7 +141,7 @@ class Undelete:
         if record is None:
             mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
             try:
-                await self._coordinator.submit(CreateOperation(self._user, self._mailbox, mailbox_id, new_id))
+                await self._coordinator.submit(CreateRequest(self._user, self._mailbox, mailbox_id, new_id))
             except FolderExistsError:
                 await trio.sleep(TRY_AGAIN_S)  # somebody has just created it
             record = await self._store.read(find)

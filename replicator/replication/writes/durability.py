@@ -11,7 +11,7 @@ from sortedcontainers import SortedDict
 from protocol.values import Dot, sid_of
 from replicator.config import DurabilityConfig, WhenShort
 from replicator.errors import DurabilityError
-from replicator.replication.writes.lagging_peers import Behind
+from replicator.replication.writes.lagging_peers import LaggingPeers
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ class Durability:
     much to catch up with cannot have what is new soon: until then it is as if it could not be reached.
     """
 
-    def __init__(self, config: DurabilityConfig, reachable: Reachable, behind: Behind) -> None:
+    def __init__(self, config: DurabilityConfig, reachable: Reachable, lagging_peers: LaggingPeers) -> None:
         self._config = config
         self._others = reachable
-        self._behind = behind
+        self._lagging_peers = lagging_peers
         self._known: set[str] = set()  # who could be reached last
         self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
         self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
@@ -70,7 +70,7 @@ class Durability:
     def linked(self, sid: str, origin: str) -> None:
         """A link to the node stands: what counts is what it says over it, for its data may come from a backup."""
         self._held[sid], self._origins[sid] = {}, origin
-        self._behind.came(sid)
+        self._lagging_peers.came(sid)
 
     def acknowledged(self, sid: str, context: Mapping[str, int]) -> None:
         """So much is on the node's disk, and more may be: what it says may come out of turn."""
@@ -78,19 +78,19 @@ class Durability:
         for origin, seq in context.items():
             held[origin] = max(seq, held.get(origin, 0))
             self._wake(origin)
-        if self._behind.is_new(sid):
-            self._behind.look(sid, held)
+        if self._lagging_peers.is_new(sid):
+            self._lagging_peers.look(sid, held)
 
     def changed(self) -> None:
         """Nodes have come or gone, or time has."""
         known, self._known = self._known, set(self._others())
         for sid in self._known - known:
-            self._behind.came(sid)
+            self._lagging_peers.came(sid)
         for sid in known - self._known:
-            self._behind.went(sid)
+            self._lagging_peers.went(sid)
             self._held.pop(sid, None)  # it says anew what it has, for its data may come from a backup
         for sid in self._known:
-            self._behind.look(sid, self._held.get(sid, {}))
+            self._lagging_peers.look(sid, self._held.get(sid, {}))
         self._say_if_short()
         for origin in list(self._waiting):
             self._wake(origin)
@@ -119,7 +119,7 @@ class Durability:
         ]
         needed = self._config.copies - 1
         if self._config.when_short is WhenShort.PROCEED:
-            needed = min(needed, sum(sid not in self._behind for sid in self._others()))
+            needed = min(needed, sum(sid not in self._lagging_peers for sid in self._others()))
         if needed > len(held):
             return 0
         return sorted(held, reverse=True)[needed - 1] if needed else float("inf")
@@ -142,4 +142,4 @@ class Durability:
 
     def _has_yet_to_catch_up(self, sid: str) -> bool:
         """For what is said; who has just come is waited for all the same."""
-        return sid in self._behind or self._behind.is_new(sid)
+        return sid in self._lagging_peers or self._lagging_peers.is_new(sid)

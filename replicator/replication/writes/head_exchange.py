@@ -67,7 +67,7 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
 async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
     """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same.
 
-    `texts`: it is to put right before which texts its messages have (see `OtherTexts`).
+    `texts`: it is to put right before which texts its messages have (see `BodyConflicts`).
     """
     reply = await _ask(link, sid, key, mine, texts=texts)
     is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)

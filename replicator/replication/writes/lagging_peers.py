@@ -26,7 +26,7 @@ class _Round:
     is_late: bool = False  # the round before was long
 
 
-class Behind:
+class LaggingPeers:
     """Knows which nodes have yet to catch up. Belongs to the event loop.
 
     `coming_s`: the patience with a node that has just come; `staying_s`: with one that was there.

@@ -22,7 +22,7 @@ import trio
 from protocol.commands import Done, Offer, Parts, RefusalCode, Refused, Reply
 from protocol.units import GIB, MIB
 from replicator.errors import DiskFullError, MailError, UnavailableError
-from replicator.replication.bodies.download import Taker
+from replicator.replication.bodies.download import Downloader
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.writes.requests import TRANSFER_MAX_S
 from replicator.store.attachments.construction import Holding
@@ -46,12 +46,14 @@ class _Held:
     until: float
 
 
-class Offering:
+class Prestage:
     """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
 
-    def __init__(self, store: Store, taker: Taker, links: Callable[[], Iterable[PeerLink]], wanted: int) -> None:
+    def __init__(
+        self, store: Store, downloader: Downloader, links: Callable[[], Iterable[PeerLink]], wanted: int
+    ) -> None:
         self._store = store
-        self._taker = taker
+        self._downloader = downloader
         self._links = links
         self._wanted = wanted
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
@@ -154,7 +156,7 @@ class Offering:
         self._size_bytes += message.size
         holdings: list[Holding] = []
         try:
-            holdings = await self._taker.hold(message, link)
+            holdings = await self._downloader.hold(message, link)
         finally:
             del self._coming[message.content_hash]
             coming.set()
@@ -176,4 +178,4 @@ class Offering:
     async def _let_go(self, hashes: Iterable[bytes]) -> None:
         gone = [self._held.pop(content_hash) for content_hash in hashes]
         self._size_bytes -= sum(held.size_bytes for held in gone)
-        await self._taker.let_go([holding for held in gone for holding in held.holdings])
+        await self._downloader.let_go([holding for held in gone for holding in held.holdings])

@@ -51,7 +51,7 @@ class NotHereYetError(MailError):
     """What the request speaks of is not at this node: it is on its way, on another branch, or was expunged."""
 
 
-class Operation(Protocol):
+class ChangeRequest(Protocol):
     """One change to one mailbox or tree. Equal to what it is read as at another node."""
 
     @property
@@ -78,9 +78,9 @@ def transfer_s(message: bytes | Text | Parts) -> float:
     return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
-def message_of(operation: Operation) -> bytes | Parts:
+def message_of(operation: ChangeRequest) -> bytes | Parts:
     """What it brings along; nothing if it is no SAVE."""
-    return operation.stored.message if isinstance(operation, SaveOperation) else b""
+    return operation.stored.message if isinstance(operation, SaveRequest) else b""
 
 
 def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
@@ -105,7 +105,7 @@ def dots_of(reply: Reply) -> tuple[Dot, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveOperation:
+class SaveRequest:
     """Store a message. Its GUID makes it safe to try again."""
 
     key: MailboxKey
@@ -130,7 +130,7 @@ class SaveOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOperation:
+class CopyRequest:
     """Copy messages between mailboxes of one user: all of them, in one entry.
 
     `spare_guids`: for copies that may not keep theirs. The same as `guids`: what is there is not copied again.
@@ -144,7 +144,7 @@ class CopyOperation:
 
     @property
     def can_repeat(self) -> bool:
-        """See `Operation`."""
+        """See `ChangeRequest`."""
         return self.spare_guids == self.guids
 
     def command(self, link: PeerLink) -> Command:
@@ -162,7 +162,7 @@ class CopyOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpungeOperation:
+class ExpungeRequest:
     """Remove messages. The reply names the UIDs that are no messages any more (see `uid_retry`)."""
 
     key: MailboxKey
@@ -184,7 +184,7 @@ class ExpungeOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOperation:
+class StoreRequest:
     """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did.
 
     The reply names the UIDs that UNCHANGEDSINCE refuses, and those that are no messages any more (see `uid_retry`).
@@ -200,7 +200,7 @@ class StoreOperation:
 
     @property
     def can_repeat(self) -> bool:
-        """See `Operation`."""
+        """See `ChangeRequest`."""
         return self.unchanged_since is None
 
     def command(self, link: PeerLink) -> Command:
@@ -228,7 +228,7 @@ def _ids(new_id: NewId) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateOperation:
+class CreateRequest:
     """Create a folder and the parents that it lacks."""
 
     user: str
@@ -253,7 +253,7 @@ class CreateOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameOperation:
+class RenameRequest:
     """Rename a folder with all below it."""
 
     user: str
@@ -278,7 +278,7 @@ class RenameOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteOperation:
+class DeleteRequest:
     """Take a folder out of the tree."""
 
     user: str
@@ -300,7 +300,7 @@ class DeleteOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscribeOperation:
+class SubscribeRequest:
     """Set or clear a subscription."""
 
     user: str
@@ -331,17 +331,17 @@ def _mailbox(link: PeerLink, number: int) -> MailboxKey:
     return found
 
 
-def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[Operation]:
+def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[ChangeRequest]:
     """What a peer's SAVE asks for, whose message is at this node. Raises ProtocolError."""
     if abs(save.received_ms) >= NUMBER_MAX:
         raise ProtocolError(f"a SAVE was received {save.received_ms} ms from the epoch")
     return [
-        SaveOperation(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
+        SaveRequest(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
         for number in save.mailboxes
     ]
 
 
-def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operation]:
+def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[ChangeRequest]:
     """The operations that any other request of a peer asks for. Raises ProtocolError for a wrong mailbox number."""
     key = partial(_mailbox, link)
     match command:
@@ -350,23 +350,23 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Operat
                 raise ProtocolError("a COPY must give one GUID for each UID")
             source, destination = key(command.source), key(command.destination)
             spare = command.guids if command.once else tuple(new_id() for _ in command.guids)
-            return [CopyOperation(source, destination, command.source_uids, command.guids, spare)]
+            return [CopyRequest(source, destination, command.source_uids, command.guids, spare)]
         case Expunge():
-            return [ExpungeOperation(key(command.mailbox), command.uids, command.head)]
+            return [ExpungeRequest(key(command.mailbox), command.uids, command.head)]
         case Store():
             return [
-                StoreOperation(
+                StoreRequest(
                     key(command.mailbox), command.uids, command.head, command.added, command.removed,
                     command.seen_modseq or 0, command.unchanged_since,
                 )
             ]  # fmt: skip
         case Create():
-            return [CreateOperation(command.user, command.name, command.mailbox_id, new_id)]
+            return [CreateRequest(command.user, command.name, command.mailbox_id, new_id)]
         case Rename():
-            return [RenameOperation(command.user, command.mailbox_id, command.name, new_id)]
+            return [RenameRequest(command.user, command.mailbox_id, command.name, new_id)]
         case Delete():
-            return [DeleteOperation(command.user, command.mailbox_id)]
+            return [DeleteRequest(command.user, command.mailbox_id)]
         case Subscribe():
-            return [SubscribeOperation(command.user, command.name, command.subscribed)]
+            return [SubscribeRequest(command.user, command.name, command.subscribed)]
         case _:
             return []

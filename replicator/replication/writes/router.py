@@ -19,16 +19,16 @@ from protocol.values import Dot
 from replicator.errors import DiskFullError, FolderNotFoundError, MailError, UnavailableError
 from replicator.replication.links.entry_codec import error_of
 from replicator.replication.links.link import LinkDownError, PeerLink
-from replicator.replication.mastership.handover import Mover
+from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import RETRY_S, Mastership
-from replicator.replication.mastership.request_loops import Forwarded
+from replicator.replication.mastership.request_loops import RequestLoops
 from replicator.replication.writes import head_exchange
 from replicator.replication.writes.durability import Durability
-from replicator.replication.writes.prestage import Offering
+from replicator.replication.writes.prestage import Prestage
 from replicator.replication.writes.requests import (
     TRANSFER_MAX_S,
+    ChangeRequest,
     NotHereYetError,
-    Operation,
     dots_of,
     message_of,
     transfer_s,
@@ -55,16 +55,16 @@ class NotMasterError(MailError):
     """The change goes back where it came from: the node that sent it knows an old master."""
 
 
-class Changes:
+class Router:
     """Belongs to the event loop."""
 
     def __init__(
         self,
         store: Store,
         mastership: Mastership,
-        mover: Mover,
+        handover: Handover,
         durability: Durability,
-        offering: Offering,
+        prestage: Prestage,
         *,
         met_others: trio.Event,
         wait_to_number: Callable[[MailboxKey], Awaitable[None]],
@@ -72,16 +72,16 @@ class Changes:
         """Nothing begins before `met_others`. `wait_to_number`: see `Readiness`."""
         self._store = store
         self._mastership = mastership
-        self._mover = mover
+        self._handover = handover
         self._durability = durability
-        self._offering = offering
+        self._prestage = prestage
         self._wait_to_number = wait_to_number
-        self._forwarded = Forwarded()
+        self._forwarded = RequestLoops()
         self._met_others = met_others
         self._committed = trio.Event()
         store.listeners.append(self._note_commit)
 
-    async def carry_out(self, operation: Operation) -> Reply:
+    async def carry_out(self, operation: ChangeRequest) -> Reply:
         """Make a change; return when it is durable and this node shows it. Raises MailError.
 
         A node that is so far behind that it cannot show it soon returns without that.
@@ -98,12 +98,12 @@ class Changes:
             return reply
         raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
 
-    async def perform(self, operation: Operation, came_from: PeerLink | None = None) -> Reply:
+    async def perform(self, operation: ChangeRequest, came_from: PeerLink | None = None) -> Reply:
         """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
         key = operation.key
         # A node that has just started may be behind: it does not number before it has had time to meet the others.
         await self._met_others.wait()
-        is_to_be_offered = self._offering.is_for(message_of(operation))
+        is_to_be_offered = self._prestage.is_for(message_of(operation))
         while True:
             master = await self._mastership.find(key)
             if master == self._mastership.sid:
@@ -111,7 +111,7 @@ class Changes:
                 is_ready = self._mastership.may_number(key)
                 if is_ready and is_to_be_offered:
                     self._durability.check()
-                    await self._offering.offer(message_of(operation))
+                    await self._prestage.offer(message_of(operation))
                     is_to_be_offered = False
                     continue  # that may have taken its time
                 try:
@@ -123,7 +123,7 @@ class Changes:
                 except (DiskFullError, DatabaseDamagedError):
                     if came_from is None:
                         raise
-                    await self._mover.resign(key, came_from.sid)
+                    await self._handover.resign(key, came_from.sid)
                     raise NotMasterError from None
                 continue
             link = self._mastership.toward(master)
@@ -136,7 +136,7 @@ class Changes:
             self._mastership.bounced(key)
             await trio.sleep(RETRY_S)
 
-    async def _forward(self, operation: Operation, link: PeerLink, master: str) -> Reply | None:
+    async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
         term = self._mastership.masters.term
         try:
@@ -159,7 +159,7 @@ class Changes:
             case _:
                 return reply
 
-    async def _number(self, operation: Operation) -> Reply:
+    async def _number(self, operation: ChangeRequest) -> Reply:
         self._durability.check()
         reply = await self._run(operation)
         while True:
@@ -187,7 +187,7 @@ class Changes:
                 await head_exchange.ask_who_has(self._store, self._mastership, self._durability, key)
         return await self._durability.wait(dot)
 
-    async def _run(self, operation: Operation) -> Reply:
+    async def _run(self, operation: ChangeRequest) -> Reply:
         mastership = self._mastership
         term = mastership.masters.term
 

@@ -20,7 +20,7 @@ import trio
 from protocol.commands import Reply, Saved, Stored
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
-from replicator.replication.writes.requests import CopyOperation, ExpungeOperation, Operation, SaveOperation, dots_of
+from replicator.replication.writes.requests import ChangeRequest, CopyRequest, ExpungeRequest, SaveRequest, dots_of
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import placements
@@ -30,11 +30,11 @@ from replicator.view import Message
 
 ROUNDS = 10  # a request can meet one merge for each branch, and there is hardly a cluster of more than ten nodes
 
-Submit = Callable[[Operation], Awaitable[Reply]]
+Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 """As `Coordinator.submit`."""
 
 Targets = Sequence[Message] | Sequence[Target]
-Named = Callable[[UidSet, Dot | None], Operation]
+Named = Callable[[UidSet, Dot | None], ChangeRequest]
 """The request for these UIDs as of this head; it is answered by Stored."""
 
 
@@ -47,7 +47,7 @@ class Added:
     shown: bool
 
 
-class Resolver:
+class UidRetry:
     """Belongs to the event loop. `timeout_s` bounds a change with all its rounds."""
 
     def __init__(self, store: Store, submit: Submit, *, timeout_s: float) -> None:
@@ -79,7 +79,7 @@ class Resolver:
 
     async def expunge(self, key: MailboxKey, head: Dot | None, targets: Targets) -> None:
         """Remove exactly these placements. Raises MailError."""
-        await self.change(key, head, targets, partial(ExpungeOperation, key), same_placement=True)
+        await self.change(key, head, targets, partial(ExpungeRequest, key), same_placement=True)
 
     async def expunge_anew(self, key: MailboxKey, targets: Sequence[Message]) -> None:
         """Remove these placements, the folder of the key having another UIDVALIDITY at its master. Raises MailError."""
@@ -98,7 +98,7 @@ class Resolver:
                     await self._store.tail.grown()
         raise UnavailableError("the folder has another UIDVALIDITY, of which this node has not heard yet; try again")
 
-    async def add(self, operation: SaveOperation | CopyOperation) -> Added:
+    async def add(self, operation: SaveRequest | CopyRequest) -> Added:
         """Have messages put into a mailbox. Raises MailError."""
         merges = self._merges
         reply = await self._submit(operation)
@@ -125,11 +125,11 @@ class Resolver:
         found = list(now.by_guid.values())
         return now.chain.head, _of_placements(found, by_guid) if same_placement else found
 
-    async def _uids_now(self, operation: SaveOperation | CopyOperation, reply: Saved) -> tuple[int, ...] | None:
+    async def _uids_now(self, operation: SaveRequest | CopyRequest, reply: Saved) -> tuple[int, ...] | None:
         """The UIDs under which this node shows what was added; None if it does not show all of it."""
         key = operation.key
         guids: Mapping[int, bytes]
-        if isinstance(operation, SaveOperation):
+        if isinstance(operation, SaveRequest):
             guids = dict.fromkeys(reply.uids, operation.guid)
         else:
             added = await self._store.read(partial(placements.added_by, dots=reply.dots))

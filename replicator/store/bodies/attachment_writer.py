@@ -13,7 +13,7 @@ from replicator.mime.base64_lines import Decoded, Decoder
 from replicator.store.bodies.recipe_builder import H, Pieces
 
 
-class BodyIntake(Generic[H]):
+class AttachmentWriter(Generic[H]):
     """One body, of at least `part_min` octets. All raise OSError."""
 
     def __init__(self, pieces: Pieces[H], part_min: int, *, is_base64: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Generic
 
 from replicator.mime.splitter import BodyBegins, BodyData, BodyEnds, Event, Inline, Splitter
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
-from replicator.store.bodies.attachment_writer import BodyIntake
+from replicator.store.bodies.attachment_writer import AttachmentWriter
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX, Recipe
 from replicator.store.bodies.recipe_builder import Builder, H, Pieces
 
@@ -32,7 +32,7 @@ class TakenIn(Generic[H]):
     holdings: tuple[H, ...]
 
 
-class Intake(Generic[H]):
+class BodyWriter(Generic[H]):
     """One text. Everything blocks; one thread at a time. Parts of `inline_max` octets or more become attachments.
 
     After an error nothing is left of it. All raise OSError.
@@ -45,7 +45,7 @@ class Intake(Generic[H]):
         self._size_bytes = 0
         self._held = bytearray()  # all of a text that is small so far
         self._splitter: Splitter | None = None
-        self._body: BodyIntake[H] | None = None
+        self._body: AttachmentWriter[H] | None = None
         self._is_opaque = False
 
     def write(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class Intake(Generic[H]):
                 case Inline(data):
                     self._inline(data)
                 case BodyBegins(is_base64) if not self._is_opaque:
-                    self._body = BodyIntake(self._pieces, max(1, self._inline_max), is_base64=is_base64)
+                    self._body = AttachmentWriter(self._pieces, max(1, self._inline_max), is_base64=is_base64)
                 case BodyData(data) if self._body is not None:
                     self._body.write(data)
                 case BodyEnds() if self._body is not None:

@@ -1,8 +1,8 @@
 """Recipes: how a message text is put together of octets that stand in the recipe, and of attachments.
 
 A recipe comes from this node's database or from another node, so whatever is read is checked: each text has exactly one
-recipe that `Intake` makes, and each recipe one packed form. Reading is a plan, made without I/O: octets, and slices of
-attachments for others to read.
+recipe that `BodyWriter` makes, and each recipe one packed form. Reading is a plan, made without I/O: octets, and slices
+of attachments for others to read.
 """
 
 from __future__ import annotations

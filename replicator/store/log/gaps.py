@@ -25,7 +25,7 @@ _LOST_WAITING = (
 )
 
 
-class Hole(NamedTuple):
+class LogGap(NamedTuple):
     """Entries of an origin that are lost, one after the other."""
 
     origin: str
@@ -33,7 +33,7 @@ class Hole(NamedTuple):
     last: int
 
 
-def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[Hole | None, int]:
+def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[LogGap | None, int]:
     """The first hole after an entry, as far as it lies within a slice, and up to where was looked."""
     row = connection.execute("SELECT seq, collected FROM origin WHERE name = ?", (origin,)).fetchone()
     end, collected = row or (0, 0)
@@ -45,10 +45,10 @@ def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tu
     last = first
     while last < until and not _is_there(connection, Dot(origin, last + 1)):
         last += 1
-    return Hole(origin, first, last), last
+    return LogGap(origin, first, last), last
 
 
-def begin_after_hole(tx: Transaction, hole: Hole) -> str | None:
+def begin_after_hole(tx: Transaction, hole: LogGap) -> str | None:
     """Let the log of its origin begin after a hole, if it still is one. Otherwise: why that cannot be.
 
     Whoever lacks the entries learns what they did from what this node shows. So all up to there must be shown.

@@ -106,7 +106,7 @@ def _lacks_magic_only(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Wreck]:
+def opened(path: Path) -> Iterator[DamagedDatabase]:
     """The database at the path, which may be none at all, or not be there: then it gives nothing."""
     ways = ("mode=ro", "immutable=1") if _wal_of(path).exists() else ("immutable=1",)
     connections = [
@@ -115,13 +115,13 @@ def opened(path: Path) -> Iterator[Wreck]:
         if path.is_file()
     ]
     try:
-        yield Wreck(connections)
+        yield DamagedDatabase(connections)
     finally:
         for connection in connections:
             connection.close()
 
 
-class Wreck:
+class DamagedDatabase:
     """A damaged database: ways to read it, the best one first."""
 
     def __init__(self, ways: list[sqlite3.Connection]) -> None:

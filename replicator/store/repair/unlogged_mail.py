@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import is_well_formed
-from replicator.store.repair.damaged_database import Wreck
+from replicator.store.repair.damaged_database import DamagedDatabase
 from resync import row as rows
 from resync.entry import Entry, MailAdd, checked
 from resync.row import Row
@@ -36,7 +36,7 @@ def of_entries(entries: Iterable[Entry]) -> dict[bytes, dict[bytes, tuple[Entry,
 
 
 def strays(
-    wreck: Wreck,
+    damaged: DamagedDatabase,
     chain: Chain,
     added: Mapping[bytes, tuple[Entry, MailAdd]],
     known: Mapping[str, int],
@@ -46,7 +46,7 @@ def strays(
 
     `came` bounds what its rows may name as their origin.
     """
-    shown = wreck.rows(chain)
+    shown = damaged.rows(chain)
     is_whole = len(shown) == chain.messages and chain.fingerprint == rows.add(0, *(r.fingerprint() for r in shown))
     adds = dict(_unknown(shown, known, came))
     guids = {row.guid for row in shown}
