@@ -14,7 +14,7 @@ from replicator.store.inventory.targets import Directory
 from replicator.store.inventory.writing import Inventory
 from tests.inventory.reading_back import dc7
 from tests.replication.cluster import cluster
-from tests.replication.test_checking import DAMAGES, fill, run
+from tests.replication.tasks.test_check import DAMAGES, fill, run
 from tests.spark.java import needs_java
 from tests.spark.test_command import QUICK, replicator
 

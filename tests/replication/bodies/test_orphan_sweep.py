@@ -1,0 +1,72 @@
+"""A node mends by itself what crashes have left among its attachments."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.replication.bodies import orphan_sweep
+from replicator.replication.bodies.orphan_sweep import OrphanSweep
+from replicator.store.attachments.files import Outcome
+from tests.replication.bodies.test_attachments import LOGO, contents, held, message, save, texts
+from tests.replication.cluster import Node, cluster
+
+
+async def sweep(node: Node) -> None:
+    """A first one, to its end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(OrphanSweep(node.store).run)
+        await trio.sleep(orphan_sweep.FIRST_S + 60)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_crash_has_left_goes_some_time_after_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        construction = nodes["dc1"].store.attachments.build()
+        construction.write(b"half of it")
+        assert nodes["dc1"].store.attachments.link(hashlib.sha256(LOGO).digest()) is not None
+        await nodes.stop("dc1")
+        await nodes.start("dc1")
+        node = nodes["dc1"]
+        assert len(contents(node)) == 2
+        await sweep(node)
+        assert len(contents(node)) == 1
+        await held(node)
+        assert await texts(node) == {1: message(1)}
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE attachment SET hash = x'0102'", "UPDATE attachment SET holder = 'a', kept = 1"]
+)
+async def test_a_damaged_row_ends_no_node(tmp_path: Path, autojump_clock: MockClock, statement: str) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        await save(nodes["dc1"], message(1))
+        nodes["dc1"].damage(statement)
+        await sweep(nodes["dc1"])
+
+
+async def test_what_an_ill_disk_did_not_let_go_goes(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        attachments = node.store.attachments
+
+        def ill(_: str) -> Outcome:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            async with node.mail.receive() as sink:  # of two parts, one of which is whole
+                await sink.write(message(1).removesuffix(b"--\r\n") + b"\r\n\r\n" + b"x" * 200_000)
+                assert contents(node)
+                patch.setattr(attachments.files, "remove_file", ill)
+        assert attachments.in_flight() == frozenset()
+        await sweep(node)
+        assert contents(node) == []

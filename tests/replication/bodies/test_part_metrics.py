@@ -1,0 +1,71 @@
+"""What a node counts of its attachments."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import FetchPart, Parts
+from tests.replication.bodies.test_attachments import LOGO, garble, message, save, scrub, texts
+from tests.replication.bodies.test_held_parts import answering
+from tests.replication.cluster import HEARTBEAT_S, Node, cluster
+from tests.replication.test_node_status import value
+
+OTHER = LOGO[:100_000]
+
+
+async def figures(node: Node, *names: str) -> list[float | None]:
+    """As they are at the next refresh."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.report.run, HEARTBEAT_S)
+        await trio.sleep(HEARTBEAT_S / 2)
+        nursery.cancel_scope.cancel()
+    return [value(node.registry, name) for name in names]
+
+
+async def test_what_a_node_holds_is_counted_once_each_by_a_scrub(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        for number, attachment in enumerate((LOGO, LOGO, OTHER)):
+            await save(node, message(number, attachment))
+        assert [math.isnan(one or 0) for one in await figures(node, "attachments", "attachments_bytes")] == [True, True]
+        assert (await node.report.node_status()).attachments is None
+        await scrub(node)
+        assert await figures(node, "attachments", "attachments_bytes") == [2, len(LOGO + OTHER)]
+        status = await node.report.node_status()
+        assert (status.attachments, status.attachments_bytes) == (2, len(LOGO + OTHER))
+
+
+async def test_a_lost_text_that_two_nodes_tell_of_is_counted_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        lost = [Parts(bytes([number]) * 32, 1, b"") for number in range(2)]
+        for sid in ("dc2", "dc3"):
+            nodes["dc1"].coordinator.bodies.downloader.note_lost(lost, sid)
+        assert value(nodes["dc1"].registry, "texts_lost_total") == 2
+
+
+async def test_damage_is_counted_until_it_is_healed(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = "attachments_damaged_total", "attachments_to_heal", "attachments_healed_total"
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await save(nodes["dc1"], message(1))
+        await nodes.converged()
+        node = nodes["dc3"]
+        garble(node)
+
+        def slow(_: FetchPart) -> None:
+            """All is said, late."""
+
+        answering(monkeypatch, slow, delay_s=5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(texts, node)
+            await trio.sleep(3)
+            assert await figures(node, *names) == [1, 1, 0]
+            assert (await node.report.node_status()).attachments_to_heal == 1
+        await trio.sleep(60)
+        assert await figures(node, *names) == [1, 0, 1]

@@ -1,0 +1,37 @@
+"""What all messages that are coming in may take of the disk together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from replicator.errors import DiskFullError
+from replicator.mailstore import NewMessage
+from tests.replication.bodies.test_attachments import contents, message, save
+from tests.replication.cluster import USER, cluster
+
+FREE_BYTES = 500_000
+HALF = message(1)[:300_000]
+
+
+async def test_what_is_coming_in_leaves_half_of_the_free_room(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        files = node.store.attachments.files
+        monkeypatch.setattr(files, "free_bytes", lambda: FREE_BYTES)
+        async with node.mail.receive() as first, node.mail.receive() as second:
+            await first.write(HALF)
+            with pytest.raises(DiskFullError, match="no room for all messages that are coming in"):
+                await second.write(HALF)
+            assert len(contents(node)) == 1, "of the second nothing is left, though its sender may go on for long"
+            await first.write(message(1)[300_000:])
+            inbox = await node.mail.folder(USER, "INBOX")
+            await node.mail.save(inbox, NewMessage(await first.finish()))
+            assert await save(node, b"small") == 2
+        assert await save(node, message(2)) == 3, "who has left takes no room"
+        monkeypatch.setattr(files, "free_bytes", lambda: None)
+        assert await save(node, message(3, bytes(FREE_BYTES))) == 4

@@ -1,0 +1,622 @@
+"""Rounds of checkpoints at one node: what they leave, whatever interrupts them."""
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Context
+from replicator.config import LogConfig
+from replicator.environment import Environment, open_scratch
+from replicator.errors import UnavailableError
+from replicator.objects import ObjectInfo, ObjectStore, ObjectStoreError
+from replicator.replication.checkpoints.checkpoint_reader import CheckpointSource
+from replicator.replication.checkpoints.log_truncation import LogTruncation
+from replicator.replication.tasks.check import Check
+from replicator.replication.writes.router import LONGEST_WAIT_S
+from replicator.store.checkpoints import catalog
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home, checkpoint_name
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.store import Store
+from replicator.tasks import CheckOptions, CheckStatus
+from tests.replication.cluster import virtual_environment
+from tests.store.consistency import check_file
+from tests.store.harness import INBOX, WORK, creating, expunging, flagging, save
+
+HOME = Home("mail", "dc1")
+LIMITS = LogConfig(keep_s=86_400.0, max_size_bytes=1 << 30)
+
+
+class CrashError(BaseException):
+    """The node ends, without anything that it would still do."""
+
+
+class Cluster:
+    """What the other nodes have settled: everything, or nothing."""
+
+    def __init__(self) -> None:
+        self.away: list[str] = []
+
+    def lacking(self, _: Context) -> Sequence[str]:
+        return self.away
+
+
+class FragileStore(ObjectStore):
+    """Ends the node at one of its steps, or fails as long as it `fails`."""
+
+    def __init__(self, url: str, environment: Environment) -> None:
+        super().__init__(url, environment)
+        self.fails = False
+        self.steps = 0
+        self.crash_at = 1 << 30
+
+    def step(self) -> None:
+        if self.fails:
+            raise ObjectStoreError(f"{self._url}: it fails; wait")
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise CrashError
+
+    async def put(self, name: str, data: Iterable[bytes]) -> None:
+        self.step()
+        await super().put(name, data)
+        self.step()
+
+    async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        self.step()
+        async for info in super().list(prefix):
+            yield info
+
+    async def delete(self, names: Sequence[str]) -> None:
+        self.step()
+        await super().delete(names)
+        self.step()
+
+
+class SlowStore(ObjectStore):
+    """Takes each object when the test lets it."""
+
+    def __init__(self, url: str, environment: Environment) -> None:
+        super().__init__(url, environment)
+        self.send_name, self.begun = trio.open_memory_channel[str](0)
+        self.may_go_on = trio.Semaphore(0)
+
+    async def put(self, name: str, data: Iterable[bytes]) -> None:
+        await self.send_name.send(name)
+        await self.may_go_on.acquire()
+        await super().put(name, data)
+
+
+class ForgetfulStore(ObjectStore):
+    """When it is looked for manifests, `meanwhile` happens, once."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
+        if self.meanwhile is not None and prefix.endswith("manifests/dc1"):
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
+        async for info in super().list(prefix):
+            yield info
+
+
+class Running:
+    """A store and its collector, whose task runs in the background."""
+
+    def __init__(self, store: Store, objects: ObjectStore, environment: Environment, cluster: Cluster) -> None:
+        self.store, self.environment, self.cluster = store, environment, cluster
+        self.archive = Archive(objects, HOME)
+        self.log_truncation = LogTruncation(store, self.archive, cluster, LIMITS, environment)
+        self.bases = CheckpointSource(store, self.archive, environment.run_in_thread)
+
+    async def check(self) -> CheckStatus:
+        job = Check(CheckOptions(repair=False), self.store, self.environment, _no_text, self.bases)
+        await job.run()
+        return job.status
+
+    async def is_sound(self, unproven: int = 0) -> None:
+        status = await self.check()
+        assert (status.damage, status.unproven) == ({}, unproven)
+
+    async def log_entries(self) -> int:
+        return (await self.store.read(queries.log_counts))[0]
+
+    async def objects(self) -> set[str]:
+        return {name async for name in self.archive.saved()} | set(await self.archive.manifests())
+
+    async def listed(self) -> set[str]:
+        """What should be there: a manifest in force, and what it lists."""
+        (only,) = await self.store.read(catalog.rounds)
+        assert only.in_force
+        heads = await self.store.read(lambda reader: list(catalog.heads_in(reader, only.number)))
+        newest = await self.archive.newest("dc1")
+        assert newest is not None
+        assert newest.made_ms == only.made_ms
+        assert [head async for head in self.archive.heads(newest)] == heads
+        return {newest.name, *(checkpoint_name(HOME, head) for head in heads)}
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path,
+    clock: MockClock,
+    objects: ObjectStore | None = None,
+    cluster: Cluster | None = None,
+    *,
+    run: str = "1",
+    open_scratch: Callable[[Path], BinaryIO] = open_scratch,
+) -> AsyncIterator[Running]:
+    environment = replace(virtual_environment(clock, run), open_scratch=open_scratch)
+    objects = objects or ObjectStore((tmp_path / "objects").as_uri(), environment)
+    async with Store.open(tmp_path / "node.db", f"dc1.{run}", environment) as store, trio.open_nursery() as nursery:
+        made = Running(store, objects, environment, cluster or Cluster())
+        nursery.start_soon(made.log_truncation.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def change(store: Store, first: int = 1) -> None:
+    if first == 1:
+        await store.write(creating("Work", WORK.mailbox_id))
+    uids = [await save(store, number) for number in range(first, first + 5)]
+    await save(store, first, WORK)
+    await store.write(flagging(uids[0], added=["\\Seen"]))
+    await store.write(expunging(uids[1]))
+
+
+async def test_what_checkpoints_show_leaves_the_log(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        status = await node.log_truncation.checkpoint_now()
+        assert (status.mailboxes, status.saved, status.in_force, status.error) == (3, 3, True, None)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+        await save(node.store, 10)
+        status = await node.log_truncation.checkpoint_now()
+        assert (status.mailboxes, status.saved) == (3, 1)
+        assert await node.objects() == await node.listed()
+        await save(node.store, 11)
+        await node.is_sound()
+        assert await node.log_entries() == 1
+    check_file(tmp_path / "node.db")
+    async with running(tmp_path, autojump_clock, run="2") as node:
+        await node.is_sound()
+        await save(node.store, 12)
+        assert (await node.log_truncation.checkpoint_now()).saved == 1
+        await node.is_sound()
+
+
+async def test_nothing_is_written_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        assert (await node.log_truncation.checkpoint_now()).made_ms is None
+        await change(node.store)
+        first = await node.log_truncation.checkpoint_now()
+        await trio.sleep(80_000)
+        assert await node.log_truncation.checkpoint_now() == first
+
+
+async def test_a_round_comes_by_itself_every_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await trio.sleep(3590)
+        assert node.log_truncation.checkpoint_status().made_ms is None
+        await trio.sleep(30)
+        first = node.log_truncation.checkpoint_status()
+        assert first.in_force
+        await save(node.store, 10)
+        await trio.sleep(3000)
+        assert node.log_truncation.checkpoint_status().made_ms == first.made_ms
+        await trio.sleep(700)
+        assert (node.log_truncation.checkpoint_status().made_ms or 0) > (first.made_ms or 0)
+        assert await node.log_entries() == 0
+
+
+async def test_a_log_that_has_grown_by_a_quarter_of_what_it_may_is_enough(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.replication.checkpoints.test_rounds.LIMITS", LogConfig(max_size_bytes=40_000))
+    async with running(tmp_path, autojump_clock) as node:
+        for number in range(20):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert 0 < node.log_truncation.checkpoint_status().log_bytes < 10_000
+        assert await node.log_entries() == 20
+        for number in range(20, 60):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert await node.log_entries() == 0
+    async with running(tmp_path, autojump_clock, run="2") as node:
+        for number in range(60, 120):
+            await save(node.store, number)
+        await trio.sleep(30)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+
+
+async def test_the_log_stays_for_a_node_that_is_away_until_a_limit(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster()
+    cluster.away = ["dc7", "dc9"]
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        status = await node.log_truncation.checkpoint_now()
+        assert (status.in_force, status.waits_for) == (False, ("dc7", "dc9"))
+        entries = await node.log_entries()
+        await trio.sleep(LIMITS.keep_s - 100)
+        assert await node.log_entries() == entries
+        with caplog.at_level(logging.WARNING):
+            await trio.sleep(200)
+        assert "dc7, dc9" in caplog.text
+        assert await node.log_entries() == 0
+        assert node.log_truncation.checkpoint_status().in_force
+        await node.is_sound()
+
+
+async def test_a_pending_manifest_is_not_replaced_by_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        in_force = await node.objects()
+        cluster.away = ["dc9"]
+        for first in (10, 20, 30):
+            await change(node.store, first)
+            status = await node.log_truncation.checkpoint_now()
+            assert (status.in_force, status.saved) == (False, 2)
+            now = await node.objects()
+            assert in_force <= now
+            assert len(now - in_force) == 3, "two checkpoints and a manifest"
+            await node.is_sound()
+        cluster.away = []
+        await trio.sleep(20)
+        assert await node.objects() == await node.listed()
+        assert await node.log_entries() > 0, "what came since"
+        await node.log_truncation.checkpoint_now()
+        assert await node.log_entries() == 0
+
+
+async def test_a_store_that_fails_keeps_the_log_and_nothing_else(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = virtual_environment(autojump_clock, "objects")
+    objects = FragileStore((tmp_path / "objects").as_uri(), environment)
+    objects.fails = True
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        with pytest.raises(UnavailableError, match="it fails; wait"):
+            await node.log_truncation.checkpoint_now()
+        with caplog.at_level(logging.INFO):
+            await trio.sleep(10_000)
+        assert caplog.text.count("the log is kept whole") <= 1
+        assert "it fails" in (node.log_truncation.checkpoint_status().error or "")
+        assert await node.log_entries() > 0
+        await node.is_sound()
+        objects.fails = False
+        with caplog.at_level(logging.INFO):
+            await trio.sleep(700)
+        assert node.log_truncation.checkpoint_status().error is None
+        assert "written again" in caplog.text
+        assert await node.log_entries() == 0
+
+
+async def test_no_upload_keeps_the_write_ahead_log_from_being_cut_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node, trio.open_nursery() as nursery:
+        await change(node.store)
+        nursery.start_soon(node.log_truncation.checkpoint_now)
+        for number in range(4):
+            name = await objects.begun.receive()
+            assert name.endswith(".manifest") == (number == 3)
+            await save(node.store, 100 + number)
+            with closing(sqlite3.connect(tmp_path / "node.db")) as other:
+                assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+            assert not (tmp_path / "node.db-wal").stat().st_size
+            objects.may_go_on.release()
+    check_file(tmp_path / "node.db")
+
+
+async def test_an_upload_that_never_ends_is_given_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    objects = SlowStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        with trio.fail_after(1900), pytest.raises(UnavailableError, match="has not answered in 1800 s"):
+            await node.log_truncation.checkpoint_now()
+        assert await node.objects() == set()
+
+
+async def test_a_disk_without_room_for_what_is_to_be_uploaded(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_full = True
+
+    def open_there(directory: Path) -> BinaryIO:
+        return Path("/dev/full").open("w+b") if is_full else open_scratch(directory)
+
+    async with running(tmp_path, autojump_clock, open_scratch=open_there) as node:
+        await change(node.store)
+        entries = await node.log_entries()
+        with pytest.raises(UnavailableError, match=rf"^{tmp_path}: a temporary .*: No space left on device; is there"):
+            await node.log_truncation.checkpoint_now()
+        assert "the log is kept whole" in caplog.text
+        assert (await node.log_entries(), await node.objects()) == (entries, set())
+        is_full = False
+        assert (await node.log_truncation.checkpoint_now()).in_force
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_a_manifest_lists_what_was_forgotten_while_it_was_made(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its log is cut short by it: what it does not list would be nowhere."""
+    objects = ForgetfulStore((tmp_path / "objects").as_uri(), virtual_environment(autojump_clock, "objects"))
+    async with running(tmp_path, autojump_clock, objects) as node:
+        await change(node.store)
+        await trio.sleep(60)
+
+        async def forget() -> None:
+            (saved,) = await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id))
+            await node.store.write(partial(catalog.forget_unreadable, head=saved))
+
+        objects.meanwhile = forget
+        status = await node.log_truncation.checkpoint_now()
+        assert objects.meanwhile is None
+        assert (status.mailboxes, status.saved, status.in_force) == (3, 4, True)
+        assert len(await node.listed()) == 4
+        assert await node.objects() == await node.listed()
+        assert await node.log_entries() == 0
+        await node.is_sound()
+
+
+async def lives_on(tmp_path: Path, clock: MockClock, objects: ObjectStore, run: str) -> None:
+    """Nothing is lost, and after a round nothing lies about."""
+    async with running(tmp_path, clock, objects, run=run) as node:
+        await node.is_sound()
+        await save(node.store, 500)
+        status = await node.log_truncation.checkpoint_now()
+        assert (status.in_force, status.error) == (True, None)
+        assert await node.log_entries() == 0
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+        shown = {chain.id: chain.messages for chain in await node.store.read(partial(all_chains))}
+        assert shown[INBOX.mailbox_id] == 9
+    check_file(tmp_path / "node.db")
+
+
+def all_chains(connection: sqlite3.Connection) -> list[Chain]:
+    return list(queries.chains_of(connection, None))
+
+
+async def interrupted(
+    tmp_path: Path,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    object_step: int = 1 << 30,
+    write: int = 1 << 30,
+) -> bool:
+    """Two rounds, of which the second one is cut short. False: it was not, there are not so many steps."""
+    environment = virtual_environment(clock, "objects")
+    objects = FragileStore((tmp_path / "objects").as_uri(), environment)
+    async with running(tmp_path, clock, objects) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        await change(node.store, 10)
+        objects.crash_at, writes, really_write = objects.steps + object_step, 0, node.store.write
+
+        async def cut(work: object) -> object:
+            nonlocal writes
+            writes += 1
+            if writes == write:
+                raise CrashError
+            return await really_write(work)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(node.store, "write", cut)
+        try:
+            await node.log_truncation._look(is_demanded=True)
+        except CrashError:
+            return True
+        finally:
+            monkeypatch.undo()
+    return False
+
+
+@pytest.mark.parametrize("kind", ["object_step", "write"])
+async def test_a_node_may_end_at_any_step(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for step in range(1, 40):
+        directory = tmp_path / f"{step}"
+        directory.mkdir()
+        if not await interrupted(directory, autojump_clock, monkeypatch, **{kind: step}):
+            assert step > 5
+            return
+        objects = ObjectStore((directory / "objects").as_uri(), virtual_environment(autojump_clock, "again"))
+        await lives_on(directory, autojump_clock, objects, "2")
+    raise AssertionError("there are not that many steps")
+
+
+async def test_a_disk_that_comes_back_from_a_backup(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        with (
+            closing(sqlite3.connect(tmp_path / "node.db")) as source,
+            closing(sqlite3.connect(tmp_path / "old")) as old,
+        ):
+            source.backup(old)
+        await change(node.store, 10)
+        await node.log_truncation.checkpoint_now()
+    for name in ("node.db", "node.db-wal", "node.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "old").rename(tmp_path / "node.db")
+    with caplog.at_level(logging.WARNING):
+        async with running(tmp_path, autojump_clock, run="2") as node:
+            await node.log_truncation.checkpoint_now()
+            assert "not the one that node.db knows" in caplog.text
+            assert await node.objects() == await node.listed()
+            await node.is_sound()
+            await save(node.store, 30)
+            await node.is_sound()
+
+
+async def test_a_checkpoint_that_is_lost_is_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        first = next(name for name in await node.objects() if name.endswith(".mailbox"))
+        await node.archive.delete([first])
+        await node.is_sound(unproven=1)
+        await trio.sleep(30)
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_what_is_unproven_is_not_mended_and_not_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The log says nothing of a mailbox, whose checkpoints are gone: that is no reason to delete it."""
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        while await node.store.write(catalog.forget):
+            pass
+        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        await job.run()
+        assert (job.status.damage, job.status.unproven) == ({}, 3)
+        assert len(await node.store.read(all_chains)) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM by_uid WHERE uid = 3 AND mailbox = ?",
+        "UPDATE by_uid SET modseq = modseq + 1 WHERE uid = 3 AND mailbox = ?",
+        "UPDATE folder SET name = 'Play' WHERE mailbox_id <> ?",
+        "UPDATE chain SET context = x'c1' WHERE id = ?",
+        "UPDATE chain SET context = x'81a56463312e31a178' WHERE id = ?",
+        "UPDATE chain SET fingerprint = 7 WHERE id = ?",
+    ],
+)
+async def test_damage_is_not_sealed_and_the_log_stays_to_mend_it(
+    tmp_path: Path, autojump_clock: MockClock, damage: str
+) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        entries = await node.log_entries()
+        await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.log_truncation.checkpoint_now()
+        assert await node.log_entries() == entries
+        assert len(await node.objects()) == 2  # of what is whole
+        job = Check(CheckOptions(repair=True), node.store, node.environment, _no_text, node.bases)
+        await job.run()
+        assert job.status.damage
+        assert (await node.log_truncation.checkpoint_now()).in_force
+        assert await node.objects() == await node.listed()
+        await node.is_sound()
+
+
+async def test_what_is_saved_and_damaged_later_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        await save(node.store, 50, WORK)
+        damage = "UPDATE chain SET context = x'c1' WHERE id = ?"
+        await node.store.write(lambda tx: tx.connection.execute(damage, (INBOX.mailbox_id,)).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.log_truncation.checkpoint_now()
+        assert await node.log_entries() == 1
+
+
+async def test_a_garbled_time_in_the_log_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        first = "UPDATE log SET time = 'noon' WHERE position = 1"
+        await node.store.write(lambda tx: tx.connection.execute(first).rowcount)
+        await trio.sleep(20)
+        assert "check --repair" in (node.log_truncation.checkpoint_status().error or "")
+        head = "UPDATE log SET time = CASE position WHEN 1 THEN 1 ELSE 'noon' END"  # the tree's is the first one
+        await node.store.write(lambda tx: tx.connection.execute(head).rowcount)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await node.log_truncation.checkpoint_now()
+        assert [name.endswith(".tree") for name in await node.objects()] == [True]
+
+
+async def test_a_manifest_that_is_damaged_here_ends_no_collector(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        await save(node.store, 50)
+        damage = "UPDATE manifest SET covered = x'c1'"
+        await node.store.write(lambda tx: tx.connection.execute(damage).rowcount)
+        with pytest.raises(UnavailableError, match="a manifest's row cannot be read"):
+            await node.log_truncation.checkpoint_now()
+        assert await node.log_entries() == 1
+
+
+async def test_no_limit_cuts_off_what_a_client_may_still_wait_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.replication.checkpoints.test_rounds.LIMITS", LogConfig(max_size_bytes=300))
+    cluster = Cluster()
+    cluster.away = ["dc9"]
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        assert not (await node.log_truncation.checkpoint_now()).in_force
+        entries = await node.log_entries()
+        await trio.sleep(LONGEST_WAIT_S - 5)
+        assert await node.log_entries() == entries
+        await trio.sleep(20)
+        assert await node.log_entries() < entries
+
+
+async def test_only_the_checkpoint_that_is_unreadable_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    cluster = Cluster()
+    async with running(tmp_path, autojump_clock, cluster=cluster) as node:
+        await change(node.store)
+        await node.log_truncation.checkpoint_now()
+        cluster.away = ["dc9"]
+        await save(node.store, 50)
+        await node.log_truncation.checkpoint_now()
+        saved = await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id))
+        await node.store.write(partial(catalog.forget_unreadable, head=saved[1]))
+        assert await node.store.read(partial(catalog.heads_of, chain_id=INBOX.mailbox_id)) == saved[:1]
+        assert not await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
+        await node.store.write(partial(catalog.forget_unreadable, head=saved[0]))
+        assert await node.store.read(partial(catalog.is_unproven, chain_id=INBOX.mailbox_id))
+
+
+async def _no_text(_: bytes) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
+async def test_a_manifest_covers_what_was_taken_over_ahead_of_the_log(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A mailbox that another node's checkpoint or SYNC has brought may have seen more than this node's log."""
+    async with running(tmp_path, autojump_clock) as node:
+        await change(node.store)
+        ahead = msgpack.packb({"dc1.1": 99, "dc7.1": 5})
+        await node.store.write(
+            lambda tx: tx.connection.execute("UPDATE chain SET context = ? WHERE id = ?", (ahead, WORK.mailbox_id))
+        )
+        node.cluster.away = ["dc9"]
+        await node.log_truncation.checkpoint_now()
+        (pending,) = await node.store.read(catalog.rounds)
+        assert (pending.covered["dc7.1"], pending.covered["dc1.1"]) == (5, 99)

@@ -1,0 +1,147 @@
+"""Nodes from whose databases rows were deleted that other rows rest on."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.errors import DataError, UnavailableError
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
+from replicator.tasks import ResyncOptions
+from tests.replication.checkpoints.test_log_truncation import SAID_S, checkpoint, log_entries
+from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.tasks.test_resync import check, run
+from tests.store.damaging import damage
+from tests.store.harness import guid, saving
+
+LOST_CHAIN = "DELETE FROM chain WHERE uidvalidity > 0"
+LOST_TREE = "DELETE FROM chain WHERE uidvalidity = 0"
+LOST_ROWS = ("DELETE FROM by_uid", "DELETE FROM by_guid")
+
+
+async def filled(nodes: Cluster) -> None:
+    """Three messages, and a log that has been collected."""
+    for number, sid in enumerate(nodes.sids):
+        await nodes[sid].save(f"text {number}")
+    await nodes.converged()
+    await trio.sleep(SAID_S)
+    for node in nodes.all():
+        await checkpoint(node)
+        assert await log_entries(node) == 0
+
+
+async def restart_damaged(nodes: Cluster, sid: str, *statements: str) -> Node:
+    await nodes.stop(sid)
+    damage(nodes.data(sid) / "node.db", *statements)
+    await nodes.start(sid)
+    return nodes[sid]
+
+
+@pytest.mark.parametrize("more", [(), LOST_ROWS], ids=["row", "rows"])
+async def test_a_mailbox_without_its_row_is_refused_alone_and_comes_back_from_others(
+    tmp_path: Path, autojump_clock: MockClock, more: tuple[str, ...]
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await filled(nodes)
+        shown = await nodes["dc2"].texts()
+        nodes.isolate("dc1")
+        alone = await restart_damaged(nodes, "dc1", LOST_CHAIN, *more)
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        end = await alone.store.read(queries.log_end)
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.save("alone")
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.view()
+        with pytest.raises(UnavailableError, match="check --repair"):
+            await alone.mail.status(await alone.inbox())
+        assert await alone.store.read(queries.log_end) == end
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        assert await alone.save("together") == 4
+        await nodes.converged()
+        assert await alone.texts() == shown | {4: "together"} == await nodes["dc2"].texts()
+
+
+async def uncollected(nodes: Cluster, lost: str) -> Node:
+    """dc3 of three, which has lost rows of table chain; the logs are gone, and there are no checkpoints."""
+    for number in range(3):
+        await nodes["dc1"].save(f"text {number}")
+    await nodes["dc2"].expunge(3)
+    await nodes.converged()
+    for node in nodes.all():
+        await forget_log(node)
+    damaged = await restart_damaged(nodes, "dc3", lost)
+    await nodes.linked()
+    return damaged
+
+
+@pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
+async def test_a_mailbox_for_which_entries_wait_is_taken_over(
+    tmp_path: Path, autojump_clock: MockClock, lost: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        damaged = await uncollected(nodes, lost)
+        await nodes["dc1"].save("later")
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes.converged()
+        assert await damaged.texts() == await nodes["dc1"].texts()
+        assert await damaged.waiting() == 0
+
+
+@pytest.mark.parametrize("lost", [LOST_CHAIN, LOST_TREE], ids=["mailbox", "tree"])
+async def test_a_check_takes_nothing_away_that_a_lost_row_counted_and_resync_brings_it_back(
+    tmp_path: Path, autojump_clock: MockClock, lost: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        damaged = await uncollected(nodes, lost)
+        rows = "SELECT (SELECT COUNT(*) FROM by_uid), (SELECT COUNT(*) FROM folder)"
+        assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
+        checked = await check(damaged)
+        assert checked.damage["chain"] == 1
+        assert checked.repaired == 0
+        assert "`replicator resync" in checked.findings[0].what
+        assert await damaged.store.read(lambda reader: reader.execute(rows).fetchone()) == (2, 1)
+        status = await run(damaged, ResyncOptions(USER))
+        folder = "INBOX" if lost == LOST_CHAIN else None
+        assert [(one.peer, one.folder, one.done) for one in status.differences] == [("dc1", folder, "adopted here")]
+        await nodes.converged()
+        assert (await check(damaged)).damage == {}
+        assert await damaged.save("after") == 4
+        await nodes.converged()
+
+
+async def test_origins_that_are_not_counted_keep_the_node_from_starting(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        path = nodes.data("dc2") / "node.db"
+        damage(path, "DELETE FROM origin WHERE name LIKE 'dc1%'")
+        with pytest.raises(DataError, match="the database is damaged: the log has entries of dc1"):
+            async with Store.open(path, "dc2.b", nodes._environment("dc2")):
+                pass
+
+
+async def test_a_count_that_goes_back_makes_the_node_unhealthy_and_ends_no_link(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        await nodes.converged()
+        link = node.coordinator.connections.link("dc1")
+        node.damage("UPDATE origin SET seq = seq - 1 WHERE name LIKE 'dc2%'")
+        with pytest.raises(ZeroDivisionError):
+            await node.store.write(lambda _: 1 // 0)  # the writer reads its memory anew
+        with pytest.raises(UnavailableError):
+            await node.store.write(saving(b"more", guid(1), MailboxKey(USER, guid(2), 7)))
+        (problem,) = await node.report.healthy()
+        assert "replicator rebuild --from-peers" in problem
+        assert node.coordinator.connections.link("dc1") is link is not None
+        node.damage("UPDATE origin SET seq = seq + 1 WHERE name LIKE 'dc2%'")

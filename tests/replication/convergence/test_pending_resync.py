@@ -1,0 +1,227 @@
+"""What a state transfer has left for later is not said to be settled, and comes in the end."""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import covers
+from replicator.errors import NotReadyError, UnavailableError
+from replicator.replication.checkpoints import bootstrap
+from replicator.replication.convergence import state_transfer
+from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
+from replicator.store.db.queries import MailboxKey
+from replicator.store.log import pending_resync
+from replicator.tasks import ResyncOptions
+from tests.replication.cluster import Cluster, cluster
+from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.tasks.test_resync import run
+
+
+def keep_busy(monkeypatch: pytest.MonkeyPatch, mailbox_id: bytes, sid: str) -> Callable[[], None]:
+    """The node cannot compare the mailbox, as if that did not keep still, until what this gives is called."""
+    reconcile, is_busy = Reconciliation.reconcile, True
+
+    async def reconcile_not(self: Reconciliation, key: MailboxKey, peer: str) -> Outcome:
+        if is_busy and key.mailbox_id == mailbox_id and self._mastership.sid == sid:
+            await trio.lowlevel.checkpoint()
+            raise UnavailableError("changes faster than it can be compared")
+        return await reconcile(self, key, peer)
+
+    def rest() -> None:
+        nonlocal is_busy
+        is_busy = False
+
+    monkeypatch.setattr(Reconciliation, "reconcile", reconcile_not)
+    return rest
+
+
+async def write_without(nodes: Cluster, *sids: str) -> None:
+    """Ann and Bob get a message before the nodes go, and one while they are away."""
+    for user in ("ann", "bob"):
+        await nodes["dc1"].save("before", user=user)
+    await nodes.converged()
+    for sid in sids:
+        await nodes.stop(sid)
+    await nodes.linked()
+    for user in ("ann", "bob"):
+        await nodes["dc1"].save("after", user=user)
+    await nodes.converged()
+
+
+async def test_what_was_left_is_not_settled_until_it_is_equal(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await write_without(nodes, "dc3")
+        await forget_log(nodes["dc1"])  # past `log.max_size`; that of dc2 is whole
+        written = dict(nodes["dc1"].store.context)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        for _ in range(2):
+            three = nodes["dc3"]
+            assert await three.texts(user="ann") == {1: "before", 2: "after"}
+            with pytest.raises(NotReadyError):  # it is older than elsewhere
+                await three.texts(user="bob")
+            assert covers(three.store.context, written)
+            assert not covers(three.store.settled(), written)
+            assert (await three.report.node_status()).postponed == 1
+            await nodes.stop("dc3")
+            await nodes.start("dc3")
+            await nodes.linked()
+        assert "folder 'INBOX' of bob is not as dc1 shows it yet" in caplog.text
+        assert "ERROR" not in {record.levelname for record in caplog.records}, "it is merely busy"
+        rest()
+        nodes.network.mend(("dc2", "dc3"))
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert re.search("folder 'INBOX' of bob is as dc[12] shows it now", caplog.text)
+        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert covers(nodes["dc3"].store.settled(), written)
+        assert await nodes["dc3"].store.read(pending_resync.load) == []
+
+
+async def test_while_the_node_is_away_that_had_it_another_one_is_asked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await write_without(nodes, "dc3")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc2", "dc3"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        await nodes.stop("dc1")
+        nodes.network.mend(("dc2", "dc3"))
+        rest()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        assert await nodes["dc3"].texts(user="bob") == {1: "before", 2: "after"}
+        assert await nodes["dc3"].store.read(pending_resync.load) == [], "dc2 has settled all that dc1 had"
+
+
+async def test_a_node_that_begins_with_checkpoints_of_one_that_lacks_something_gets_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, shares_objects=True) as nodes:
+        await write_without(nodes, "dc2")
+        for node in nodes.all():
+            await forget_log(node)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc2")
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        for sid in ("dc1", "dc3", "dc2"):
+            await nodes["dc1"].save(f"before the checkpoints of {sid}", user="ann")
+            await trio.sleep(30)
+            assert (await nodes[sid].coordinator.log_truncation.checkpoint_now()).mailboxes
+        await nodes.stop("dc3")
+        nodes.erase("dc3")
+        await trio.sleep(bootstrap.AGE_MIN_S + 10)
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(5)
+        rest()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes["dc1"].save("newer", user="bob")
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts(user="bob") == {1: "before", 2: "after", 3: "newer"}
+
+
+async def test_who_takes_over_from_a_node_that_lacks_something_gets_it_too(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await write_without(nodes, "dc2", "dc3")
+        await forget_log(nodes["dc1"])
+        written = dict(nodes["dc1"].store.context)
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.start("dc3")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        nodes.network.cut(("dc1", "dc3"))
+        await nodes.start("dc2")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        two = nodes["dc2"]
+        assert await two.texts(user="ann") == {1: "before", 2: "after"}
+        assert await two.texts(user="bob") == {1: "before"}
+        assert not covers(two.store.settled(), written)
+        rest()
+        nodes.network.mend(("dc1", "dc3"))
+        await nodes.linked()
+        await trio.sleep(4 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        for node in nodes.all():
+            assert await node.texts(user="bob") == {1: "before", 2: "after"}
+            assert covers(node.store.settled(), written)
+
+
+async def test_a_second_transfer_adds_what_it_passes_over(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await write_without(nodes, "dc2")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc2")
+        for text in ("once", "twice"):
+            await nodes.start("dc2")
+            await nodes.linked()
+            await trio.sleep(2 * state_transfer.ROUNDS)
+            assert await nodes["dc2"].store.read(pending_resync.count) == 1
+            origin = nodes["dc1"].store.origin
+            assert nodes["dc2"].store.settled().get(origin, 0) < nodes["dc1"].store.context[origin]
+            await nodes.stop("dc2")
+            await nodes.stop("dc1")
+            await nodes.start("dc1")  # its numbers have another origin now
+            await nodes["dc1"].save(text, user="bob")
+            await forget_log(nodes["dc1"])
+        rest()
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        await nodes.converged()
+        assert covers(nodes["dc2"].store.settled(), nodes["dc1"].store.context)
+
+
+async def test_where_nobody_has_what_was_left_any_more_resync_ends_the_waiting(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("before", user="bob")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2", "dc3"])
+        await nodes["dc1"].save("only there", user="bob")
+        await forget_log(nodes["dc1"])
+        rest = keep_busy(monkeypatch, (await nodes["dc1"].inbox("bob")).mailbox_id, "dc3")
+        await nodes.stop("dc2")
+        nodes.rejoin("dc1")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.ROUNDS)
+        await nodes.stop("dc1")
+        rest()
+        await nodes.start("dc2")
+        await nodes.linked()
+        await trio.sleep(2 * state_transfer.LEFT_EVERY_S)
+        three = nodes["dc3"]
+        assert await three.store.read(pending_resync.load)
+        assert [one.peer for one in (await run(three, ResyncOptions())).differences] == ["dc1"]
+        assert await three.store.read(pending_resync.load), "dc1 is still meant, and was not asked"
+        await nodes.stop("dc3")
+        nodes.sids.remove("dc1")
+        await nodes.start("dc3")
+        await nodes.linked()
+        assert (await run(nodes["dc3"], ResyncOptions())).differences == []
+        assert await nodes["dc3"].store.read(pending_resync.load) == []
+        assert covers(nodes["dc3"].store.settled(), nodes["dc3"].store.context)

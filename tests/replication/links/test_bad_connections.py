@@ -1,0 +1,250 @@
+"""A connection that changes what it carries: nobody takes that in, and all that was sent arrives in the end."""
+
+import logging
+from contextlib import suppress
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.errors import UnavailableError
+from replicator.mailstore import NewMessage
+from replicator.replication.convergence import fork_merge
+from tests.replication.cluster import USER, Cluster, cluster, until
+from tests.replication.convergence.test_overdue_entries import change
+from tests.replication.convergence.test_state_transfer import forget_log
+
+TEXT = "Subject: Invoice\r\n\r\nPlease pay 1000 EUR"
+
+
+def ended(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why links to dc1 ended, at the nodes that ended them."""
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [message for message in messages if message.startswith("link to dc1 is down: ")]
+
+
+async def assert_shown(nodes: Cluster, *texts: str) -> None:
+    """At all nodes, under the digests and hashes that all have."""
+    await nodes.converged()
+    for node in nodes.all():
+        assert list((await node.texts()).values()) == list(texts)
+
+
+async def test_a_digit_of_a_body_that_changes_on_a_link_is_not_taken(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        road = nodes.network.road("dc1", "dc3")
+        road.spoil(b"pay 1")
+        await nodes["dc1"].save(TEXT)
+        await assert_shown(nodes, TEXT)
+        assert not road.spoils
+        assert len(ended(caplog)) == 1
+        assert "other octets than its hash is of" in ended(caplog)[0]
+
+
+async def test_a_digit_of_a_body_that_changes_on_its_way_to_the_master_is_not_numbered(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        road = nodes.network.road("dc2", "dc1")
+        road.spoil(b"pay 1")
+        folder = await nodes["dc2"].inbox()
+        await nodes["dc2"].mail.save(folder, NewMessage(TEXT.encode()))
+        await assert_shown(nodes, "first", TEXT)
+        assert not road.spoils
+        assert ended(caplog) == []
+        assert "a request of dc2 is refused" in caplog.text
+
+
+ENTRY = rb"SAVE [^\n]* ENTRY \(dc1\."
+FIELDS = {  # up to the octet that changes
+    "tree's id": rb"MBOX \d+ alice [^ ]+ [0-9a-f]{32}",
+    "mailbox id": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32}(?= 1)",
+    "user": rb"MBOX \d+ alice",
+    "UIDVALIDITY": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32} 1",
+    "mailbox number": rb"SAVE \(\d",
+    "received": rb"SAVE \(\d+\) \d{13}",
+    "GUID": rb"SAVE \(\d+\) \d+ [0-9a-f]{32}",
+    "flag": rb"SAVE [^\n]*See",
+    "UID": rb"SAVE [^\n]* UID \d",
+    "origin": ENTRY + rb"[^:]*(?=:)",
+    "seq": ENTRY + rb"[^:]*:\d",
+    "predecessor": ENTRY + rb"[^:]*:\d+ \(dc1\.[^:]*:\d",
+    "time": ENTRY + rb"[^ ]* \([^)]*\) \d{10}",
+    "MODSEQ": ENTRY + rb"[^ ]* \([^)]*\) \d+ \d",
+    "digest": ENTRY + rb"[^ ]* \([^)]*\) \d+ \d+ [0-9a-f]{32}",
+    "change": ENTRY + rb"[^\n]* 0(?= 1\))",
+    "changes": ENTRY + rb"[^\n]* 0 1(?=\))",
+    "hash": rb"SAVE [^\n]* HASH [0-9a-f]{64}",
+    "body": rb"pay 1",
+    "flags added": rb"STORE [^\n]*Flag",
+    "messages flagged": rb"STORE \d+ 2",
+    "messages expunged": rb"EXPUNGE \d+ 2",
+    "folder": rb"CREATE alice Wor",
+    "folder's id": rb"CREATE alice Work [0-9a-f]{32}",
+    "subscribed": rb"\* SUBSCRIBE alice Wor",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+async def test_whatever_changes_of_an_entry_it_is_not_taken(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        node, road = nodes["dc1"], nodes.network.road("dc1", "dc2")
+        if b"MBOX" not in FIELDS[field]:
+            await node.save("zero")
+            await nodes.converged()
+        road.spoil(FIELDS[field])
+        flags = frozenset({"\\Seen"})
+        uid = (await node.mail.save(await node.inbox(), NewMessage(TEXT.encode(), flags=flags))).uid
+        await node.flag(uid, added=("\\Flagged",))
+        await node.save("last")
+        await node.expunge(uid)
+        await node.mail.create_folder("alice", "Work")
+        await node.mail.subscribe("alice", "Work", subscribed=True)
+        shown = await node.texts()
+        await nodes.converged()
+        assert not road.spoils, "nothing was changed"
+        assert len(ended(caplog)) == 1, ended(caplog)
+        await assert_shown(nodes, *shown.values())
+
+
+CHECKED = {  # what no digest of an entry tells of: up to the octet that changes
+    "origin of a HELLO": rb"HELLO \d+ dc\d dc\d\.[0-9a-f]+",
+    "mailbox of an MBOX": rb"r\d+ MBOX \d+ alice [^ ]+ [0-9a-f]{32}",
+    "mailbox number": rb"SYNC MAILBOX \d",
+    "mailbox's state": rb"OK SNAPSHOT \d+ [1-9]\d* \d+ ",
+}
+
+
+@pytest.mark.parametrize("field", CHECKED)
+async def test_who_a_node_is_and_what_it_shows_is_not_taken_if_it_has_changed(
+    tmp_path: Path, autojump_clock: MockClock, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a node end because its HELLO came under another origin."""
+    monkeypatch.setattr(fork_merge, "SHORT_MODSEQ", 0)  # other nodes are asked what they show
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        for folder in ("Other", "Work"):
+            await nodes["dc1"].mail.create_folder(USER, folder)
+            await nodes["dc1"].save(folder, folder)
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc3"), ("dc2", "dc3"))
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        for sid in ("dc1", "dc3"):
+            await nodes[sid].save(sid)
+        roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
+        for road in roads:
+            road.spoil(CHECKED[field])
+        nodes.network.mend(("dc1", "dc3"), ("dc2", "dc3"))
+        await nodes.linked()
+        await nodes.converged()
+        assert not all(road.spoils for road in roads), "nothing was changed"
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["dc1", "dc3", "first"]
+            assert list((await node.texts("Work")).values()) == ["Work"]
+
+
+async def move(nodes: Cluster, at: str, to: str) -> None:
+    """Ask for it again where the connection ends."""
+    while True:
+        with suppress(UnavailableError):
+            return await nodes[at].coordinator.handover.move_to(await nodes[at].inbox(), to)
+        await trio.sleep(5)
+
+
+OF_NODES = {  # what tells of nodes and masters: up to the octet that changes
+    "links of a node that nobody has": rb"LINKS [^\n]*\(d",
+    "number of a node's links": rb"LINKS \(\([^ ]+ \d+ \d",
+    "node that nobody has": rb"SETTLED dc",
+    "what a node has settled": rb"SETTLED dc\d \d+ \([^\n]*:\d",
+    "root's term": rb"ROOT \d",
+    "node that has dropped": rb"DROPPED \d+ dc\d",
+    "candidate": rb"WHO \d+ [^ ]+ dc\d",
+    "master": rb"MASTER dc\d",
+    "node that is to be master": rb"MASTER-MOVE \d+ \d+ dc\d",
+    "head of what moves": rb"MOVED [^\n]*:\d",
+}
+
+
+@pytest.mark.parametrize("field", OF_NODES)
+async def test_what_is_said_of_nodes_and_masters_is_not_taken_if_it_has_changed(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    """And no node is known for good that is none."""
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        roads = [nodes.network.road(*way) for way in permutations(nodes.sids, 2)]
+        for road in roads:
+            road.spoil(OF_NODES[field])
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes["dc2"].save("second")
+        await move(nodes, "dc1", "dc3")
+        await trio.sleep(60)
+        await nodes.linked()
+        await nodes.converged()
+        assert not all(road.spoils for road in roads), "nothing was changed"
+        for node in nodes.all():
+            assert set(node.coordinator.settled_logs.known()) == set(nodes.sids)
+        assert "the connection changes what it carries" in caplog.text
+
+
+async def test_a_request_goes_to_no_other_mailbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An MBOX named another mailbox when it came, under the number that a SAVE names."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].save("work", "Work")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        await nodes.linked(["dc1"], ["dc2"])
+        inbox, work = [(await nodes["dc1"].mail.folder(USER, name)).mailbox_id.hex() for name in ("INBOX", "Work")]
+        line = change(
+            nodes,
+            ("dc2", "dc1"),
+            b"MBOX (.*) " + inbox.encode(),
+            lambda found: b"MBOX %s %s" % (found[1], work.encode()),
+        )
+        line.until = trio.current_time() + 5
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        await nodes["dc1"].save("second")  # so that it is master
+        await nodes["dc2"].save("third")
+        await nodes.converged()
+        assert line.done
+        for node in nodes.all():
+            assert list((await node.texts("Work")).values()) == ["work"]
+            assert sorted((await node.texts()).values()) == ["first", "second", "third"]
+
+
+async def test_a_log_does_not_begin_after_what_was_not_compared(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The context of SYNC NODE says which entries that are. It had another number when it came."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes["dc1"].save("second")
+        await forget_log(nodes["dc1"])
+        line = change(
+            nodes,
+            ("dc1", "dc2"),
+            rb"(SNAPSHOT \d+ 0 0 0 NIL \(dc1\.[^ ]+:)(\d+)",
+            lambda found: b"%s%d" % (found[1], int(found[2]) + 1),
+        )
+        await nodes.start("dc2")
+        await nodes.linked()
+        await until(lambda: bool(line.done))
+        await nodes.converged()
+        await nodes["dc1"].save("third")
+        await nodes.converged()
+        assert sorted((await nodes["dc2"].texts()).values()) == ["first", "second", "third"]

@@ -1,0 +1,343 @@
+"""Entries whose messages come in parts: what waits for these, for how long, and what does not."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.commands import FetchPart, Parts, RefusalCode, Refused, Reply
+from replicator.config import ContentConfig, WhenShort
+from replicator.errors import MailError
+from replicator.replication.bodies import peer_fetch
+from replicator.replication.bodies.partial_downloads import KEPT_S, LOOK_EVERY_S
+from replicator.replication.bodies.peer_fetch import AnyFetch, ReadPart
+from replicator.replication.bodies.upload import Received
+from replicator.replication.links.entry_codec import Arrived
+from replicator.replication.links.link import PeerLink
+from replicator.replication.log import body_completion as body_completion_module
+from replicator.replication.log import receiver, sender
+from replicator.replication.log.body_completion import FULL_RETRY_MOST_S, UNAVAILABLE_S
+from replicator.replication.writes.prestage import Prestage
+from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, Attached
+from replicator.store.store import Store
+from resync.entry import Entry
+from tests.replication.bodies.test_attachments import contents, message, save, texts
+from tests.replication.bodies.test_held_parts import answering, full
+from tests.replication.cluster import Cluster, Node, cluster, until
+
+T = TypeVar("T")
+
+UNWILLING = Refused(RefusalCode.UNAVAILABLE, "the disk is ill")
+
+
+def parted(number: int) -> bytes:
+    return message(number, random.Random(number).randbytes(200_000))
+
+
+async def test_a_link_is_read_on_when_parts_are_asked_for_behind_what_was_too_much(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts come on the link itself: it would fall silent, and be dropped, again and again."""
+    monkeypatch.setattr(receiver, "WAITING_BYTES", 50_000)
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await save(nodes["dc1"], b"first")
+        await nodes.converged()
+        nodes.network.cut(("dc1", "dc2"))
+        for number in range(30):
+            await save(nodes["dc1"], random.Random(number).randbytes(10_000))
+            if number % 12 == 11:
+                await save(nodes["dc1"], parted(number))
+        slow_down(nodes["dc2"])
+        nodes.network.mend(("dc1", "dc2"))
+        await nodes.linked()
+        link = nodes["dc2"].coordinator.connections.link("dc1")
+        assert link is not None
+        await nodes.converged()
+        assert not link.closed
+
+
+def slow_down(node: Node) -> None:
+    writer = node.store._writer
+    run = writer._run_in_thread
+
+    async def slow(work: Callable[[], T]) -> T:
+        await trio.sleep(0.5)
+        return await run(work)
+
+    writer._run_in_thread = slow
+
+
+async def caught_up(nodes: Cluster) -> float:
+    """When dc2 has the log; how long that took."""
+    began = trio.current_time()
+    one, two = nodes["dc1"].store, nodes["dc2"].store
+    await until(lambda: two.context == one.context)
+    return trio.current_time() - began
+
+
+async def test_parts_of_old_messages_that_nobody_has_hold_up_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for an OK of long ago: else a lost directory of a peer would hold up its log for days."""
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    monkeypatch.setattr(body_completion_module, "CLOCKS_APART_MS", 300_000)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes.stop("dc2")
+        for number in range(3):
+            await save(nodes["dc1"], parted(number))
+        await trio.sleep(600)
+        shutil.rmtree(nodes["dc1"].config.node.data / "attachments")
+        await nodes.start("dc2")
+        assert await caught_up(nodes) < 10
+
+
+async def test_messages_that_were_forgotten_are_not_looked_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's tail in memory still has their recipes."""
+    monkeypatch.setattr(body_completion_module, "PARTED_BYTES", 100_000)
+    keeping = ContentConfig(keep_expunged_s=100.0)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, content=keeping) as nodes:
+        await nodes.stop("dc2")
+        for number in range(3):
+            await save(nodes["dc1"], parted(number))
+        await nodes["dc1"].expunge(1, 2, 3)
+        await trio.sleep(200)
+        assert contents(nodes["dc1"]) == []
+        await nodes.start("dc2")
+        assert await caught_up(nodes) < 10
+
+
+async def test_what_comes_to_a_full_disk_in_vain_does_not_come_all_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    answering(monkeypatch, lambda command: asked.append(command.start))
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await save(nodes["dc1"], b"first")
+        await nodes.converged()
+        attachments = nodes["dc2"].store.attachments
+
+        def no_room() -> None:
+            asked.append(-1)
+            full()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(attachments, "build", no_room)
+            await save(nodes["dc1"], parted(1))
+            await trio.sleep(600)
+            assert 5 < len(asked) < 20
+        await trio.sleep(FULL_RETRY_MOST_S)
+        assert (await texts(nodes["dc2"]))[2] == parted(1)
+
+
+async def test_an_ill_disk_elsewhere_does_not_hold_up_the_log_for_ever(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot say whether it has a part may be that way for good."""
+    with monkeypatch.context() as patch:
+        answering(patch, lambda _: UNWILLING)
+        async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+            await save(nodes["dc1"], b"first")
+            await nodes.converged()
+            await save(nodes["dc1"], parted(1))
+            await trio.sleep(UNAVAILABLE_S - 60)
+            assert len(await nodes["dc2"].messages()) == 1
+            await trio.sleep(60 + 2 * FULL_RETRY_MOST_S)
+            assert len(await nodes["dc2"].messages()) == 2
+            patch.undo()
+            assert (await texts(nodes["dc2"]))[2] == parted(1)
+
+
+async def test_clocks_that_differ_along_a_line_make_no_entry_old(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours are within five minutes, as is allowed; dc3 gives the text up at once, and counts as a copy."""
+    answer = peer_fetch.answer_fetch
+
+    async def losing(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
+        if isinstance(command, FetchPart) and link.sid == "dc3":
+            return Refused(RefusalCode.NO_CONTENT, "not at this node")
+        return await answer(store, link, command, read_part)
+
+    async with cluster(tmp_path, autojump_clock, 3, copies=3, when_short=WhenShort.REFUSE, start=["dc1"]) as nodes:
+        nodes.network.cut(("dc1", "dc3"))
+        nodes.clock_ahead_s = {"dc2": 250.0, "dc3": 500.0}
+        await nodes.start("dc2", "dc3")
+        await nodes.linked()
+        monkeypatch.setattr(peer_fetch, "answer_fetch", losing)
+        with trio.move_on_after(20) as scope:
+            await save(nodes["dc1"], message(1))
+        has_text = message(1) in (await texts(nodes["dc1"])).values()
+        lacking = (await nodes["dc3"].report.node_status()).texts_lacking
+        monkeypatch.setattr(peer_fetch, "answer_fetch", answer)
+        await nodes.converged()
+        assert has_text
+        assert scope.cancelled_caught, f"OK with three copies asked for; dc3 lacks {lacking} texts"
+
+
+async def test_a_peer_that_was_busy_for_half_a_minute_holds_up_nobody_after_that(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again")]
+    answering(monkeypatch, lambda _: busy[0] if busy else None)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_refused, nodes["dc1"])
+            await trio.sleep(32)
+            busy.clear()
+            with trio.move_on_after(20) as scope:
+                await nodes["dc1"].save("small")
+        await nodes.converged()
+        assert not scope.cancelled_caught
+
+
+async def _refused(node: Node) -> None:
+    with pytest.raises(MailError):
+        await save(node, message(1))
+
+
+async def test_a_damaged_page_of_texts_stops_no_log(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is in the log's tail in memory; only the look whether its text is still there fails."""
+
+    def malformed(*_: object) -> bool:
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        with monkeypatch.context() as patch:
+            patch.setattr(sender, "is_here", malformed)
+            await save(nodes["dc1"], message(1))
+            await nodes["dc1"].save("small", user="bob")
+            await trio.sleep(300)
+            seen = nodes["dc2"].store.context == nodes["dc1"].store.context
+        await nodes.converged()
+        assert seen
+
+
+async def test_a_part_comes_over_a_line_that_breaks_all_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on where it was, and is let go if nobody goes on with it."""
+    asked = list[int]()
+    answering(monkeypatch, lambda command: asked.append(command.start), delay_s=1.0)
+    large = message(1, random.Random(1).randbytes(6 << 20))
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await save(nodes["dc1"], large)
+        for _ in range(20):
+            await trio.sleep(3)
+            nodes.network.cut(("dc1", "dc2"))
+            await until(lambda: not nodes["dc2"].coordinator.connections.links)
+            nodes.network.mend(("dc1", "dc2"))
+            await nodes.linked()
+        await nodes.converged()
+        assert (await texts(nodes["dc2"]))[2] == large
+        assert len(asked) < 3 * len(set(asked))
+
+
+async def test_a_part_that_is_interrupted_after_its_last_chunk_has_no_chunk_twice(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"a" * CHUNK_BYTES + b"the rest"
+    hashes = [hashlib.sha256(chunk).digest()[:CHUNK_HASH_BYTES] for chunk in (data[:CHUNK_BYTES], data[CHUNK_BYTES:])]
+    attached = Attached(hashlib.sha256(data).digest(), len(data), 0, b"".join(hashes))
+
+    async def fetched(_: Attached, number: int) -> bytes:
+        return data[number * CHUNK_BYTES :][:CHUNK_BYTES]
+
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        parts, scope = nodes["dc1"].coordinator.bodies.parts, trio.CancelScope()
+        run = parts._run_in_thread
+
+        async def cancelling(work: Callable[[], T]) -> T:
+            done = await run(work)
+            if contents(nodes["dc1"]) and contents(nodes["dc1"])[0].stat().st_size == len(data):
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+            return done
+
+        with monkeypatch.context() as patch, scope:
+            patch.setattr(parts, "_run_in_thread", cancelling)
+            await parts.obtain(attached, fetched)
+        assert scope.cancelled_caught
+        holding = await parts.obtain(attached, fetched)
+        assert holding is not None
+        assert holding.hash == attached.hash
+        assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
+
+
+async def test_what_nobody_goes_on_with_is_let_go(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, lambda command: None if command.start < 3 << 20 else UNWILLING)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        async with nodes["dc1"].mail.receive() as sink:
+            await sink.write(message(1, random.Random(1).randbytes(6 << 20)))
+            received = await sink.finish()
+            assert isinstance(received, Received)
+            coordinator = nodes["dc1"].coordinator
+            prestage = Prestage(
+                coordinator.store, coordinator.bodies.downloader, lambda: coordinator.connections.links, 1
+            )
+            await prestage.offer(received.stored.message)
+        assert contents(nodes["dc2"])
+        await trio.sleep(KEPT_S + 2 * LOOK_EVERY_S)
+        assert not contents(nodes["dc2"])
+        assert not nodes["dc2"].store.attachments.in_flight()
+
+
+async def test_an_entry_that_came_by_another_way_is_not_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It holds up what comes after it on the link whose peer has not got its parts."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await save(one, b"first")
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        await save(one, parted(1))
+        (entry, recipe) = await last_of(one)
+        shutil.rmtree(one.config.node.data / "attachments")
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        body_completion = two.coordinator.feeds["dc1"].receiver._body_completion
+        is_missing, began = True, trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def comes() -> None:
+                nonlocal is_missing
+                await trio.sleep(7)
+                is_missing = False
+
+            nursery.start_soon(comes)
+            async with body_completion.completed([Arrived(entry, [], [recipe])], lambda _: is_missing) as whole:
+                assert whole == []
+        assert trio.current_time() - began < 2 * body_completion_module.LOST_RETRY_S + 1
+
+
+async def last_of(node: Node) -> tuple[Entry, Parts]:
+    """Its last entry, and the recipe of its message."""
+    (*_, logged) = await node.store.log_after(0)
+    (recipe,) = logged.texts.values()
+    assert isinstance(recipe, Parts)
+    return logged.entry, recipe

@@ -1,0 +1,365 @@
+"""Masters follow the people who use a mailbox, without being tossed about; what waits meanwhile is done once."""
+
+import random
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from master_election.usage import ASK_AFTER, JOIN_AFTER_S, QUIET_S, STAY_S
+from protocol.values import UidSet
+from replicator.config import MastershipConfig, Scope
+from replicator.errors import DiskFullError, UnavailableError
+from replicator.mailstore import INBOX
+from replicator.replication.convergence import reconciliation
+from replicator.replication.mastership.handover import JOIN_INTERVAL_S, folder_key
+from replicator.replication.writes.requests import CopyRequest
+from tests.replication.cluster import TIMEOUT_S, USER, Cluster, Node, cluster
+from tests.replication.convergence.test_state_transfer import forget_log
+from tests.replication.mastership.test_mastership import key_of
+
+
+async def knows(node: Node, name: str = INBOX) -> str | None:
+    return node.coordinator.mastership.known_master(await key_of(node, name))
+
+
+async def authors(node: Node, name: str = INBOX) -> list[str]:
+    """Who numbered each message."""
+    return [message.dot.sid for message in await node.messages(name)]
+
+
+async def use(node: Node, times: int, name: str = INBOX, every_s: float = 0.2) -> None:
+    for number in range(times):
+        await node.save(f"{node.sid} {number} {trio.current_time()}", name)
+        await trio.sleep(every_s)
+
+
+async def give_up(node: Node) -> None:
+    """The node's clients leave the mailbox alone for so long that its master may go."""
+    await trio.sleep(max(QUIET_S, STAY_S))
+    assert node.coordinator.mastership.masters.own
+
+
+async def test_the_master_goes_where_the_mailbox_is_used(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await give_up(nodes["dc1"])
+        await use(nodes["dc2"], ASK_AFTER + 2)
+        await nodes.converged()
+        assert [await knows(node) for node in nodes.all()][:2] == ["dc2", "dc2"]
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        # A node that has not heard of it goes by the former master, or asks the root.
+        await nodes["dc3"].save("by the chain of former masters")
+        await nodes.converged()
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        assert await knows(nodes["dc3"]) == "dc2"
+
+
+async def test_a_master_that_is_in_use_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        async with trio.open_nursery() as nursery:
+            for node in nodes.all():
+                nursery.start_soon(use, node, 60)
+        await nodes.converged()
+        assert len(set(await authors(nodes["dc1"]))) == 1
+
+
+async def test_two_that_take_turns_do_not_toss_it_back_and_forth(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for _ in range(20):
+            for sid in ("dc1", "dc2"):
+                await use(nodes[sid], ASK_AFTER + 2)
+                await trio.sleep(QUIET_S)
+        await nodes.converged()
+        numbered = await authors(nodes["dc1"])
+        moves = sum(before != after for before, after in pairwise(numbered))
+        assert 0 < moves < 8  # of 39 turns
+
+
+async def test_changes_that_arrive_during_a_move_are_done_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The road to dc2 is slow, so the move takes a while; clients everywhere go on writing."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        nodes.network.road("dc1", "dc2").delay_s = 0.5
+        nodes.network.road("dc2", "dc1").delay_s = 0.5
+        saved: list[int] = []
+
+        async def client(node: Node, number: int) -> None:
+            saved.append(await node.save(f"{node.sid} {number}"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(client, nodes["dc2"], number)
+                nursery.start_soon(client, nodes["dc3"], number)
+                await trio.sleep(0.1)
+        await nodes.converged()
+        assert Counter(saved) == Counter(range(2, 42))
+        texts = await nodes["dc1"].texts()
+        assert len(texts) == len(set(texts.values())) == 41
+        assert set(await authors(nodes["dc1"])) > {"dc1"}
+
+
+async def test_a_move_over_several_links(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 4) as nodes:
+        await nodes.make_line()
+        await nodes["dc4"].save("first")
+        await give_up(nodes["dc4"])
+        await use(nodes["dc1"], ASK_AFTER + 3)
+        await nodes.converged()
+        assert await knows(nodes["dc1"]) == "dc1"
+        await nodes["dc4"].save("the former master's client")
+        await nodes.converged()
+        assert (await authors(nodes["dc2"]))[-1] == "dc1"
+
+
+@pytest.mark.parametrize("gone", ["dc1", "dc2"])
+async def test_one_of_the_two_dies_half_way(tmp_path: Path, autojump_clock: MockClock, gone: str) -> None:
+    """dc1 masters the mailbox and is the root, dc2 asks for it, and what they say to each other arrives late."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        for road in (("dc1", "dc2"), ("dc2", "dc1")):
+            nodes.network.road(*road).delay_s = 0.4
+        await use(nodes["dc2"], ASK_AFTER, every_s=0)
+        await trio.sleep(0.5)
+        await nodes.stop(gone)
+        with trio.fail_after(2 * TIMEOUT_S):
+            await nodes["dc3"].save("second")
+        await nodes.start(gone)
+        await nodes.linked()
+        await nodes.converged()
+        assert {"first", "second"} <= set((await nodes["dc3"].texts()).values())
+
+
+async def test_an_operator_moves_a_master(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await use(nodes["dc1"], 3)
+        await nodes.converged()
+        for at, to in (("dc1", "dc2"), ("dc3", "dc3"), ("dc1", "dc1"), ("dc2", "dc3")):
+            handover = nodes[at].coordinator.handover
+            await handover.move_to(await nodes[at].inbox(), to)
+            await nodes[at].save(f"moved to {to}")
+            await nodes.converged()
+            assert (await authors(nodes["dc1"]))[-1] == to
+            assert await handover.master_of(await nodes[at].inbox()) == to
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1", "dc3"], ["dc2"])
+        with pytest.raises(UnavailableError, match="dc2 cannot be reached from dc1"):
+            await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc2")
+
+
+@pytest.mark.parametrize(("by_client", "master"), [(True, "dc2"), (False, "dc1")])
+async def test_what_nodes_do_by_themselves_is_no_use_of_a_mailbox(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    by_client: bool,  # noqa: FBT001  a parameter of the test
+    master: str,
+) -> None:
+    """Mail moves from a folder to another one that bears its name now, which may have its master elsewhere."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        work = await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("at dc1", "Work")
+        await nodes["dc2"].save("moves")
+        await nodes.converged()
+        await give_up(nodes["dc1"])
+        (message,) = await nodes["dc2"].messages()
+        source, destination = folder_key(await nodes["dc2"].inbox()), folder_key(work)
+        coordinator = nodes["dc2"].coordinator
+        submit = coordinator.submit if by_client else coordinator.fork_scheduler._submit
+        for _ in range(ASK_AFTER + 2):
+            await submit(CopyRequest(source, destination, UidSet.of([1]), (message.guid,), (message.guid,)))
+        assert await coordinator.handover.master_of(work) == master
+
+
+@pytest.mark.parametrize("at", ["dc1", "dc2", "dc3"])
+@pytest.mark.parametrize("to", ["dc1", "dc2", "dc3"])
+async def test_all_who_knew_the_master_know_it_after_a_move(
+    tmp_path: Path, autojump_clock: MockClock, at: str, to: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for sid in ("dc2", "dc1", "dc3"):
+            await nodes[sid].save(f"at {sid}")
+        await nodes.converged()
+        inbox = await nodes[at].inbox()
+        await nodes[at].coordinator.handover.move_to(inbox, to)
+        await trio.sleep(0.1)  # the root hears of it
+        assert [await node.coordinator.handover.master_of(inbox) for node in nodes.all()] == [to, to, to]
+
+
+async def test_who_asks_for_the_master_of_a_folder_does_not_become_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        inbox = await nodes["dc1"].inbox()
+        assert await nodes["dc2"].coordinator.handover.master_of(inbox) is None
+        await nodes["dc1"].save("first")
+        assert (await authors(nodes["dc1"])) == ["dc1"]
+
+
+async def in_a_circle(nodes: Cluster) -> None:
+    """dc3 has given the mailbox to dc2, which takes dc1 for its master; dc1 knows that dc3 was."""
+    for sid in ("dc1", "dc2"):
+        await nodes[sid].save(f"at {sid}")
+    await nodes.converged()
+    for sid in ("dc3", "dc2"):
+        await nodes["dc3"].coordinator.handover.move_to(await nodes["dc3"].inbox(), sid)
+    assert [await knows(node) for node in nodes.all()] == ["dc3", "dc1", "dc2"]
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_a_circle_of_former_masters_is_left(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await in_a_circle(nodes)
+        with trio.fail_after(1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nodes[sid].save, "text")
+                nursery.start_soon(nodes[sid].flag, 1)
+                nursery.start_soon(
+                    nodes[sid].mail.copy, await nodes[sid].view(), UidSet.of([2]), await nodes[sid].inbox()
+                )
+        await nodes.converged()
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "at dc2", "text"]
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_a_move_does_not_go_round_in_a_circle(tmp_path: Path, autojump_clock: MockClock, sid: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await in_a_circle(nodes)
+        with trio.fail_after(1):
+            await nodes[sid].coordinator.handover.move_to(await nodes[sid].inbox(), "dc1")
+        await nodes["dc3"].save("moved")
+        await nodes.converged()
+        assert (await authors(nodes["dc2"]))[-1] == "dc1"
+
+
+async def restart_with(nodes: Cluster, scope: Scope) -> None:
+    for sid in list(nodes.nodes):
+        await nodes.stop(sid)
+    nodes.mastership = MastershipConfig(scope=scope)
+    await nodes.start()
+    await nodes.linked()
+
+
+async def test_a_user_whose_mailboxes_are_used_apart_is_split_and_joined_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes.converged()
+        await use(nodes["dc2"], 1, "Work")
+        await nodes.converged()
+        assert await authors(nodes["dc3"], "Work") == ["dc1", "dc1"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use, nodes["dc1"], 40, INBOX)
+            nursery.start_soon(use, nodes["dc2"], 40, "Work")
+        await nodes.converged()
+        assert set(await authors(nodes["dc3"], INBOX)) == {"dc1"}
+        assert (await authors(nodes["dc3"], "Work"))[-1] == "dc2"
+        assert await knows(nodes["dc2"], INBOX) != "dc2"
+
+        await trio.sleep(JOIN_AFTER_S + 2 * JOIN_INTERVAL_S)
+        await nodes["dc3"].save("after a quiet time", "Work")
+        await nodes["dc1"].save("at the user's master", "Work")
+        await nodes.converged()
+        assert (await authors(nodes["dc3"], "Work"))[-2:] == ["dc1", "dc1"]
+
+
+async def test_a_user_who_moves_moves_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await trio.sleep(STAY_S)
+        await use(nodes["dc2"], ASK_AFTER + 2)
+        await nodes["dc3"].save("second", "Work")
+        await nodes.converged()
+        assert (await authors(nodes["dc1"]))[-1] == "dc2"
+        assert await authors(nodes["dc1"], "Work") == ["dc1", "dc2"]
+
+
+async def fill_disk(node: Node) -> None:
+    """The database may not grow any more, and says so as on a full disk."""
+    await node.store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1"))
+
+
+async def test_a_master_whose_disk_is_full_lets_others_number(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("mastered there", "Work")
+        await nodes.converged()
+        await fill_disk(nodes["dc1"])
+        with trio.fail_after(TIMEOUT_S):
+            for number in range(10):
+                await nodes["dc2"].save(random.Random(number).randbytes(5000).hex())
+        assert await knows(nodes["dc2"]) == "dc2"
+        for _ in range(ASK_AFTER + 1):
+            with pytest.raises(DiskFullError):
+                await nodes["dc1"].save(random.Random().randbytes(50_000).hex(), "Work")
+        await nodes["dc1"].store.write(lambda tx: tx.connection.execute("PRAGMA max_page_count = 1000000"))
+        await nodes.converged()
+        assert len(await nodes["dc1"].texts()) == 11
+
+
+async def test_a_new_master_whose_disk_is_too_full_to_catch_up_lets_others_number(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise DiskFullError("full")
+
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.save("first")
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await two.save("second")
+        await forget_log(two)
+        with monkeypatch.context() as patch:
+            patch.setattr(reconciliation, "adopt", fail)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            assert await one.coordinator.mastership.find(await key_of(two)) == "dc1", "who asks first masters it"
+            with trio.fail_after(TIMEOUT_S):
+                await two.flag(2)
+            assert await knows(two) == "dc2"
+        await nodes.converged()
+        assert "\\Seen" in (await one.messages())[1].flags
+
+
+async def test_a_part_that_came_back_and_the_rest_have_one_master_each(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A mailbox comes back to its user's master; then the user moves on, and the mailbox stays with who uses it."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await restart_with(nodes, Scope.DYNAMIC)
+        await nodes["dc1"].mail.create_folder(USER, "Work")
+        await nodes["dc1"].save("first", "Work")
+        await nodes.converged()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use, nodes["dc1"], 40)
+            nursery.start_soon(use, nodes["dc2"], 40, "Work")
+        assert (await authors(nodes["dc1"], "Work"))[-1] == "dc2"
+        await trio.sleep(STAY_S)
+        await use(nodes["dc1"], ASK_AFTER + 3, "Work", every_s=1)
+        assert (await authors(nodes["dc1"], "Work"))[-1] == "dc1"
+        await trio.sleep(2 * STAY_S)
+        await use(nodes["dc3"], ASK_AFTER + 3)
+        assert (await authors(nodes["dc3"]))[-1] == "dc3"
+        for sid in ("dc1", "dc3"):
+            await nodes[sid].save("text", "Work")
+        owners = [node.sid for node in nodes.all() if node.coordinator.mastership.is_ours(await key_of(node, "Work"))]
+        assert owners == ["dc1"]
+        await nodes.converged()
+        assert {"dc1", "dc2"} == set(await authors(nodes["dc2"], "Work"))

@@ -1,0 +1,112 @@
+"""A row that cannot be read holds up what would change it, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.replication.convergence.fork_merge import DAMAGED_EVERY_S
+from replicator.tasks import CheckOptions, CheckStatus
+from tests.replication.cluster import TIMEOUT_S, Node, cluster, until
+from tests.replication.tasks.test_check import ended, tasks_at
+from tests.replication.tasks.test_resync import DAMAGES, meet, part, stop_the_log
+
+GARBLE = "UPDATE by_uid SET flags = x'c1' WHERE uid = 1"
+
+
+async def repair(node: Node) -> CheckStatus:
+    async with tasks_at(node) as tasks:
+        status = await ended(tasks, CheckOptions(repair=True))
+    assert (status.state, status.error, status.unrepaired) == ("done", None, 0)
+    return status
+
+
+async def test_of_another_nodes_change(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await nodes.converged()
+        two.damage(GARBLE)
+        await one.flag(1)
+        await one.flag(2)
+        await one.save("another's", user="bob")
+        await until(lambda: two.store.context == one.store.context)
+        assert await two.texts(user="bob") == {1: "another's"}
+        assert await two.waiting() == 2
+        assert "waits for `replicator check --repair`" in caplog.text
+        assert (await repair(two)).damage == {"by_uid": 1}
+        await nodes.converged()
+        assert await two.waiting() == 0
+
+
+async def test_of_its_masters_own_change(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await nodes.converged()
+        view, before = await one.view(), dict(one.store.context)
+        one.damage(GARBLE)
+        with pytest.raises(UnavailableError, match="cannot be read"):
+            await one.mail.store_flags(view, UidSet.of([1, 2]), added=frozenset({"\\Seen"}))
+        assert one.store.context == before
+        await one.flag(2)
+        await one.save("later")
+        await repair(one)
+        await nodes.converged()
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2"])
+async def test_that_is_lost_is_not_taken_for_expunged_when_its_mailbox_is_joined(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, sid: str
+) -> None:
+    """The master is one of the two: it keeps the branches apart until it shows what its head counts."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        nodes[sid].damage("DELETE FROM by_uid WHERE uid = 2")
+        await meet(nodes)
+        await trio.sleep(2 * DAMAGED_EVERY_S)
+        other = nodes["dc2" if sid == "dc1" else "dc1"]
+        assert "text 1" in (await other.texts()).values()
+        assert caplog.text.count("stay apart") <= 4, "looked at again once a minute, and told"
+        await repair(nodes[sid])
+        await trio.sleep(DAMAGED_EVERY_S)
+        await nodes.converged()
+        assert sorted((await other.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
+@pytest.mark.parametrize("damage", ["a row is gone", "a row cannot be read", "a fingerprint is another"])
+async def test_at_a_peer_keeps_no_client_of_a_new_master_from_writing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """He numbers without what the peer has more, as if that could not be reached."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        await two.flag(2, 3)
+        await two.save("at dc2")
+        two.damage(DAMAGES[damage])
+        with monkeypatch.context() as patch:
+            stop_the_log(patch)
+            await meet(nodes)
+            with trio.fail_after(TIMEOUT_S + 1):
+                assert await one.save("at dc1") == 4
+            await part(nodes)
+        await repair(two)
+        await meet(nodes)
+        await nodes.converged()
+        assert sorted((await two.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]

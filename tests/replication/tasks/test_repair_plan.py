@@ -1,0 +1,677 @@
+"""Repair plans given to nodes: what still shows what was compared is made equal, and nothing else is touched."""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.values import Dot
+from replicator.replication.bodies.body_store import BodyStore
+from replicator.replication.convergence import sync_client
+from replicator.replication.convergence.fork_merge import ForkMerger
+from replicator.replication.convergence.fork_scheduler import ForkScheduler
+from replicator.replication.convergence.reconciliation import FIND_TIMEOUT_S, Outcome, Reconciliation
+from replicator.replication.links.link import LinkDownError
+from replicator.replication.log.sender import Sender
+from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.tasks import repair_plan
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S, SLOW_TIMEOUT_S
+from replicator.replication.tasks.repair_plan import MAILBOX_TIMEOUT_S, TEXTS_TIMEOUT_S
+from replicator.store.bodies.body_rows import lacking_count
+from replicator.store.db import queries
+from replicator.store.db.chain import Chain
+from replicator.store.db.transaction import Logged
+from replicator.tasks import ApplyOptions, ApplyStatus, PlannedMailbox
+from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.tasks.test_resync import DAMAGES, _never, check, fork, meet, part, stop_the_log, tasks_at
+
+
+@pytest.fixture(autouse=True)
+def nobody_heals_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks stay, until their master is told of them."""
+    monkeypatch.setattr(ForkScheduler, "_note_commit", lambda *_: None)
+
+
+async def plan(nodes: Cluster, sids: Iterable[str] = ()) -> tuple[PlannedMailbox, ...]:
+    """All that these nodes show differently, mailboxes before trees: whoever applies it is to know better."""
+    chains: dict[str, dict[bytes, Chain]] = {}
+    for sid in sids or nodes.nodes:
+        found = await nodes[sid].store.read(partial(queries.chains_of, user=None))
+        chains[sid] = {chain.id: chain for chain in found}
+    known = {chain.id: chain for of_node in chains.values() for chain in of_node.values()}
+    planned = []
+    for chain in sorted(known.values(), key=lambda chain: (-chain.uidvalidity, chain.id)):
+        shown = {sid: of_node.get(chain.id) for sid, of_node in chains.items()}
+        if len({one and one.digest() for one in shown.values()}) > 1:
+            heads = {sid: one.head if one else None for sid, one in shown.items()}
+            planned.append(PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads))
+    return tuple(planned)
+
+
+async def apply(node: Node, options: ApplyOptions) -> ApplyStatus:
+    async with tasks_at(node) as tasks:
+        assert tasks.start(options)
+        await tasks.wait("apply")
+        status = tasks.status("apply")
+    assert isinstance(status, ApplyStatus)
+    assert (status.state, status.error, status.done) == ("done", None, len(options.mailboxes))
+    assert sum(status.outcomes.values()) == status.done == status.total
+    assert len(status.undone) == sum(
+        count for outcome, count in status.outcomes.items() if outcome not in {"equal", "repaired"}
+    )
+    return status
+
+
+def why(status: ApplyStatus) -> list[tuple[str, str | None, str]]:
+    return [(one.outcome, one.folder, one.why) for one in status.undone]
+
+
+async def digests(nodes: Cluster) -> list[dict[str, str]]:
+    return [await node.digests() for node in nodes.all()]
+
+
+async def fork_thrice(nodes: Cluster) -> None:
+    """Each node has gone on alone, and has a folder of its own."""
+    await nodes["dc1"].save("common")
+    await nodes.converged()
+    for sid in nodes.nodes:
+        nodes.isolate(sid)
+    await nodes.linked(*([sid] for sid in nodes.nodes))
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+        await node.flag(1, added={f"${node.sid}"})
+        await node.mail.create_folder(USER, f"of {node.sid}")
+        await node.save("its own", f"of {node.sid}")
+    for sid in nodes.nodes:
+        nodes.rejoin(sid)
+    await nodes.linked()
+
+
+# ---- what is made equal ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2", "dc3"])
+async def test_forks_are_joined_by_their_masters_and_the_next_run_has_nothing_to_do(
+    tmp_path: Path, autojump_clock: MockClock, sid: str
+) -> None:
+    """Whoever masters INBOX, at two of the nodes it is another one, who must be told."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        assert len(planned) == 2, "new folders come by the log; INBOX and the tree have forked"
+        status = await apply(nodes[sid], ApplyOptions(planned))
+        assert status.outcomes == {"repaired": 2}
+        shown = await digests(nodes)
+        assert shown[0] == shown[1] == shown[2], "all that was repaired is equal at once, as was told"
+        texts = await nodes["dc3"].texts()
+        assert sorted(texts.values()) == ["at dc1", "at dc2", "at dc3", "common"]
+        assert texts[1] == "common"
+        assert {f"$dc{number}" for number in (1, 2, 3)} <= (await nodes["dc2"].messages())[0].flags
+        assert await nodes["dc1"].texts("of dc3") == {1: "its own"}
+        again = await apply(nodes[sid], ApplyOptions(planned))
+        assert again.outcomes == {"equal": 2}
+        await nodes.converged()
+
+
+async def test_two_others_that_have_forked_while_this_node_is_behind_both(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Sender._send
+
+    async def send_others(sender: Sender, item: Logged) -> None:
+        await (_never() if sender._link.sid == "dc1" else send(sender, item))
+
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        for one in nodes.nodes:
+            nodes.isolate(one)
+        await nodes.linked(*([one] for one in nodes.nodes))
+        await nodes["dc2"].save("at dc2")
+        await nodes["dc3"].save("at dc3")
+        before = dict(nodes["dc1"].store.context)
+        monkeypatch.setattr(Sender, "_send", send_others)
+        for one in nodes.nodes:
+            nodes.rejoin(one)
+        await nodes.linked()
+        planned = await plan(nodes)
+        assert (len(planned), len(set(planned[0].heads.values()))) == (1, 3)
+        assert nodes["dc1"].store.context == before
+        assert (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes == {"repaired": 1}
+        assert await plan(nodes) == ()
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc2", "at dc3", "common"]
+
+
+async def test_what_this_node_lacks_is_taken_over_and_trees_go_first(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].save("at dc2")
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes["dc2"].save("at work", "Work")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        assert [one.heads["dc1"] is None for one in planned].count(True) == 1
+        order: list[bool] = []
+        reconcile = repair_plan.Apply._reconcile
+
+        async def noting(job: repair_plan.Apply, key: queries.MailboxKey, others: list[str]) -> None:
+            order.append(key.uidvalidity == 0)
+            await reconcile(job, key, others)
+
+        monkeypatch.setattr(repair_plan.Apply, "_reconcile", noting)
+        status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
+        assert (status.outcomes, status.texts_lacking) == ({"repaired": 3}, 0)
+        assert order[0] is True
+        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
+
+
+async def fork_that_dc2_masters(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> PlannedMailbox:
+    """Each of two nodes has saved something of its own, and the log brings nothing of it."""
+    await nodes["dc1"].save("common")
+    await nodes.converged()
+    await part(nodes)
+    for node in nodes.all():
+        await node.save(f"at {node.sid}")
+    stop_the_log(monkeypatch)
+    await meet(nodes)
+    [inbox] = await plan(nodes)
+    key = queries.MailboxKey(USER, bytes.fromhex(inbox.mailbox), inbox.uidvalidity)
+    assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+    return inbox
+
+
+async def test_what_its_master_has_joined_is_taken_over_if_the_log_does_not_bring_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        inbox = await fork_that_dc2_masters(nodes, monkeypatch)
+        status = await apply(nodes["dc1"], ApplyOptions((inbox,)))
+        assert status.outcomes == {"repaired": 1}
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+        assert await nodes["dc1"].digests() == await nodes["dc2"].digests()
+
+
+async def test_a_master_who_is_told_of_a_fork_joins_it_however_long_that_takes(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large mailbox, of which the log brings nothing."""
+    learn = sync_client.learn
+
+    async def slowly(*arguments: Any, **options: Any) -> sync_client.Learned | None:
+        await trio.sleep(2 * FIND_TIMEOUT_S)
+        return await learn(*arguments, **options)
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        inbox = await fork_that_dc2_masters(nodes, monkeypatch)
+        monkeypatch.setattr(sync_client, "learn", slowly)
+        assert (await apply(nodes["dc1"], ApplyOptions((inbox,)))).outcomes == {"repaired": 1}
+        assert sorted((await nodes["dc1"].texts()).values()) == ["at dc1", "at dc2", "common"]
+
+
+async def test_a_node_that_does_not_take_over_what_it_lacks_is_named_and_does_when_asked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc2"], ApplyOptions(planned))
+        took = trio.current_time() - before
+        assert SHOW_TIMEOUT_S < took < SHOW_TIMEOUT_S + 5
+        assert status.outcomes == {"failed": 3}
+        _, folder, text = min(why(status))
+        assert (folder, text.startswith("dc1 and this node did not show the same within 30 s")) == ("A", True)
+        assert text.endswith("apply a new plan at dc1")
+        status = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert status.outcomes == {"repaired": 3}
+
+
+async def test_a_slow_node_is_not_waited_for_as_long_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair_plan, "AT_ONCE", 1)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc2"], ApplyOptions(await plan(nodes)))
+        assert status.outcomes == {"failed": 3}
+        expected = SHOW_TIMEOUT_S + 2 * SLOW_TIMEOUT_S
+        assert trio.current_time() - before == pytest.approx(expected, abs=2)
+
+
+# ---- what is left alone ------------------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_says_what_would_be_done_and_sets_nothing_going(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)  # what only one side has changed comes by the log
+        planned, before = await plan(nodes), await digests(nodes)
+        for node in nodes.all():
+            status = await apply(node, ApplyOptions(planned, dry_run=True))
+            assert (status.outcomes, status.undone, status.dry_run) == ({"repaired": len(planned)}, [], True)
+        await trio.sleep(SHOW_TIMEOUT_S)
+        assert await digests(nodes) == before
+        assert (await apply(nodes["dc2"], ApplyOptions(planned))).outcomes == {"repaired": len(planned)}
+
+
+@pytest.mark.parametrize("at", ["dc1", "dc3"])
+async def test_what_has_moved_since_it_was_compared_is_left_to_another_plan(
+    tmp_path: Path, autojump_clock: MockClock, at: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        [inbox] = [one for one in planned if one.uidvalidity]
+        compared = {**inbox.heads, at: Dot(f"{at}.before", 1)}
+        before = await digests(nodes)
+        status = await apply(nodes["dc1"], ApplyOptions((replace(inbox, heads=compared),)))
+        assert why(status) == [("moved", "INBOX", f"changed since it was compared, at {at}")]
+        await trio.sleep(SHOW_TIMEOUT_S)
+        assert await digests(nodes) == before
+
+
+async def test_what_is_equal_by_now_is_not_counted_as_moved(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        shown = await nodes.converged()
+        chains = await nodes["dc1"].store.read(partial(queries.chains_of, user=None))
+        heads = {sid: Dot(f"{sid}.before", 7) for sid in nodes.nodes}
+        planned = [PlannedMailbox(chain.user, chain.id.hex(), chain.uidvalidity, heads) for chain in chains]
+        status = await apply(nodes["dc2"], ApplyOptions(tuple(planned)))
+        assert status.outcomes == {"equal": 2}
+        assert await nodes.converged() == shown
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_what_no_node_knows_any_more_is_not_called_equal(
+    tmp_path: Path, autojump_clock: MockClock, *, dry_run: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        heads = {"dc1": Dot("dc1.before", 7), "dc2": None, "dc3": None}
+        unknown = PlannedMailbox(USER, "ab" * 16, 7, heads)
+        [(outcome, folder, text)] = why(await apply(nodes["dc2"], ApplyOptions((unknown,), dry_run)))
+        assert (outcome, folder) == ("failed", "ab" * 16)
+        assert text.startswith("no node of the plan knows it")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_nodes_that_cannot_be_asked(tmp_path: Path, autojump_clock: MockClock, *, dry_run: bool) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned = await plan(nodes)
+        strange = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc9": None})
+        await nodes.stop("dc3")
+        await nodes.linked()
+        before = await digests(nodes)
+        status = await apply(nodes["dc1"], ApplyOptions((*planned, strange), dry_run=dry_run))
+        assert status.outcomes == {"unreachable": 3}
+        assert {text for _, _, text in why(status)} == {
+            "dc3 cannot be reached from here", "dc9 cannot be reached from here",
+        }  # fmt: skip
+        assert await digests(nodes) == before
+
+
+async def test_a_node_that_goes_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        async with tasks_at(nodes["dc2"]) as tasks:
+            tasks.start(ApplyOptions(planned))
+            await trio.sleep(SHOW_TIMEOUT_S / 2)  # dc1 does not take over what it lacks
+            nodes.isolate("dc1")
+            await tasks.wait("apply")
+            status = tasks.status("apply")
+        assert isinstance(status, ApplyStatus)
+        assert (status.state, status.outcomes) == ("done", {"unreachable": 3})
+
+
+async def test_a_link_that_ends_while_rows_are_compared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(*_arguments: object, **_options: object) -> None:
+        raise LinkDownError("dc2")
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].save("at dc2")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        monkeypatch.setattr(sync_client, "learn", ends)
+        status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
+        assert why(status) == [("unreachable", "INBOX", "a link has ended meanwhile")]
+
+
+@pytest.mark.parametrize("name", ["a fingerprint is another", "numbers are others"])
+async def test_different_things_at_one_head_are_damage(tmp_path: Path, autojump_clock: MockClock, name: str) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes["dc1"].flag(2)
+        await nodes.converged()
+        nodes["dc2"].damage(DAMAGES[name])
+        planned, before = await plan(nodes), await digests(nodes)
+        assert len(planned) == 1
+        for node in nodes.all():
+            for dry_run in (True, False):
+                status = await apply(node, ApplyOptions(planned, dry_run=dry_run))
+                [(outcome, folder, text)] = why(status)
+                assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
+        assert await digests(nodes) == before
+        assert (await check(nodes["dc2"])).unrepaired == 0
+
+
+@pytest.mark.parametrize(("sid", "name"), [("dc1", "a row cannot be read"), ("dc2", "a fingerprint is another")])
+async def test_damage_that_shows_only_when_rows_are_compared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sid: str, name: str
+) -> None:
+    """dc1 is behind."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].flag(2, 3)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        nodes[sid].damage(DAMAGES[name])
+        status = await apply(nodes["dc1"], ApplyOptions(planned))
+        [(outcome, folder, text)] = why(status)
+        assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True), text
+        assert (await check(nodes[sid])).unrepaired == 0
+
+
+async def test_a_check_is_not_advised_where_only_a_new_database_helps(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        damaged = nodes["dc1"].store.damage.note(sqlite3.DatabaseError("database disk image is malformed"))
+
+        async def malformed(*_arguments: object) -> Chain:
+            raise damaged
+
+        planned = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc2": None})
+        monkeypatch.setattr(repair_plan, "chain_of", malformed)
+        [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((planned,))))
+        assert (outcome, text) == ("damaged", str(damaged))
+
+
+@pytest.mark.parametrize("sid", ["dc1", "dc2"])
+@pytest.mark.parametrize("at", ["dc1", "dc2"])
+async def test_a_row_that_was_lost_is_not_taken_for_expunged_where_branches_are_to_be_joined(
+    tmp_path: Path, autojump_clock: MockClock, sid: str, at: str
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        await meet(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        nodes[sid].damage(DAMAGES["a row is gone"])
+        [(outcome, folder, text)] = why(await apply(nodes[at], ApplyOptions(planned)))
+        assert (outcome, folder, "run `replicator check --repair`" in text) == ("damaged", "INBOX", True)
+        assert await digests(nodes) == before
+        assert (await check(nodes[sid])).unrepaired == 0
+        assert (await apply(nodes[at], ApplyOptions(planned))).outcomes == {"repaired": 1}
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
+async def test_a_master_that_has_lost_a_row_joins_nothing_for_others_who_tell_why(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            await node.save(f"at {node.sid}")
+        await meet(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        key = queries.MailboxKey(USER, bytes.fromhex(planned[0].mailbox), planned[0].uidvalidity)
+        assert await nodes["dc2"].coordinator.mastership.find(key) == "dc2", "who asks first masters it"
+        nodes["dc2"].damage(DAMAGES["a row is gone"])
+        [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions(planned)))
+        assert (outcome, folder) == ("damaged", "INBOX")
+        assert "what dc2 shows of a mailbox is not what it counts; run `replicator check` there" in text
+        assert await digests(nodes) == before
+        assert caplog.text.count("stay apart") == 1, "told once a minute, however often it is asked"
+        assert (await check(nodes["dc2"])).unrepaired == 0
+        outcomes = (await apply(nodes["dc1"], ApplyOptions(planned))).outcomes
+        assert outcomes in ({"repaired": 1}, {"equal": 1}), "its master may have heard of it just now"
+        for node in nodes.all():
+            assert sorted((await node.texts()).values()) == ["at dc1", "at dc2", "text 0", "text 1", "text 2"]
+
+
+async def whose(nodes: Cluster) -> list[set[tuple[bytes, str, int]]]:
+    """At each node."""
+    found = [await node.store.read(partial(queries.chains_of, user=None)) for node in nodes.all()]
+    return [{(chain.id, chain.user, chain.uidvalidity) for chain in chains} for chains in found]
+
+
+async def test_whose_a_mailbox_is_that_this_node_lacks_says_its_folder_and_not_the_plan(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        await one.save("common")
+        await nodes.converged()
+        await part(nodes)
+        await nodes["dc2"].mail.create_folder(USER, "Work")
+        await nodes["dc2"].save("secret", "Work")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        work, tree = await plan(nodes)
+        before = await whose(nodes)
+        for user in ("mallory", USER):
+            [(outcome, _, text)] = why(await apply(one, ApplyOptions((replace(work, user=user),))))
+            assert (outcome, f"tree of {user} at this node does not name it" in text) == ("failed", True)
+            assert await whose(nodes) == before
+        assert (await apply(one, ApplyOptions((tree,)))).outcomes == {"repaired": 1}
+        [(outcome, folder, text)] = why(await apply(one, ApplyOptions((replace(work, user="mallory"),))))
+        assert (outcome, folder) == ("failed", "Work")
+        assert "names another user, here it is alice's" in text
+        assert (await apply(one, ApplyOptions((replace(work, uidvalidity=99),)))).outcomes == {"repaired": 1}
+        mine, theirs = await whose(nodes)
+        assert mine == theirs
+
+
+async def test_a_fork_is_not_joined_as_another_users(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork_thrice(nodes)
+        planned, before = await plan(nodes), await digests(nodes)
+        [inbox] = [one for one in planned if one.uidvalidity]
+        wrong = replace(inbox, user="mallory")
+        for dry_run in (True, False):
+            [(outcome, folder, _)] = why(await apply(nodes["dc1"], ApplyOptions((wrong,), dry_run=dry_run)))
+            assert (outcome, folder) == ("failed", "INBOX")
+        assert await digests(nodes) == before
+        uid = replace(inbox, uidvalidity=99)
+        assert (await apply(nodes["dc2"], ApplyOptions((uid,)))).outcomes == {"repaired": 1}
+        known = {(user, uidvalidity) for chains in await whose(nodes) for _, user, uidvalidity in chains}
+        assert ({user for user, _ in known}, {uidvalidity for _, uidvalidity in known} & {99}) == ({USER}, set())
+
+
+async def test_what_the_plan_calls_damaged_is_left_to_a_check(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Nobody is asked: the rows of the plan may say what no digest tells."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        planned = PlannedMailbox(USER, "ab" * 16, 7, {"dc1": None, "dc9": None}, damaged=True)
+        [(outcome, folder, text)] = why(await apply(nodes["dc1"], ApplyOptions((planned,))))
+        assert (outcome, folder) == ("damaged", "ab" * 16)
+        assert "run `replicator check --repair` at its nodes, and make a new plan" in text
+
+
+async def test_branches_that_cannot_be_joined(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ForkMerger, "is_hopeless", lambda *_: True)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)
+        status = await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))
+        assert [(outcome, folder) for outcome, folder, _ in why(status)] == [("failed", "INBOX")]
+        assert "cannot be joined; the log of its master says why" in why(status)[0][2]
+
+
+async def test_a_mailbox_that_waits_for_its_turn_is_not_too_late(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair_plan, "RECONCILED_AT_ONCE", 1)
+    reconcile = Reconciliation.reconcile
+
+    async def slowly(reconciliation: Reconciliation, key: queries.MailboxKey, sid: str) -> Outcome:
+        await trio.sleep(MAILBOX_TIMEOUT_S - 1)
+        return await reconcile(reconciliation, key, sid)
+
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for name in ("A", "B", "C"):
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in ("A", "B", "C"):
+            await nodes["dc2"].save("at dc2", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        monkeypatch.setattr(Reconciliation, "reconcile", slowly)
+        assert (await apply(nodes["dc1"], ApplyOptions(await plan(nodes)))).outcomes == {"repaired": 3}
+
+
+async def test_a_master_whom_nobody_can_name_is_not_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        await trio.sleep(5)
+        [inbox] = [one for one in await plan(nodes) if one.uidvalidity]
+        before = trio.current_time()
+        monkeypatch.setattr(Mastership, "find", _never)
+        [(outcome, _, text)] = why(await apply(nodes["dc1"], ApplyOptions((inbox,))))
+        assert (outcome, text) == ("failed", "nobody says who masters folder 'INBOX' of alice")
+        assert trio.current_time() - before < FIND_TIMEOUT_S + 1
+
+
+# ---- the task ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_was_interrupted_is_gone_on_with_by_the_next(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        names = [f"F{number}" for number in range(10)]
+        for name in names:
+            await nodes["dc1"].mail.create_folder(USER, name)
+            await nodes["dc1"].save("common", name)
+        await nodes.converged()
+        await part(nodes)
+        for node in nodes.all():
+            for name in names:
+                await node.save(f"at {node.sid}", name)
+        await meet(nodes)
+        planned = await plan(nodes)
+        async with tasks_at(nodes["dc1"]) as tasks:
+            tasks.start(ApplyOptions(planned, rate=1))
+            await trio.sleep(5.5)
+            tasks.cancel("apply")
+            await tasks.wait("apply")
+            status = tasks.status("apply")
+        assert isinstance(status, ApplyStatus)
+        assert (status.state, status.total) == ("cancelled", 10)
+        assert 4 <= status.outcomes["repaired"] == status.done <= 6
+        again = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert again.outcomes["equal"] >= status.done
+        assert sum(again.outcomes.values()) == again.outcomes["equal"] + again.outcomes["repaired"] == 10
+        await nodes.converged()
+
+
+async def test_a_rate_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        planned = tuple(PlannedMailbox(USER, f"{n:032x}", 7, {"dc1": None, "dc2": None}) for n in range(100))
+        before = trio.current_time()
+        assert (await apply(nodes["dc1"], ApplyOptions(planned, rate=10))).outcomes == {"equal": 100}
+        assert trio.current_time() - before == pytest.approx(10, abs=0.5)
+
+
+async def test_texts_that_do_not_come_are_counted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = BodyStore.fetch
+    lost = trio.Event()
+
+    async def fetch_one(texts: BodyStore, content_hash: bytes, write: object) -> bool:
+        if lost.is_set():
+            return False
+        lost.set()
+        return await fetch(texts, content_hash, write)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(BodyStore, "fetch", fetch_one)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("common")
+        await nodes.converged()
+        await part(nodes)
+        for number in range(3):
+            await nodes["dc2"].save(f"text {number}")
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        planned = await plan(nodes)
+        before = trio.current_time()
+        status = await apply(nodes["dc1"], ApplyOptions(planned, texts=True))
+        assert (status.outcomes, status.texts_lacking) == ({"repaired": 1}, 2)
+        assert await nodes["dc1"].store.read(lacking_count) == 2
+        assert TEXTS_TIMEOUT_S < trio.current_time() - before < 2 * TEXTS_TIMEOUT_S
+        without = await apply(nodes["dc1"], ApplyOptions(planned))
+        assert (without.outcomes, without.texts_lacking) == ({"equal": 1}, None)
+
+
+async def test_a_plan_of_other_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, tasks_at(nodes["dc1"]) as tasks:
+        tasks.start(ApplyOptions((PlannedMailbox(USER, "ab" * 16, 7, {"dc2": None, "dc3": None}),)))
+        await tasks.wait("apply")
+        status = tasks.status("apply")
+        assert status is not None
+        assert (status.state, status.error) == (
+            "failed", "the plan is not of this node, dc1, but of dc2, dc3; apply it at one of those",
+        )  # fmt: skip

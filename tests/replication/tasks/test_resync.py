@@ -1,0 +1,417 @@
+"""Resync on demand: what it tells is what differs; what it does makes it equal, but for damage of unknown extent."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from replicator.replication.convergence.diff import LOOK_AGAIN_S
+from replicator.replication.tasks import resync
+from replicator.replication.tasks.pacing import SHOW_TIMEOUT_S
+from replicator.replication.tasks.registry import tasks_of
+from replicator.replication.tasks.runner import TaskRunner
+from replicator.store.db import queries
+from replicator.tasks import CheckOptions, CheckStatus, Difference, ResyncOptions, ResyncStatus
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.convergence.test_state_transfer import forget_log
+
+INBOX = "(SELECT mailbox_id FROM folder WHERE name = 'INBOX' AND user = 'alice')"
+
+
+async def _never(*_arguments: object) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.fixture
+def nobody_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in ("_work", "_catch_up"):
+        monkeypatch.setattr(f"replicator.replication.convergence.fork_scheduler.ForkScheduler.{what}", _never)
+
+
+def stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node ships entries from now on."""
+    monkeypatch.setattr("replicator.replication.log.sender.Sender._send", _never)
+
+
+@asynccontextmanager
+async def tasks_at(node: Node) -> AsyncIterator[TaskRunner]:
+    async with trio.open_nursery() as nursery:
+        tasks = tasks_of(node.store, node.coordinator, node.store._environment)
+        nursery.start_soon(tasks.run)
+        yield tasks
+        nursery.cancel_scope.cancel()
+
+
+async def ended(node: Node, options: ResyncOptions) -> ResyncStatus:
+    async with tasks_at(node) as tasks:
+        assert tasks.start(options)
+        await tasks.wait("resync")
+        status = tasks.status("resync")
+    assert isinstance(status, ResyncStatus)
+    assert len(status.differences) == status.mended + status.unmended
+    return status
+
+
+async def run(node: Node, options: ResyncOptions) -> ResyncStatus:
+    status = await ended(node, options)
+    assert (status.state, status.error) == ("done", None)
+    assert status.done == status.total
+    return status
+
+
+async def part(nodes: Cluster) -> None:
+    """dc1 from the others."""
+    nodes.isolate("dc1")
+    await nodes.linked(["dc1"], [sid for sid in nodes.nodes if sid != "dc1"])
+
+
+async def meet(nodes: Cluster) -> None:
+    nodes.rejoin("dc1")
+    await nodes.linked()
+
+
+async def fork(nodes: Cluster) -> None:
+    """UIDs 1 to 5 were common. Each side has saved as UID 6; dc1 has expunged 1, dc2 has expunged 2 and flagged 3."""
+    for number in range(5):
+        await nodes["dc1"].save(f"common {number}")
+    await nodes.converged()
+    await part(nodes)
+    await nodes["dc1"].expunge(1)
+    await nodes["dc1"].save("at dc1")
+    await nodes["dc2"].expunge(2)
+    await nodes["dc2"].flag(3)
+    await nodes["dc2"].save("at dc2")
+    await nodes["dc2"].mail.create_folder(USER, "Work")
+    await nodes["dc2"].save("at work", "Work")
+
+
+FORKED = {
+    "expunged_here": 1, "missing_there": 1, "expunged_there": 1, "flags": 1, "missing_here": 1, "uid_conflict": 2,
+}  # fmt: skip
+MERGED = {3: "common 2", 4: "common 3", 5: "common 4"}
+
+
+def by_place(status: ResyncStatus) -> dict[tuple[str, str | None], Difference]:
+    return {(one.peer, one.folder): one for one in status.differences}
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_dry_run_tells_what_differs_with_each_node_and_changes_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork(nodes)
+        await until(lambda: nodes["dc3"].store.context == nodes["dc2"].store.context)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = [await node.digests() for node in nodes.all()]
+        status = await run(nodes["dc1"], ResyncOptions(user=USER, dry_run=True))
+        assert [await node.digests() for node in nodes.all()] == before
+        assert (status.peers, status.mended, status.unmended) == (["dc2", "dc3"], 0, 6)
+        for peer in ("dc2", "dc3"):
+            assert by_place(status)[peer, "INBOX"] == Difference(peer, USER, "INBOX", FORKED, None, None)
+            assert by_place(status)[peer, None].differed == {"missing_here": 1}
+            assert by_place(status)[peer, "Work"].differed == {"missing_here": 1}
+        assert status.differed == {kind: 2 * count for kind, count in FORKED.items()} | {"missing_here": 6}
+
+
+@pytest.mark.usefixtures("nobody_heals")
+@pytest.mark.parametrize("options", [ResyncOptions(), ResyncOptions(user=USER)], ids=["all", "user"])
+async def test_what_differs_is_made_equal_and_the_next_run_finds_nothing(
+    tmp_path: Path, autojump_clock: MockClock, options: ResyncOptions
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await fork(nodes)
+        await meet(nodes)
+        async with trio.open_nursery() as nursery:  # the mailbox is one of the nodes' to join: both are asked
+            nursery.start_soon(run, nodes["dc2"], options)
+            status = await run(nodes["dc1"], options)
+        assert by_place(status)["dc2", "INBOX"].differed == FORKED
+        assert by_place(status)["dc2", "INBOX"].done in {"merged by dc1", "merged by dc2", "merged by dc3"}
+        assert status.unmended == 0
+        await nodes.converged()
+        texts = await nodes["dc3"].texts()
+        assert (texts | MERGED, len(texts)) == (texts, 5)
+        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        for node in nodes.all():
+            again = await run(node, options)
+            assert (again.differences, again.differed) == ([], {})
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_one_folder_and_the_tree_and_no_other_folder(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        status = await run(nodes["dc1"], ResyncOptions(USER, "Work"))
+        assert [(one.folder, one.done) for one in status.differences] == [
+            (None, "adopted here"), ("Work", "adopted here"),
+        ]  # fmt: skip
+        assert await nodes["dc1"].texts("Work") == {1: "at work"}
+        assert "at dc1" in (await nodes["dc1"].texts()).values()
+        assert "at dc2" not in (await nodes["dc1"].texts()).values()
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_a_node_that_does_not_take_what_it_lacks_is_named(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = trio.current_time()
+        status = await run(nodes["dc2"], ResyncOptions(USER, "Work"))
+        assert trio.current_time() - before < 2 * SHOW_TIMEOUT_S, "it is not waited for twice"
+        assert [(one.folder, one.differed, one.done) for one in status.differences] == [
+            (None, {"missing_there": 1}, None), ("Work", {"missing_there": 1}, None),
+        ]  # fmt: skip
+        assert "not adopted there within 30 s" in str(status.differences[0].why_not)
+        assert await nodes["dc1"].digests() != await nodes["dc2"].digests()
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_what_the_other_node_lacks_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        with monkeypatch.context() as patch:
+            stop_the_log(patch)
+            await meet(nodes)
+            async with tasks_at(nodes["dc2"]) as there, tasks_at(nodes["dc1"]) as here:
+                there.start(ResyncOptions(USER, "Work"))
+                await trio.sleep(SHOW_TIMEOUT_S / 2)
+                here.start(ResyncOptions(USER, "Work"))
+                await there.wait("resync")
+                status = there.status("resync")
+        assert isinstance(status, ResyncStatus)
+        assert [one.done for one in status.differences] == ["adopted there"]
+        # of the second folder nothing was left to do
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_several_mailboxes_are_compared_at_once(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        names = [f"F{number}" for number in range(30)]
+        for name in names:
+            await nodes["dc1"].mail.create_folder(USER, name)
+        await nodes.converged()
+        await part(nodes)
+        for name in names:
+            await nodes["dc2"].save("there", name)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        before = trio.current_time()
+        status = await run(nodes["dc1"], ResyncOptions())
+        assert trio.current_time() - before < len(names) * LOOK_AGAIN_S / 2
+        assert sorted((one.folder, one.done) for one in status.differences) == [
+            (name, "adopted here") for name in sorted(names)
+        ]
+
+
+# ---- damage ------------------------------------------------------------------------------------------------------
+
+DAMAGES = {
+    "a row is gone": f"DELETE FROM by_uid WHERE uid = 2 AND mailbox = {INBOX}",
+    "flags are others": f"UPDATE by_uid SET flags = x'80' WHERE uid = 2 AND mailbox = {INBOX}",
+    "a row cannot be read": f"UPDATE by_uid SET flags = x'c1' WHERE uid = 2 AND mailbox = {INBOX}",
+    "numbers are others": f"UPDATE chain SET uidnext = uidnext + 7 WHERE id = {INBOX}",
+    "a fingerprint is another": f"UPDATE chain SET fingerprint = zeroblob(16) WHERE id = {INBOX}",
+}
+
+
+RESTORABLE = {
+    "a row is gone": DAMAGES["a row is gone"],
+    "flags are others": DAMAGES["flags are others"],
+    "all rows are gone": f"DELETE FROM by_uid WHERE mailbox = {INBOX}",
+    "sizes are others": f"UPDATE by_uid SET size_bytes = 7 WHERE mailbox = {INBOX}",
+}
+
+
+DAMAGED = [*(("dc1", name) for name in DAMAGES if name not in RESTORABLE), *(("dc2", name) for name in DAMAGES)]
+
+
+@pytest.mark.parametrize("statement", RESTORABLE.values(), ids=RESTORABLE.keys())
+@pytest.mark.parametrize("is_log_gone", [False, True])
+async def test_rows_that_were_damaged_here_are_restored_from_a_node_that_shows_them(
+    tmp_path: Path, autojump_clock: MockClock, statement: str, *, is_log_gone: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        one = nodes["dc1"]
+        for number in range(3):
+            await one.save(f"text {number}")
+        await one.flag(2)
+        await nodes.converged()
+        folder, shown = await one.inbox(), await one.texts()
+        rows = await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id))
+        if is_log_gone:
+            for node in nodes.all():
+                await forget_log(node)
+        one.damage(statement)
+        if is_log_gone:
+            checked = await check(one)
+            assert (checked.unproven, checked.damage.get("by_uid"), checked.unrepaired) == (2, 1, 1)
+        looked = await run(one, ResyncOptions(USER, "INBOX", dry_run=True))
+        assert [different.done for different in looked.differences] == [None]
+        status = await run(one, ResyncOptions(USER, "INBOX"))
+        assert [(different.folder, different.done) for different in status.differences] == [("INBOX", "restored here")]
+        assert await one.texts() == shown
+        assert await one.store.read(partial(queries.rows, mailbox_id=folder.mailbox_id)) == rows
+        assert (await run(one, ResyncOptions(USER, "INBOX"))).differences == []
+        assert (await check(one)).damage == {}
+        await one.save("later")
+        await nodes.converged()
+
+
+async def check(node: Node) -> CheckStatus:
+    async with tasks_at(node) as tasks:
+        tasks.start(CheckOptions(repair=True))
+        await tasks.wait("check")
+        status = tasks.status("check")
+    assert isinstance(status, CheckStatus)
+    assert (status.state, status.error) == ("done", None)
+    return status
+
+
+@pytest.mark.parametrize(("sid", "name"), DAMAGED)
+async def test_other_damage_is_told_and_left_alone(
+    tmp_path: Path, autojump_clock: MockClock, sid: str, name: str
+) -> None:
+    """By dc1 with dc2."""
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(3):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes["dc1"].flag(2)
+        await nodes.converged()
+        nodes[sid].damage(DAMAGES[name])
+        before = [await node.digests() for node in nodes.all()]
+        is_unreadable_there = name == "a row cannot be read" and sid == "dc2"  # it can only say so
+        for options in (ResyncOptions(USER, "INBOX"), ResyncOptions(USER, "INBOX", dry_run=True)):
+            status = await run(nodes["dc1"], options)
+            assert [(one.folder, one.differed, one.done) for one in status.differences] == [
+                ("INBOX", {} if is_unreadable_there else {"damage": 1}, None)
+            ]
+            assert "run `replicator check" in str(status.differences[0].why_not)
+        assert [await node.digests() for node in nodes.all()] == before
+        assert (await check(nodes[sid])).unrepaired == 0
+        assert (await run(nodes["dc1"], ResyncOptions(USER, "INBOX"))).differences == []
+
+
+# ---- the task ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_done_is_said(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        for options, reason in [
+            (ResyncOptions(peer="dc9"), "dc9 cannot be reached from dc1"),
+            (ResyncOptions(peer="dc1"), "dc1 cannot be reached from dc1"),
+            (ResyncOptions(USER, "Nowhere"), "there is no folder 'Nowhere' of alice here or at dc2"),
+            (ResyncOptions("nobody"), "there is no user 'nobody' here or at dc2"),
+        ]:
+            status = await ended(nodes["dc1"], options)
+            assert (status.state, reason in str(status.error)) == ("failed", True), status.error
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        status = await ended(nodes["dc1"], ResyncOptions())
+        assert "no other node can be reached from dc1" in str(status.error)
+
+
+async def test_a_node_that_goes_meanwhile_is_named_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(20):
+            await nodes["dc1"].mail.create_folder(USER, f"F{number}")
+        await nodes.converged()
+        async with tasks_at(nodes["dc1"]) as tasks:
+            tasks.start(ResyncOptions(USER, rate=2))
+            await trio.sleep(5)
+            nodes.isolate("dc1")
+            await tasks.wait("resync")
+            status = tasks.status("resync")
+        assert isinstance(status, ResyncStatus)
+        assert [(one.peer, one.user, one.done) for one in status.differences] == [("dc2", None, None)]
+        assert (status.state, status.done < status.total) == ("done", True)
+
+
+async def test_a_rate_is_kept_and_a_cancelled_run_ends_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        for number in range(20):
+            await nodes["dc1"].save(f"text {number}")
+        await nodes.converged()
+        before = trio.current_time()
+        status = await run(nodes["dc1"], ResyncOptions(USER, rate=10))
+        assert trio.current_time() - before == pytest.approx(status.rows / 10, abs=0.5)
+        async with tasks_at(nodes["dc1"]) as tasks:
+            tasks.start(ResyncOptions(USER, rate=1))
+            await trio.sleep(2)
+            tasks.cancel("resync")
+            before = trio.current_time()
+            await tasks.wait("resync")
+            cancelled = tasks.status("resync")
+            assert cancelled is not None
+            assert (cancelled.state, trio.current_time()) == ("cancelled", before)
+
+
+@pytest.mark.usefixtures("nobody_heals")
+async def test_more_differences_than_are_listed_are_counted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resync, "DIFFERENCES_MAX", 1)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fork(nodes)
+        stop_the_log(monkeypatch)
+        await meet(nodes)
+        async with tasks_at(nodes["dc1"]) as tasks:
+            tasks.start(ResyncOptions(dry_run=True))
+            await tasks.wait("resync")
+            status = tasks.status("resync")
+        assert isinstance(status, ResyncStatus)
+        assert (len(status.differences), status.left_out, status.unmended) == (1, 2, 3)
+
+
+async def test_clients_go_on_meanwhile_and_nothing_is_lost_or_found_wrong(tmp_path: Path) -> None:
+    async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
+        for node in nodes.all():
+            await node.save(f"first at {node.sid}")
+        done: set[str] = set()
+
+        async def keep_writing(node: Node) -> None:
+            for number in range(60):
+                uid = await node.save(f"{node.sid} {number}")
+                await node.flag(uid)
+                if number % 4 == 0:
+                    await node.expunge(uid)
+            done.add(node.sid)
+
+        for node in nodes.all():
+            nursery.start_soon(keep_writing, node)
+        while len(done) < 2:
+            for node in nodes.all():
+                status = await run(node, ResyncOptions())
+                assert "damage" not in status.differed
+                assert status.unmended == 0, status.differences
+        await nodes.converged()
+        assert len(await nodes["dc1"].texts()) == 2 + 2 * 45
+
+
+async def test_a_node_that_cannot_be_reached_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc1"].save("text")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        status = await run(nodes["dc1"], ResyncOptions())
+        assert status.peers == ["dc2"]
+        assert [(one.peer, one.why_not) for one in status.differences] == [("dc3", "dc3 cannot be reached")]
+        assert (await run(nodes["dc1"], ResyncOptions(peer="dc2"))).unmended == 0

@@ -1,0 +1,489 @@
+"""OK means: on as many disks as are asked for."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from protocol.codec import Request
+from protocol.commands import LinkAdvert, Links, Mbox, Mismatch
+from protocol.values import Dot
+from replicator.config import DurabilityConfig, LogConfig, WhenShort
+from replicator.errors import DurabilityError, UnavailableError
+from replicator.replication.bodies import backfill as backfill_module
+from replicator.replication.checkpoints import log_truncation as log_truncation_module
+from replicator.replication.convergence.reconciliation import Outcome
+from replicator.replication.log.sender import Sender
+from replicator.replication.writes import head_exchange, requests
+from replicator.replication.writes.durability import Durability
+from replicator.replication.writes.lagging_peers import LaggingPeers
+from replicator.replication.writes.router import LONGEST_WAIT_S, REQUEST_TIMEOUT_S
+from replicator.store.bodies.body_rows import StoredText, is_here, read_text
+from replicator.store.db.queries import MailboxKey
+from tests.replication.bodies.test_attachments import message, save
+from tests.replication.cluster import EPOCH_MS, HEARTBEAT_S, TIMEOUT_S, USER, Node, cluster, until
+from tests.replication.meeting import key_of
+from tests.replication.stranger import ORIGIN, visit
+
+COMING_S, STAYING_S = 4.0, 10.0
+
+
+class Saving:
+    """A message on its way; `uid` once OK came."""
+
+    def __init__(self, nursery: trio.Nursery, node: Node) -> None:
+        self.uid: int | None = None
+        self.error: DurabilityError | None = None
+        nursery.start_soon(self._run, node)
+
+    async def _run(self, node: Node) -> None:
+        try:
+            self.uid = await node.save("text")
+        except DurabilityError as error:
+            self.error = error
+
+
+async def test_ok_comes_after_the_peers_acknowledgement(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc2", "dc1").hold()  # dc2 gets and stores what comes; nobody hears of it
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert len(await nodes["dc1"].messages()) == 2
+        assert len(await nodes["dc2"].messages()) == 2
+        assert saving.uid is None
+        nodes.network.road("dc2", "dc1").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+
+
+async def test_ok_comes_after_the_peers_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc1", "dc2").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert saving.uid is None
+        nodes.network.road("dc1", "dc2").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+
+
+async def test_what_a_master_shows_without_its_text_is_not_on_its_disk(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that was made already is confirmed by the mailbox's head, whose message is on one disk alone."""
+
+    async def nothing(*_: object) -> bool:
+        await trio.sleep_forever()
+        return True
+
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.PROCEED) as nodes:
+        one, other = nodes["dc1"], nodes["dc2"]
+        await one.save("text")
+        await one.flag(1)
+        await nodes.converged()
+        nodes.isolate("dc1")
+        await nodes.linked(["dc1"], ["dc2"])
+        await other.save("new")
+        with monkeypatch.context() as patch:
+            patch.setattr(Sender, "_ship", nothing)
+            nodes.rejoin("dc1")
+            await nodes.linked()
+            assert await one.coordinator.reconciliation.reconcile(key_of(await one.view()), "dc2") is Outcome.ADOPTED
+            assert sorted((await one.view()).messages) == [1, 2]
+            assert await one.coordinator.mastership.find(key_of(await one.view())) == "dc1"
+            with pytest.raises(UnavailableError):
+                await one.flag(1)
+            assert await one.text_of(2) == "new"  # which fetches it
+            await one.flag(1)
+
+
+@pytest.mark.parametrize(("copies", "comes"), [(1, True), (2, True), (3, False)])
+async def test_a_peer_that_does_not_answer_counts_if_all_are_asked_for(
+    tmp_path: Path, autojump_clock: MockClock, copies: int, *, comes: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=copies) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc3", "dc1").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert (saving.uid is not None) == comes
+        await trio.sleep(TIMEOUT_S + 2 * HEARTBEAT_S)  # by now dc3 is heard through dc2
+        assert saving.uid == 2
+        nodes.network.road("dc3", "dc1").release()
+        await nodes.linked()
+
+
+async def test_one_copy_waits_for_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
+        await nodes["dc1"].save("first")
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").hold()
+        with trio.fail_after(TIMEOUT_S / 2):
+            await nodes["dc1"].save("second")
+        for other in ("dc2", "dc3"):
+            nodes.network.road(other, "dc1").release()
+        await nodes.converged()
+
+
+async def test_a_change_at_a_master_elsewhere_is_as_durable(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=3) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        await nodes["dc2"].save("second")
+        nodes.network.road("dc3", "dc1").hold()
+        saving = Saving(nursery, nodes["dc2"])
+        await trio.sleep(TIMEOUT_S / 2)
+        assert len(await nodes["dc2"].messages()) == 3
+        assert saving.uid is None
+        nodes.network.road("dc3", "dc1").release()
+        await trio.sleep(0.1)
+        assert saving.uid == 3
+
+
+async def test_refuse_while_too_few_can_be_reached(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc2")
+        await nodes.linked()
+        with pytest.raises(DurabilityError, match="1 of the 2 nodes"):
+            await nodes["dc1"].save("refused")
+        assert await nodes["dc1"].texts() == {1: "first"}
+        await nodes.start("dc2")
+        await nodes.linked()
+        assert await nodes["dc2"].save("second") == 2
+        await nodes.converged()
+
+
+async def test_a_master_elsewhere_refuses_as_well(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, copies=3, when_short=WhenShort.REFUSE) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        await nodes.linked()
+        with pytest.raises(DurabilityError, match="2 of the 3 nodes"):
+            await nodes["dc2"].save("refused")
+        assert await nodes["dc2"].texts() == {1: "first"}
+
+
+async def test_proceed_goes_on_when_the_link_drops(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes, trio.open_nursery() as nursery:
+        await nodes["dc1"].save("first")
+        nodes.network.road("dc2", "dc1").hold()
+        saving = Saving(nursery, nodes["dc1"])
+        await trio.sleep(1)
+        assert saving.uid is None
+        nodes.network.cut(("dc1", "dc2"))
+        await trio.sleep(0.1)
+        assert saving.uid == 2
+        with trio.fail_after(2 * TIMEOUT_S):
+            assert await nodes["dc1"].save("alone") == 3
+        nodes.network.mend(("dc1", "dc2"))
+        nodes.network.road("dc2", "dc1").release()
+        await nodes.converged()
+
+
+@pytest.mark.parametrize("when_short", list(WhenShort))
+async def test_nobody_waits_for_a_node_that_comes_back_with_much_to_take_in(
+    tmp_path: Path, autojump_clock: MockClock, when_short: WhenShort
+) -> None:
+    """What is new stands behind all that it lacks: each client would hear that its change was not confirmed."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
+        await nodes["dc1"].save("first")
+        await nodes.stop("dc2")
+        await nodes.linked()
+        for number in range(200):
+            await nodes["dc1"].save(f"{number} ".join(map(str, range(400, 1000))))
+        nodes.durability = DurabilityConfig(2, when_short)
+        await nodes.stop("dc1")
+        nodes.network.road("dc1", "dc2").bytes_per_s = 4_000
+        await nodes.start()
+        await nodes.linked()
+        await trio.sleep(TIMEOUT_S + HEARTBEAT_S)
+        assert nodes["dc1"].coordinator.durability.reachable == 1
+        if when_short is WhenShort.PROCEED:
+            await nodes["dc1"].save("asks how the mailbox looks elsewhere, which takes its time")
+            with trio.fail_after(0.5):
+                await nodes["dc1"].save("new")
+        else:
+            with pytest.raises(DurabilityError, match=r"1 of the 2 .* \(dc2 has yet to catch up\)"):
+                await nodes["dc1"].save("new")
+        assert sum(nodes["dc2"].store.context.values()) < 100
+        nodes.network.road("dc1", "dc2").bytes_per_s = None
+        await nodes.converged()
+        await until(lambda: nodes["dc1"].coordinator.durability.reachable == 2)
+        nodes.network.road("dc2", "dc1").hold()
+        with trio.move_on_after(TIMEOUT_S / 2) as scope:
+            await nodes["dc1"].save("on two disks")
+        assert scope.cancelled_caught
+        nodes.network.road("dc2", "dc1").release()
+        await nodes.linked()
+
+
+@pytest.mark.parametrize(("said", "counts"), [(2, True), (3, False)])
+async def test_what_is_not_numbered_yet_is_on_no_disk_whoever_says_so(
+    tmp_path: Path, autojump_clock: MockClock, said: int, *, counts: bool
+) -> None:
+    """Else the next change would count as being there."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc2"]) as nodes:
+        node = nodes["dc2"]
+        await node.save("text")
+        folder = await node.inbox()
+        key = MailboxKey(USER, folder.mailbox_id, folder.uidvalidity)
+        assert node.store.context == {node.store.origin: 2}
+        head, coordinator = Dot(node.store.origin, said), node.coordinator
+        async with visit(nodes) as stranger, trio.open_nursery() as nursery:
+            await stranger.send(Links((LinkAdvert(ORIGIN, 100, EPOCH_MS, (("dc2", 1),)),)))
+            await until(lambda: "dc1" in node.component)
+            nursery.start_soon(
+                head_exchange.ask_who_has, node.store, coordinator.mastership, coordinator.durability, key
+            )
+            tag: str | None = None
+            while tag is None:
+                match await stranger.next():
+                    case Request(tag, Mbox()):  # one without a tag gives the mailbox its number
+                        pass
+                    case item:
+                        assert item is not None
+            await stranger.reply(tag, Mismatch(("head",), head, (head,)))
+        assert coordinator.durability._held["dc1"] == ({node.store.origin: said} if counts else {})
+
+
+@pytest.mark.parametrize("limits", [LogConfig(keep_s=2.0), LogConfig(max_size_bytes=200)])
+async def test_no_limit_of_the_log_makes_a_node_count_that_lacks_the_text(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limits: LogConfig
+) -> None:
+    """What a peer has collected, others take over without texts and say that they have: by then nobody waits for it."""
+    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    stored = StoredText.of(b"text")
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        log_truncation = one.coordinator.log_truncation
+        await one.save("first")
+        await until(lambda: log_truncation.checkpoint_status().in_force)
+        before = dict(one.store.collected)
+        async with trio.open_nursery() as nursery:
+            nodes.network.road("dc1", "dc2").hold()
+            saving = Saving(nursery, one)
+            await until(lambda: not one.coordinator.connections.links)
+            await trio.sleep(REQUEST_TIMEOUT_S - TIMEOUT_S - 10)
+            status = log_truncation.checkpoint_status()
+            assert (status.in_force, status.waits_for) == (False, ("dc2",))
+            assert one.store.collected == before
+            assert saving.uid is None
+            nodes.network.road("dc1", "dc2").release()
+            await nodes.linked()
+        assert saving.uid == 2
+        assert await two.store.read(lambda reader: read_text(reader, stored.content_hash)) == stored.message
+        await until(lambda: one.store.collected != before, LONGEST_WAIT_S + 10)
+
+
+async def test_no_limit_does_so_while_the_client_of_a_large_message_waits(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He waits for longer, as it may have to come over a slow line."""
+    monkeypatch.setattr(log_truncation_module, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(backfill_module, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(requests, "SLOWEST_BYTES_S", 2_000)
+    text, limits = message(1, random.Random(1).randbytes(200_000)), LogConfig(max_size_bytes=200)
+    async with cluster(tmp_path, autojump_clock, 2, copies=2, when_short=WhenShort.REFUSE, log=limits) as nodes:
+        one, two = nodes["dc1"], nodes["dc2"]
+        await one.save("first")
+        await until(lambda: one.coordinator.log_truncation.checkpoint_status().in_force)
+        uids = list[int]()
+
+        async def save_large() -> None:
+            uids.append(await save(one, text))
+
+        async with trio.open_nursery() as nursery:
+            nodes.network.road("dc1", "dc2").hold()
+            nursery.start_soon(save_large)
+            await until(lambda: not one.coordinator.connections.links)
+            await trio.sleep(2 * REQUEST_TIMEOUT_S)
+            assert not uids
+            nodes.network.road("dc1", "dc2").release()
+            await nodes.linked()
+        assert uids == [2]
+        assert await two.store.read(lambda reader: is_here(reader, hashlib.sha256(text).digest()))
+
+
+# ---- counting --------------------------------------------------------------------------------------------------
+
+
+def nobody_is_behind() -> LaggingPeers:
+    return LaggingPeers(lambda _: {}, COMING_S, STAYING_S)
+
+
+class Counting:
+    """`Durability` over acknowledgements that the test sets."""
+
+    def __init__(self, copies: int, when_short: WhenShort, *acknowledged: int) -> None:
+        self.others: list[str] = []
+        self.durability = Durability(DurabilityConfig(copies, when_short), lambda: self.others, nobody_is_behind())
+        self.woken: list[int] = []
+        self.set(*acknowledged)
+
+    def set(self, *acknowledged: int) -> None:
+        """So many peers are there, and this is what they have of dc1's log."""
+        self.others = [f"dc{number + 2}" for number in range(len(acknowledged))]
+        for sid, seq in zip(self.others, acknowledged, strict=True):
+            self.durability.linked(sid, f"{sid}.a")
+            self.durability.acknowledged(sid, {"dc1.a": seq})
+
+    async def wait(self, seq: int) -> None:
+        await self.durability.wait(Dot("dc1.a", seq))
+        self.woken.append(seq)
+
+    async def change(self, *acknowledged: int) -> list[int]:
+        """Who is woken when the peers have acknowledged so much."""
+        self.woken = []
+        self.set(*acknowledged)
+        self.durability.changed()
+        await trio.testing.wait_all_tasks_blocked()
+        return sorted(self.woken)
+
+
+@pytest.mark.parametrize("when_short", list(WhenShort))
+async def test_the_third_copy_is_the_second_peers(when_short: WhenShort) -> None:
+    counting = Counting(3, when_short, 0, 0, 0)
+    async with trio.open_nursery() as nursery:
+        for seq in (1, 2, 3, 3, 5):
+            nursery.start_soon(counting.wait, seq)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await counting.change(9, 0, 0) == []
+        assert await counting.change(9, 0, 2) == [1, 2]
+        assert await counting.change(9, 1, 3) == [3, 3]
+        assert await counting.change(9, 9, 0) == [5]
+
+
+async def test_peers_that_go_are_not_waited_for_if_so_configured() -> None:
+    for when_short, woken in ((WhenShort.PROCEED, [1]), (WhenShort.REFUSE, [])):
+        counting = Counting(3, when_short, 0, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(counting.wait, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await counting.change(1) == woken
+            nursery.cancel_scope.cancel()
+
+
+async def test_waiting_for_what_is_durable_already_returns_at_once() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 4)
+    with trio.fail_after(5):
+        await counting.wait(4)
+    assert counting.woken == [4]
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_others_waiting() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(counting.wait, 1)
+        with trio.move_on_after(0.01) as scope:
+            await counting.wait(1)
+        assert scope.cancelled_caught
+        assert await counting.change(1) == [1]
+    assert not counting.durability._waiting
+
+
+async def test_a_waiter_that_comes_while_another_wakes_is_not_forgotten() -> None:
+    counting = Counting(2, WhenShort.REFUSE, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(counting.wait, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        counting.set(1)
+        counting.durability.changed()
+        counting.set(0)  # that peer has gone, and another one is there
+        nursery.start_soon(counting.wait, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert counting.woken == [1]
+        assert await counting.change(1) == [1]
+
+
+@pytest.mark.parametrize(("peers", "refused"), [(0, True), (1, True), (2, False), (3, False)])
+async def test_too_few_peers_are_refused_beforehand(peers: int, *, refused: bool) -> None:
+    acknowledged = [0] * peers
+    Counting(3, WhenShort.PROCEED, *acknowledged).durability.check()
+    counting = Counting(3, WhenShort.REFUSE, *acknowledged)
+    if refused:
+        with pytest.raises(DurabilityError, match=f"{peers + 1} of the 3 nodes"):
+            counting.durability.check()
+    else:
+        counting.durability.check()
+
+
+async def test_what_a_restored_node_numbered_before_counts_only_if_it_has_it_still() -> None:
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
+    woken: list[int] = []
+
+    async def wait(seq: int) -> None:
+        await durability.wait(Dot("dc2.a", seq))
+        woken.append(seq)
+
+    durability.linked("dc2", "dc2.b")
+    durability.acknowledged("dc2", {"dc2.a": 4})
+    async with trio.open_nursery() as nursery:
+        for seq in (4, 5):
+            nursery.start_soon(wait, seq)
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken == [4]
+        durability.acknowledged("dc2", {"dc2.a": 5})
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken == [4, 5]
+
+
+async def test_what_a_peer_said_before_does_not_take_back_what_it_said_since() -> None:
+    """An ACK overtakes the LOG that was sent before it."""
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: ["dc2"], nobody_is_behind())
+    durability.linked("dc2", "dc2.b")
+    durability.acknowledged("dc2", {"dc1.a": 5})
+    durability.acknowledged("dc2", {"dc1.a": 3})
+    with trio.fail_after(5):
+        await durability.wait(Dot("dc1.a", 5))
+
+
+async def test_what_another_node_numbered_is_known_to_be_durable_over_any_number_of_links(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The ACKs of dc3 went to dc2, who numbered the change; dc1 is the master now, and asks."""
+    async with cluster(tmp_path, autojump_clock, 3, copies=3) as nodes:
+        await nodes.make_line()
+        await nodes["dc2"].save("first")
+        await nodes["dc2"].flag(1)
+        await nodes.converged()
+        await nodes["dc1"].coordinator.handover.move_to(await nodes["dc1"].inbox(), "dc1")
+        with trio.fail_after(5):
+            await nodes["dc1"].flag(1)
+
+
+async def test_what_a_node_behind_has_is_a_copy_all_the_same(mock_clock: MockClock) -> None:
+    lagging_peers = LaggingPeers(lambda _: {"dc1.a": 5}, COMING_S, STAYING_S)
+    durability = Durability(DurabilityConfig(3, WhenShort.REFUSE), lambda: ["dc2", "dc3"], lagging_peers)
+    durability.changed()
+    durability.acknowledged("dc2", {"dc1.a": 6})
+    durability.changed()
+    mock_clock.jump(COMING_S + 1)
+    assert durability.reachable == 2
+    durability.acknowledged("dc3", {"dc1.a": 4})
+    with trio.fail_after(5):
+        await durability.wait(Dot("dc1.a", 4))
+
+
+async def test_what_a_node_had_before_it_went_counts_only_if_it_says_so_again() -> None:
+    """Its disk may have been lost meanwhile; a far one has no link here that would say so."""
+    others = ["dc2", "dc4"]
+    durability = Durability(DurabilityConfig(2, WhenShort.REFUSE), lambda: others, nobody_is_behind())
+    durability.acknowledged("dc4", {"dc1.a": 5})
+    durability.changed()
+    others.remove("dc4")
+    durability.changed()
+    others.append("dc4")
+    durability.changed()
+    with trio.move_on_after(0.01) as scope:
+        await durability.wait(Dot("dc1.a", 5))
+    assert scope.cancelled_caught
