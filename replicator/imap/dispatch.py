@@ -14,16 +14,16 @@ from typing import TypeVar
 
 from protocol.framing import ContinuationNeeded, Frame, FramingError, LargeLiteral
 from replicator.errors import MailError
-from replicator.imap import auth, folders, messages
-from replicator.imap import commands as c
-from replicator.imap.appending import append, appended
-from replicator.imap.fetch import fetch
-from replicator.imap.large_literal import IncomingLiteral
-from replicator.imap.parser import CommandSyntaxError, tag_of, verb_of
-from replicator.imap.refusals import CommandFailedError, code_of
-from replicator.imap.responses import continuation, status_line, tagged
-from replicator.imap.searching import search
+from replicator.imap.handlers import auth, folders, message_commands
+from replicator.imap.handlers.append import append, appended
+from replicator.imap.handlers.fetch import fetch
+from replicator.imap.handlers.search import search
 from replicator.imap.session import Completion, Session, State
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.command_parser import CommandSyntaxError, tag_of, verb_of
+from replicator.imap.wire.large_literal import IncomingLiteral
+from replicator.imap.wire.refusals import CommandFailedError, code_of
+from replicator.imap.wire.responses import continuation, status_line, tagged
 
 MAX_BAD_COMMANDS = 10  # one after the other: whoever speaks does not speak IMAP
 
@@ -74,15 +74,15 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
             _rule(c.ListMailboxes, _USER, folders.list_mailboxes),
             _rule(c.Status, _USER, folders.status),
             _rule(c.Append, _USER, append),
-            _rule(c.Idle, _USER, messages.idle),
-            _rule(c.Check, _SELECTED, messages.check),
-            _rule(c.Close, _SELECTED, messages.close),
-            _rule(c.Unselect, _SELECTED, messages.unselect),
-            _rule(c.Expunge, _SELECTED, messages.expunge),
+            _rule(c.Idle, _USER, message_commands.idle),
+            _rule(c.Check, _SELECTED, message_commands.check),
+            _rule(c.Close, _SELECTED, message_commands.close),
+            _rule(c.Unselect, _SELECTED, message_commands.unselect),
+            _rule(c.Expunge, _SELECTED, message_commands.expunge),
             _rule(c.Search, _SELECTED, search),
             _rule(c.Fetch, _SELECTED, fetch),
-            _rule(c.Store, _SELECTED, messages.store),
-            _rule(c.Copy, _SELECTED, messages.copy),
+            _rule(c.Store, _SELECTED, message_commands.store),
+            _rule(c.Copy, _SELECTED, message_commands.copy),
         )
     )
 )

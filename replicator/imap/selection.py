@@ -10,15 +10,15 @@ from contextlib import ExitStack
 
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.flags import RECENT, SYSTEM_FLAGS, keywords
-from replicator.imap.fetch_items import Atom
-from replicator.imap.responses import (
+from replicator.imap.sequence_numbers import Numbering
+from replicator.imap.wire.fetch_items import Atom
+from replicator.imap.wire.responses import (
     FlagFormatter,
     fetch_response,
     status_line,
     untagged,
     without_text,
 )
-from replicator.imap.sequence_numbers import Numbering
 from replicator.mailstore import Folder, MailStore
 from replicator.view import MailboxView, Message
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from protocol.values import UidSet
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import SequenceSet
 
 
 class Numbering:

@@ -9,12 +9,12 @@ import trio
 
 from protocol.framing import FramingError
 from replicator.errors import leaves
-from replicator.imap.connection import Connection, ConnectionEndedError, InactivityError
 from replicator.imap.dispatch import converse
-from replicator.imap.responses import status_line
 from replicator.imap.selection import MailboxGoneError
 from replicator.imap.services import ImapServices
 from replicator.imap.session import LoginRevokedError, Session
+from replicator.imap.wire.connection import Connection, ConnectionEndedError, InactivityError
+from replicator.imap.wire.responses import status_line
 
 GOODBYE_S = 1.0  # to tell a client that the node goes down; what does not wait for clients longer than that
 

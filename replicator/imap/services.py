@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from replicator.imap.limits import Connections
-from replicator.imap.parser import CommandParser
-from replicator.imap.parsing import Parsing
+from replicator.imap.matching.message_reader import Parsing
+from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.metrics import ImapMetrics
 from replicator.users import Login

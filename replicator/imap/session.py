@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from replicator.imap.connection import Connection
 from replicator.imap.limits import Place
-from replicator.imap.refusals import CommandFailedError
 from replicator.imap.selection import Selection
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.connection import Connection
+from replicator.imap.wire.refusals import CommandFailedError
 from replicator.mailstore import Folder, MailStore
 from replicator.users import Login
 

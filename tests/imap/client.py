@@ -11,10 +11,10 @@ from functools import partial
 import trio
 import trio.testing
 
-from replicator.imap.parser import CommandParser
-from replicator.imap.parsing import Parsing
+from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.command_parser import CommandParser
 from replicator.mailstore import Folder, MailStore, NewMessage
 from replicator.users import Login
 from replicator.users.schemes import parse_hash

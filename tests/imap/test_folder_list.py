@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.folder_list import list_entries, matches, special_uses
+from replicator.imap.handlers.folder_list import list_entries, matches, special_uses
 
 
 def naive(pattern: str, name: str) -> bool:

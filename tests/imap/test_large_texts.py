@@ -11,10 +11,10 @@ import trio.testing
 
 from protocol.values import UidSet
 from replicator.environment import run_in_thread
-from replicator.imap import parsing
-from replicator.imap.connection import Connection
-from replicator.imap.parsing import LARGE_TEXT_BYTES, Parsing
+from replicator.imap.matching import message_reader
+from replicator.imap.matching.message_reader import LARGE_TEXT_BYTES, Parsing
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.connection import Connection
 from replicator.mailstore import NewMessage, Text, read_all
 from tests.imap.client import connected, fill
 from tests.one_node import HookedMail
@@ -91,7 +91,7 @@ async def test_whole_texts_are_in_memory_in_turns(
         await go_on.wait()
         return work()
 
-    monkeypatch.setattr(parsing, "read_all", counting)
+    monkeypatch.setattr(message_reader, "read_all", counting)
     served = dataclasses.replace(served, parsing=Parsing(waiting, turns=trio.Semaphore(1)))
     async with connected(served) as first, connected(served) as second:
         for client in (first, second):

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.imap.messages import LOGIN_CHECK_S
+from replicator.imap.handlers.message_commands import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mailstore import NewMessage
 from replicator.users import UserDirectory, add_user, delete_user, set_password
@@ -99,7 +99,7 @@ async def test_logins_are_events_of_the_log(served: ImapServices, caplog: pytest
         await client.run('LOGIN "no body" hunter2')
         await client.run("LOGIN Alice@x hunter2")
         await log_in(client, "Alice@x")
-    said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.auth"]
+    said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
     assert said == [
         'login failed user="no body" client=127.0.0.1',
         "login failed user=Alice@x client=127.0.0.1",

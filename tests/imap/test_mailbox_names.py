@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.imap.mailbox_names import MailboxNameError, decode_name, encode_name
+from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name, encode_name
 from replicator.mailstore import canonical_name
 
 ANY_NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

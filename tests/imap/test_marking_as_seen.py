@@ -11,7 +11,7 @@ import trio.testing
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.errors import DiskFullError
-from replicator.imap.fetch import SLICE_BYTES, SLICE_MESSAGES
+from replicator.imap.handlers.fetch import SLICE_BYTES, SLICE_MESSAGES
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
 from replicator.mailstore import Folder, NewMessage, Text

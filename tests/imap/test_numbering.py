@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.imap.sequence_numbers import Numbering
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import SequenceSet
 
 UIDS = st.lists(st.integers(1, 60), unique=True).map(sorted)
 ENDS = st.one_of(st.none(), st.integers(1, 60))

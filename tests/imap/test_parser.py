@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.framing import Frame
-from replicator.imap import commands as c
-from replicator.imap import search_keys as k
-from replicator.imap.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
-from replicator.imap.mailbox_names import encode_name
-from replicator.imap.parser import CommandParser, CommandSyntaxError, tag_of
-from replicator.imap.responses import mailbox, quoted_or_literal
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire import search_keys as k
+from replicator.imap.wire.command_parser import CommandParser, CommandSyntaxError, tag_of
+from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, Partial, SectionText
+from replicator.imap.wire.mailbox_names import encode_name
+from replicator.imap.wire.responses import mailbox, quoted_or_literal
+from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import canonical_name
 
 PARSER = CommandParser()

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.imap.connection import BLOCK_BYTES, _blocks
-from replicator.imap.fetch_items import Adjacent, Atom, Value
-from replicator.imap.responses import (
+from replicator.imap.wire.connection import BLOCK_BYTES, _blocks
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Value
+from replicator.imap.wire.responses import (
     FlagFormatter,
     copyuid,
     fetch_response,

@@ -21,10 +21,10 @@ from replicator.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
-from replicator.imap.refusals import code_of
-from replicator.imap.search_keys import BadCharsetError
 from replicator.imap.server import serve_imap
 from replicator.imap.services import ImapServices
+from replicator.imap.wire.refusals import code_of
+from replicator.imap.wire.search_keys import BadCharsetError
 from replicator.mailstore import NewMessage
 from tests.imap.client import LOOPBACK, Client, OneUser, connected, fill
 from tests.one_node import HookedMail, failing

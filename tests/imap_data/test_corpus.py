@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 import pytest
 
-from replicator.imap.bodystructure import body_structure
-from replicator.imap.fetch_items import BodySection, SectionText
-from replicator.imap.message import MessageText, section
-from replicator.imap.responses import fetch_response, without_text
+from replicator.imap.rendering.bodystructure import body_structure
+from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.wire.fetch_items import BodySection, SectionText
+from replicator.imap.wire.responses import fetch_response, without_text
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part, parse
 from tests.imap_data.corpus import check_spans, corpus

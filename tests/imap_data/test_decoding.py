@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.decoding import decode_text, header_text, part_text, sent_date, value_text
-from replicator.imap.message import MessageText
-from replicator.imap.search_bounds import ReadableText
+from replicator.imap.matching.bounds import ReadableText
+from replicator.imap.rendering.decoding import decode_text, header_text, part_text, sent_date, value_text
+from replicator.imap.rendering.fetch_answers import MessageText
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
 from tests.imap_data.corpus import message_header

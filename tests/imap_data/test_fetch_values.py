@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot
-from replicator.imap.fetch_items import (
+from replicator.imap.rendering.fetch_answers import MessageText, fetch_value, internal_date
+from replicator.imap.wire.fetch_items import (
     Adjacent,
     Atom,
     Attribute,
@@ -21,7 +22,6 @@ from replicator.imap.fetch_items import (
     response_name,
     sets_seen,
 )
-from replicator.imap.message import MessageText, fetch_value, internal_date
 from replicator.mime.skeleton import Skeleton
 from replicator.view import Message
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.values import Dot, UidSet
-from replicator.imap import search_keys as keys
-from replicator.imap.message import MessageText
-from replicator.imap.search import Search
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.matching.phases import Search
+from replicator.imap.rendering.fetch_answers import MessageText
+from replicator.imap.wire import search_keys as keys
+from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.imap.fetch_items import BodySection, Partial, SectionText
-from replicator.imap.message import MessageText, section
+from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.wire.fetch_items import BodySection, Partial, SectionText
 from replicator.mime.skeleton import Skeleton
 
 HEADER, TEXT, MIME = SectionText.HEADER, SectionText.TEXT, SectionText.MIME

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.imap.bodystructure import body_structure
-from replicator.imap.fetch_items import Adjacent, Value
-from replicator.imap.responses import fetch_response, without_text
+from replicator.imap.rendering.bodystructure import body_structure
+from replicator.imap.wire.fetch_items import Adjacent, Value
+from replicator.imap.wire.responses import fetch_response, without_text
 from replicator.mime.header import TEXT_PLAIN, ContentType
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse

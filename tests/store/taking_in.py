@@ -6,9 +6,9 @@ import binascii
 import hashlib
 from collections.abc import Iterable
 
-from replicator.imap.bodystructure import body_structure
-from replicator.imap.fetch_items import BodySection, Partial, SectionText, Span
-from replicator.imap.message import MessageText, section
+from replicator.imap.rendering.bodystructure import body_structure
+from replicator.imap.rendering.fetch_answers import MessageText, section
+from replicator.imap.wire.fetch_items import BodySection, Partial, SectionText, Span
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import parse
 from replicator.store.bodies.body_writer import BodyWriter, TakenIn

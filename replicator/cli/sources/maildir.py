@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from replicator.cli.sources.message import MailSource, SourceMessage
-from replicator.imap.mailbox_names import MailboxNameError, decode_name
+from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name
 from replicator.mailstore import INBOX, SEPARATOR
 
 FLAGS: Mapping[str, str] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replicator.imap.addresses import parse_addresses
-from replicator.imap.fetch_items import Adjacent, Value
+from replicator.imap.rendering.address_lists import parse_addresses
+from replicator.imap.wire.fetch_items import Adjacent, Value
 from replicator.mime.header import Header
 
 

@@ -7,11 +7,11 @@ from functools import partial
 import trio
 
 from replicator.errors import ContentUnavailableError
-from replicator.imap import commands as c
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import search_response
-from replicator.imap.search import Search
+from replicator.imap.matching.phases import Search
 from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import search_response
 from replicator.view import Message
 
 

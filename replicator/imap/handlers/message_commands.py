@@ -6,13 +6,13 @@ import trio
 
 from protocol.values import UidSet
 from replicator.flags import keywords, other_flags, removable_flags, settable_flags
-from replicator.imap import commands as c
-from replicator.imap.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
-from replicator.imap.fetch_items import Value
-from replicator.imap.refusals import CommandFailedError, offering_to_create
-from replicator.imap.responses import continuation, copyuid, fetch_response, status_line, without_text
+from replicator.imap.handlers.fetch import MESSAGES_BETWEEN_CHECKPOINTS, resolved
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.fetch_items import Value
+from replicator.imap.wire.refusals import CommandFailedError, offering_to_create
+from replicator.imap.wire.responses import continuation, copyuid, fetch_response, status_line, without_text
 
 _DELETED = "\\Deleted"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import trio
 
 from replicator.errors import InvalidNameError
-from replicator.imap import commands as c
-from replicator.imap.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import list_line, status_line, status_response, untagged
+from replicator.imap.handlers.folder_list import MAX_PATTERN, MAX_WILDCARDS, NOSELECT, list_entries
 from replicator.imap.selection import Selection
 from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
 from replicator.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
 
 _LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the node

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol, Self
 from sortedcontainers import SortedSet
 
 from protocol.values import UidSet
-from replicator.imap.decoding import header_text, part_text, sent_date, value_text
-from replicator.imap.message import MessageText
+from replicator.imap.rendering.decoding import header_text, part_text, sent_date, value_text
+from replicator.imap.rendering.fetch_answers import MessageText
 from replicator.mime.structure import Part
 from replicator.view import MailboxView, Message
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from lark import Token, Transformer, v_args
 
 from protocol.values import UID_MAX
-from replicator.imap import commands as c
-from replicator.imap import search_keys as keys
-from replicator.imap.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
-from replicator.imap.mailbox_names import MailboxNameError, decode_name, decode_pattern
-from replicator.imap.search_keys import SearchKey, SearchProgram
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire import search_keys as keys
+from replicator.imap.wire.fetch_items import ALL, FAST, FULL, Attribute, BodySection, FetchItem, Partial, SectionText
+from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name, decode_pattern
+from replicator.imap.wire.search_keys import SearchKey, SearchProgram
+from replicator.imap.wire.sequence_set import SequenceSet
 
 MAX_SEARCH_DEPTH = 50  # of NOT, OR and parentheses: evaluation recurses, and no person nests that deep
 MAX_OCTETS = 2**63 - 1  # RFC 9051 number64: sizes and offsets; the store has signed 64 bits

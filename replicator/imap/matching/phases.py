@@ -15,9 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import singledispatchmethod
 
 from protocol.values import UidSet
-from replicator.imap import search_keys as keys
-from replicator.imap.message import MessageText, email_id
-from replicator.imap.search_bounds import (
+from replicator.imap.matching.bounds import (
     AllOf,
     AnyOf,
     Cost,
@@ -30,6 +28,8 @@ from replicator.imap.search_bounds import (
     Test,
     Within,
 )
+from replicator.imap.rendering.fetch_answers import MessageText, email_id
+from replicator.imap.wire import search_keys as keys
 from replicator.view import MailboxView, Message
 
 _DAY_MS = 86_400_000

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from protocol.framing import LargeLiteral
 from replicator.flags import settable_in
-from replicator.imap import commands as c
-from replicator.imap.large_literal import IncomingLiteral
-from replicator.imap.parser import CommandSyntaxError
-from replicator.imap.refusals import offering_to_create
 from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.command_parser import CommandSyntaxError
+from replicator.imap.wire.large_literal import IncomingLiteral
+from replicator.imap.wire.refusals import offering_to_create
 from replicator.mailstore import Folder, NewMessage, SavedMessage
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from replicator.imap.fetch_items import FetchItem
-from replicator.imap.large_literal import IncomingLiteral
-from replicator.imap.search_keys import SearchProgram
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire.fetch_items import FetchItem
+from replicator.imap.wire.large_literal import IncomingLiteral
+from replicator.imap.wire.search_keys import SearchProgram
+from replicator.imap.wire.sequence_set import SequenceSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,12 @@ import trio
 from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.errors import ContentUnavailableError, MailError
-from replicator.imap import commands as c
-from replicator.imap.connection import ConnectionEndedError
-from replicator.imap.fetch_items import (
+from replicator.imap.rendering.fetch_answers import MessageText, fetch_value
+from replicator.imap.selection import Selection
+from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.connection import ConnectionEndedError
+from replicator.imap.wire.fetch_items import (
     Attribute,
     FetchItem,
     Span,
@@ -31,12 +34,9 @@ from replicator.imap.fetch_items import (
     response_name,
     sets_seen,
 )
-from replicator.imap.message import MessageText, fetch_value
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import fetch_response, without_text
-from replicator.imap.selection import Selection
-from replicator.imap.sequence_set import SequenceSet
-from replicator.imap.session import Completion, Session
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import fetch_response, without_text
+from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import Text
 from replicator.view import SEEN, Message
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import trio
 
 from protocol.framing import ContinuationNeeded, Event, Frame, LargeLiteral, LiteralChunk
-from replicator.imap.connection import Connection
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import continuation
+from replicator.imap.wire.connection import Connection
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import continuation
 from replicator.mailstore import sending_s
 
 

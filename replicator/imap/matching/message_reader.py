@@ -11,8 +11,8 @@ import trio
 
 from protocol.units import KIB
 from replicator.environment import ThreadRunner, run_in_thread
-from replicator.imap.message import MessageText
-from replicator.imap.search_bounds import is_text
+from replicator.imap.matching.bounds import is_text
+from replicator.imap.rendering.fetch_answers import MessageText
 from replicator.mailstore import Text, needs_whole, read_all
 from replicator.mime.skeleton import Skeleton
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from protocol.units import KIB
 from protocol.values import UidSet
 from replicator.flags import RECENT, SYSTEM_FLAGS, shown_once
-from replicator.imap.fetch_items import Adjacent, Atom, Span, Value
-from replicator.imap.mailbox_names import encode_name
+from replicator.imap.wire.fetch_items import Adjacent, Atom, Span, Value
+from replicator.imap.wire.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
 
 _LARGE_CHUNK = 16 * KIB

@@ -7,10 +7,10 @@ import logging
 from base64 import b64decode
 from functools import partial
 
-from replicator.imap import commands as c
-from replicator.imap.refusals import CommandFailedError
-from replicator.imap.responses import continuation, quoted_or_literal, status_line, untagged
 from replicator.imap.session import Completion, Session
+from replicator.imap.wire import command_types as c
+from replicator.imap.wire.refusals import CommandFailedError
+from replicator.imap.wire.responses import continuation, quoted_or_literal, status_line, untagged
 from replicator.log_fields import LogFields
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from replicator.imap.envelope import envelope
-from replicator.imap.fetch_items import Adjacent, Value
+from replicator.imap.rendering.envelope import envelope
+from replicator.imap.wire.fetch_items import Adjacent, Value
 from replicator.mime.header import Parameterised, without_comment
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part

@@ -20,7 +20,7 @@ from replicator.errors import (
     UnavailableError,
     UsersUnavailableError,
 )
-from replicator.imap.search_keys import CHARSETS, BadCharsetError
+from replicator.imap.wire.search_keys import CHARSETS, BadCharsetError
 
 _CODES: tuple[tuple[type[MailError], str], ...] = (
     (FolderNotFoundError, "NONEXISTENT"),

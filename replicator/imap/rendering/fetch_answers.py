@@ -12,9 +12,18 @@ from functools import cached_property
 from types import MappingProxyType
 
 from protocol.units import MIB
-from replicator.imap.bodystructure import body_structure
-from replicator.imap.envelope import envelope
-from replicator.imap.fetch_items import Atom, Attribute, BodySection, FetchItem, SectionText, Span, Value, needs_text
+from replicator.imap.rendering.bodystructure import body_structure
+from replicator.imap.rendering.envelope import envelope
+from replicator.imap.wire.fetch_items import (
+    Atom,
+    Attribute,
+    BodySection,
+    FetchItem,
+    SectionText,
+    Span,
+    Value,
+    needs_text,
+)
 from replicator.mime.header import Header
 from replicator.mime.skeleton import Skeleton
 from replicator.mime.structure import Part, parse

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from replicator.errors import MailError
-from replicator.imap.sequence_set import SequenceSet
+from replicator.imap.wire.sequence_set import SequenceSet
 
 CHARSETS = ("US-ASCII", "UTF-8")
 """Those that SEARCH takes; US-ASCII is the default and a subset of UTF-8."""

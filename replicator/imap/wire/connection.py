@@ -14,7 +14,7 @@ import trio
 from protocol.framing import ContinuationNeeded, Event, Frame, FrameLimits, Framer, LargeLiteral
 from protocol.units import KIB, MIB
 from replicator.addresses import is_loopback
-from replicator.imap.responses import continuation
+from replicator.imap.wire.responses import continuation
 
 LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
 IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes
