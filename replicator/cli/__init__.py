@@ -17,7 +17,7 @@ def main() -> None:
     try:
         import signal  # noqa: PLC0415  takes long enough to be interrupted
 
-        from replicator.cli.commands import cli  # noqa: PLC0415  the same, and longer
+        from replicator.cli.command_list import cli  # noqa: PLC0415  the same, and longer
 
         try:
             cli.main(prog_name="replicator")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from replicator.cli.commands import cli
+from replicator.cli.command_list import cli
 from tests.cli.served_node import ServedNode, served_node
 
 Invoke = Callable[..., Result]

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from replicator.cli import apply as command
-from replicator.cli import apply_report
 from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
-from replicator.cli.plan_files import Plan
+from replicator.cli.commands import apply as command
+from replicator.cli.plans import apply_report
+from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import parse_url
 from replicator.environment import wall_clock_ms
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
@@ -381,7 +381,7 @@ def test_what_is_not_there_or_not_whole(served: ServedNode, invoke: Invoke, tmp_
 
 def test_without_pyarrow(served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = write_plan(tmp_path / "plan", NODES, {})
-    monkeypatch.delitem(sys.modules, "replicator.cli.plan_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "replicator.cli.plans.plan_rows", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = invoke("apply", plan, "--url", served.url)
     told = "Error: pyarrow is not installed here: `pip install 'mail-replicator[inventory]'`\n"

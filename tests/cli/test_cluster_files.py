@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.cli.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
+from replicator.cli.processes.cluster_files import FIRST_PORTS, FIRST_USERS, HOST, check_directory, logins, prepare
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.users import add_user, delete_user, set_password
 
@@ -72,7 +72,7 @@ def test_single_node_needs_no_other(tmp_path: Path) -> None:
 def test_ports_that_are_taken_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((HOST, 0)) as other:
         taken = other.getsockname()[1]
-        monkeypatch.setattr("replicator.cli.cluster_files.FIRST_PORTS", dict.fromkeys(FIRST_PORTS, taken))
+        monkeypatch.setattr("replicator.cli.processes.cluster_files.FIRST_PORTS", dict.fromkeys(FIRST_PORTS, taken))
         [node] = prepare(tmp_path, 1)
     listen = node.config.listen
     ports = [door.port for door in (listen.peer, listen.imap, listen.lmtp, listen.http) if door is not None]

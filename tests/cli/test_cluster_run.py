@@ -22,8 +22,8 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.cli.cluster_files import ClusterNode, prepare
-from replicator.cli.cluster_processes import STOP_S, NodeProcess, run_processes
+from replicator.cli.processes.cluster_files import ClusterNode, prepare
+from replicator.cli.processes.cluster_processes import STOP_S, NodeProcess, run_processes
 
 WAIT_S = 60
 

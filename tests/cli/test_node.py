@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.cli.node_process import OneLineFormatter
+from replicator.cli.processes.node_process import OneLineFormatter
 from replicator.config import Address, PeerConfig
 from replicator.streams import Tls
 from tests.cli.conftest import Invoke

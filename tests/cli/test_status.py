@@ -180,7 +180,7 @@ def test_nodes_are_asked_at_once(invoke: Invoke) -> None:
 def test_silent_node_is_not_waited_for_long(
     served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.cli.status.ANSWER_S", 0.2)
+    monkeypatch.setattr("replicator.cli.commands.status.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         result = invoke("status", "--url", url, "--url", served.url)

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from benchmarks.cluster import Cluster, Node
 from benchmarks.wire import connect_lmtp, deliver
-from replicator.cli.commands import cli
+from replicator.cli.command_list import cli
 from replicator.environment import Environment
 from replicator.store.log.entry_removal import collect
 from replicator.store.store import Store

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from benchmarks.wire import Address
-from replicator.cli.plan_files import Plan
+from replicator.cli.plans.plan_files import Plan
 from replicator.cli.target import CommandError
 from replicator.environment import Environment
 from replicator.objects import ObjectStore

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from protocol.values import Dot
-from replicator.cli.plan_files import Plan
+from replicator.cli.plans.plan_files import Plan
 from replicator.tasks import PlannedMailbox
 from resync import plan
 from resync.entry import tree_id

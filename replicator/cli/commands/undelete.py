@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from replicator.cli.client import UNDELETE
-from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node
+from replicator.cli.task_progress import echo_end, followed
 from replicator.config.values import duration
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
 

@@ -15,7 +15,9 @@ import trio
 from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.cluster_files import (
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import console, echo, own_name, table
+from replicator.cli.processes.cluster_files import (
     HOST,
     NODES_DEFAULT,
     NODES_MAX,
@@ -25,9 +27,7 @@ from replicator.cli.cluster_files import (
     logins,
     prepare,
 )
-from replicator.cli.cluster_processes import NodeProcess, run_processes
-from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, own_name, table
+from replicator.cli.processes.cluster_processes import NodeProcess, run_processes
 from replicator.cli.target import CommandError
 from replicator.config import Address
 

@@ -25,6 +25,6 @@ def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
     if not from_peers:
         raise click.UsageError("say --from-peers: all that this node alone has, and cannot be read, will be missing")
     config = config_argument(config_file, serving=True)
-    from replicator.cli.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
+    from replicator.cli.commands.rebuild_process import run_rebuild  # noqa: PLC0415  takes long
 
     run_rebuild(config, config_file, as_json=as_json)

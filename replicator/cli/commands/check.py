@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from replicator.cli.client import CHECK, SCRUB, TaskKind
-from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import CommandError, NodeUrl, one_node
+from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
 from spark.command import check_given, check_installed, spark_options, told
 from spark.resources import Resources

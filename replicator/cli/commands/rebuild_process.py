@@ -13,9 +13,9 @@ import trio
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from replicator.cli.check import findings_table
-from replicator.cli.node_process import STOP_SIGNALS, ending_in_one_line, log_to_stderr
+from replicator.cli.commands.check import findings_table
 from replicator.cli.output import console, echo, echo_json, own_name
+from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line, log_to_stderr
 from replicator.cli.target import CommandError
 from replicator.config import Config
 from replicator.node import DATABASE

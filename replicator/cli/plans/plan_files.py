@@ -22,7 +22,7 @@ from replicator.tasks import PlannedMailbox, Undone
 from resync.plan import MANIFEST, MANIFEST_BYTES_MAX, PARTITIONS, Manifest, manifest_from
 
 if TYPE_CHECKING:
-    from replicator.cli.plan_rows import PlanFile
+    from replicator.cli.plans.plan_rows import PlanFile
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class Plan:
 def _plan_file() -> Callable[[BinaryIO, str, Collection[str]], PlanFile]:
     """`PlanFile`. Raises CommandError where pyarrow is missing."""
     try:
-        from replicator.cli.plan_rows import PlanFile  # noqa: PLC0415  see MISSING
+        from replicator.cli.plans.plan_rows import PlanFile  # noqa: PLC0415  see MISSING
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pyarrow":
             raise

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from replicator.cli.client import RESYNC
-from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node
+from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, Difference, ResyncOptions, ResyncStatus
 
 TREE = "(folder tree)"

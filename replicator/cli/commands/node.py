@@ -37,7 +37,7 @@ def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_cl
     """
     with _noted_signals() as asked:
         config = config_argument(config_file, serving=True)
-        from replicator.cli.node_process import run_process  # noqa: PLC0415  takes long, and signals come meanwhile
+        from replicator.cli.processes.node_process import run_process  # noqa: PLC0415  takes long, and signals come meanwhile
 
         run_process(
             config,

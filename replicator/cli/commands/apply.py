@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.apply_report import Report, print_report
 from replicator.cli.client import APPLY, NodeClient
-from replicator.cli.following import Show, bar, carried_out
 from replicator.cli.output import echo_json
-from replicator.cli.plan_files import S3, Plan
+from replicator.cli.plans.apply_report import Report, print_report
+from replicator.cli.plans.plan_files import S3, Plan
 from replicator.cli.target import CommandError, NodeUrl, config_argument, one_node
+from replicator.cli.task_progress import Show, bar, carried_out
 from replicator.config.values import duration, endpoint
 from replicator.status import NodeStatus
 from replicator.tasks import (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from protocol.units import KIB
-from replicator.cli.cluster_files import ClusterNode
 from replicator.cli.output import own_name
+from replicator.cli.processes.cluster_files import ClusterNode
 
 STOP_S = 20.0  # a node that ends closes its database; after this it is killed, and recovers at its next start
 READY_LINE = b"ready"

@@ -9,9 +9,9 @@ import click
 from rich.markup import escape
 
 from replicator.cli.client import INVENTORY
-from replicator.cli.following import echo_end, followed
 from replicator.cli.output import console, echo, echo_json, size, table
 from replicator.cli.target import one_node
+from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import InventoryOptions, InventoryStatus
 
 S3 = "s3://"

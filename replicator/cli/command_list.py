@@ -1,0 +1,33 @@
+"""All commands, each with the place of its module."""
+
+from __future__ import annotations
+
+import click
+
+from replicator.cli.group import LazyGroup
+
+COMMANDS = {
+    "apply": "replicator.cli.commands.apply:apply",
+    "check": "replicator.cli.commands.check:check",
+    "checkpoint": "replicator.cli.commands.checkpoint:checkpoint",
+    "cluster": "replicator.cli.commands.cluster:cluster",
+    "diff": "spark.command:diff",
+    "import": "replicator.cli.commands.import_mail:import_mail",
+    "inventory": "replicator.cli.commands.inventory:inventory",
+    "master": "replicator.cli.commands.master:master",
+    "node": "replicator.cli.commands.node:node",
+    "rebuild": "replicator.cli.commands.rebuild:rebuild",
+    "resync": "replicator.cli.commands.resync:resync",
+    "scrub": "replicator.cli.commands.check:scrub",
+    "status": "replicator.cli.commands.status:status",
+    "undelete": "replicator.cli.commands.undelete:undelete",
+    "user": "replicator.cli.commands.user:user",
+}
+
+cli = LazyGroup(
+    name="replicator",
+    commands_at=COMMANDS,
+    about="Mail in several data centres, the same everywhere: run nodes, see how they are, bring mail in.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+click.version_option(package_name="mail-replicator", message="%(package)s %(version)s")(cli)

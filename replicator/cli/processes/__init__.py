@@ -1,0 +1,1 @@
+"""Nodes as processes: this one, or the children of `replicator cluster run`."""
