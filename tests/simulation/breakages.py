@@ -84,7 +84,7 @@ BREAKAGES = (
     ),
     Breakage(
         "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/log/sender.py",
-        "position = await self._store.read(partial(reading.log_start, context=self._not_owed()))",
+        "position = await self._store.read(partial(queries.log_start, context=self._not_owed()))",
         "position = self._store.tail.end",
     ),
     Breakage(
@@ -134,7 +134,7 @@ BREAKAGES = (
     ),
     Breakage(
         "twice", "undelete gives a message back twice", "replicator/replication/tasks/undelete.py",
-        "SaveOperation(key, kept.guid,", "SaveOperation(key, self._environment.new_guid(),",
+        "SaveRequest(key, kept.guid,", "SaveRequest(key, self._environment.new_guid(),",
     ),
     Breakage(
         "new-node", "a node that has lost its disk serves before it has met the others",
