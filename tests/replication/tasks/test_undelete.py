@@ -370,8 +370,8 @@ async def test_a_folder_that_never_was(tmp_path: Path, autojump_clock: MockClock
 
 
 async def test_the_list_is_limited(tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(undelete, "LISTED_MAX", 2)
-    monkeypatch.setattr(undelete, "SLICE", 2)
+    monkeypatch.setattr(undelete_task, "LISTED_MAX", 2)
+    monkeypatch.setattr(undelete_task, "SLICE", 2)
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node = nodes["dc1"]
         await save_some(node, *"abcde")
