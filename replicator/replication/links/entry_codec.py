@@ -194,7 +194,7 @@ def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) ->
 
 
 class EntryAssembler:
-    """Assembles entries from the commands of one link. An entry's commands follow each other directly."""
+    """An assembler of entries from the commands of one link. An entry's commands follow each other directly."""
 
     def __init__(self, key_of: Callable[[int], MailboxKey | None]) -> None:
         self._key_of = key_of

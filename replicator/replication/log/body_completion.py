@@ -41,7 +41,7 @@ def lost_after_s(parts: Parts) -> float:
 
 
 class BodyCompletion:
-    """Completes the entries that arrive on one link.
+    """Completion of the entries that arrive on one link.
 
     The caller must go on reading the link meanwhile, because parts arrive on it, too.
     """

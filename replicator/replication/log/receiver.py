@@ -41,7 +41,7 @@ TooOld = Callable[[str], None]
 
 
 class Receiver:
-    """Writes one peer's log to this node's disk."""
+    """The receiver of one peer's log, which writes it to this node's disk."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ Ships = Callable[[str, str], bool]
 
 
 class Sender:
-    """Sends the log to one peer. Belongs to the link's task."""
+    """The sender of the log to one peer. Belongs to the link's task."""
 
     def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: GapRecovery) -> None:
         self.acknowledged: dict[str, int] = {}  # the context that the peer has reported
