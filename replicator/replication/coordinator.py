@@ -1,6 +1,6 @@
-"""The node among its peers: what runs on its links, and who answers what comes in over them.
+"""The node among its peers: sets up the parts of replication, and dispatches the commands that come in over links.
 
-What a client asks for goes to `writes.router`; what peers ask for goes from here to whoever knows it.
+Clients' changes go to `writes.router`; each request of a peer goes from here to the part that answers it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Coordinator:
         metrics: AttachmentMetrics | None = None,
         is_new: bool = False,
     ) -> None:
-        """Create all parts. `is_new` tells that the database has not begun, see `Admission`."""
+        """Create all parts. `is_new` is True if the node with this database has not begun, see `Admission`."""
         self.config = config
         self.store = store
         self.sid = config.node.id
@@ -410,8 +410,7 @@ class Coordinator:
     def _owed(self, sid: str) -> dict[str, int]:
         """Return the context that a node is to get from this one.
 
-        For a node that is no neighbour this is limited to entries numbered here: only those it acknowledges to this
-        node.
+        A node that is no neighbour acknowledges to this node only entries that were numbered here, so only these count.
         """
         is_neighbour, ships = self.connections.link(sid) is not None, self.mastership.ships
         authors = {
@@ -451,7 +450,7 @@ class Coordinator:
         return {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
 
     def _are_all_here(self) -> bool:
-        """Return True if all nodes can be reached, even those only linked to others, and none is being rebuilt."""
+        """Return True if all nodes can be reached, even those linked only to others, and no peer is being rebuilt."""
         are_sound = not any(REBUILDING in link.hello.capabilities for link in self.connections.links)
         return (
             self._is_whole() and are_sound and set(self.mastership.table.sids) <= set(self.mastership.table.component)

@@ -436,7 +436,7 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
 
 
 def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
-    """Return the visible folders with their chains, by user; a folder that never held mail has an empty chain."""
+    """Return visible folders with their chains, by user and name; a folder that never held mail has an empty chain."""
     found = []
     for owner in [user] if user is not None else queries.users(reader):
         known = {chain.id: chain for chain in queries.chains_of(reader, owner)}

@@ -142,7 +142,7 @@ class Arrived:
 
     @property
     def dot(self) -> Dot:
-        """Its name."""
+        """The entry's dot."""
         return self.entry.dot
 
     def completed(self, taken: Mapping[bytes, StoredText]) -> Arrived:
@@ -173,7 +173,7 @@ class Announced:
 
     @property
     def dot(self) -> Dot:
-        """Its name."""
+        """The entry's dot."""
         return self.header.dot
 
     @property

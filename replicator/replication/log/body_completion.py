@@ -104,7 +104,8 @@ class BodyCompletion:
     ) -> list[StoredText] | DiskFullError | None:
         """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
 
-        Failures are not raised, so that the link stays up for entries that need no parts.
+        Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
+        unavailable for `UNAVAILABLE_S`, return an empty list: they count as lost.
         """
         try:
             return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
@@ -137,7 +138,7 @@ def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, in
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
-    """Yield the batch in slices whose large messages total at most `PARTED_BYTES`, or that have only one of them."""
+    """Yield the batch in slices whose large messages total at most `PARTED_BYTES`, or that contain a single one."""
     start, size_bytes = 0, 0
     for at, item in enumerate(batch):
         own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0

@@ -151,9 +151,9 @@ class Feeds(Mapping[str, Feed]):
     async def tell(self, heartbeat_s: float) -> None:
         """Acknowledge entries that came by other routes, at every heartbeat, until cancelled.
 
-        Every `TELL_AGAIN_S` all entries are acknowledged again, in case an ACK was altered in transit. A LOG may have
-        been altered, too, and no gap would show that: so each heartbeat also checks if peers have had for some time
-        what this node lacks.
+        Every `TELL_AGAIN_S` all entries are acknowledged again, in case an ACK was altered in transit. An altered LOG
+        could leave missing entries unnoticed, so each heartbeat also checks if peers have had for some time what this
+        node lacks.
         """
         told_at = trio.current_time()
         while True:

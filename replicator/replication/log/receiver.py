@@ -61,7 +61,7 @@ class Receiver:
         self._too_old = too_old
         self._may_ask = may_ask
         self._remotes = remotes
-        self._inline_until = -math.inf  # until then the peer sends all entries on the link, none by the object store
+        self._inline_until = -math.inf  # until then the peer sends all entries on the link, none by object store
         self._assembler = EntryAssembler(link.key_of)
         self._body_completion = body_completion
         self._disk_shortage = disk_shortage

@@ -61,8 +61,8 @@ class Sender:
     def asked(self, log: Log) -> Done | Refused:
         """Answer a LOG: take the peer's context, and send the entries that it lacks, even if they were sent before.
 
-        The context replaces all that was acknowledged and sent on this connection so far. Refused if an entry that the
-        peer lacks is no longer in the log. Raises ProtocolError if the peer cannot have what it claims.
+        The context replaces all that was acknowledged and sent on this connection so far. Return Refused if an entry
+        that the peer lacks is no longer in the log. Raises ProtocolError if the peer cannot have what it claims.
         """
         check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}

@@ -225,7 +225,7 @@ class Handover:
         return None if chain is None else chain.head
 
     async def _report(self, part: str, master: str, term: int) -> None:
-        """Tell the root of a move; repeat that, since the root rejects it until it knows of the move before."""
+        """Tell the root of a move, until it agrees: it rejects a move while it does not know of the previous one."""
         until = trio.current_time() + self._timeout_s
         while (answer := await self._tell_root(part, master, term)) is not None:
             if answer.sid == master or trio.current_time() > until:

@@ -57,7 +57,7 @@ class _Told:
 
 
 class Readiness:
-    """The mailboxes that may be shown yet. Belongs to the event loop.
+    """The mailboxes that may be shown already. Belongs to the event loop.
 
     `links` returns the links that are up; `met_others` is set once there was time to meet all peers.
     """
@@ -211,7 +211,10 @@ class Readiness:
         return {sid for sid, told in self._told.items() if origin_of(sid) == told.origin}
 
     def _forget_gone(self) -> None:
-        """Drop reports of peers that are gone or were restarted, as long as another reporting peer is linked."""
+        """Drop reports of peers that are gone or have lost their disks, while another reporting peer is linked.
+
+        So this node does not wait for entries that only such a peer had.
+        """
         now, present = trio.current_time(), self._present()
         for sid in present if self._mastership.has_met else self._told:
             self._told[sid].present_at = now
@@ -310,5 +313,5 @@ class Readiness:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - of links, which say nothing
+    while not condition():  # noqa: ASYNC110 - links signal no event for this
         await trio.sleep(LOOK_EVERY_S)

@@ -49,7 +49,7 @@ class Durability:
         return self.reachable < self._config.copies
 
     def check(self) -> None:
-        """Raises DurabilityError if too few nodes are reachable and the configuration says to refuse then."""
+        """Raise DurabilityError if too few nodes are reachable and the configuration says to refuse changes then."""
         if self._config.when_short is WhenShort.REFUSE and self.is_short:
             wanted = f"{self.reachable} of the {self._config.copies} nodes that must have it on disk"
             raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")

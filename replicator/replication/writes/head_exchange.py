@@ -47,7 +47,7 @@ async def compare(
 
 
 async def ask_who_has(store: Store, mastership: Mastership, durability: Durability, key: MailboxKey) -> None:
-    """Ask all nodes of the component for their heads of a mailbox, and count those as on their disks."""
+    """Ask all nodes of the component for their heads of a mailbox; count these entries as on those nodes' disks."""
     chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
 
     async def ask_one(sid: str, mine: Chain) -> None:

@@ -117,13 +117,13 @@ class SaveRequest:
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """SAVE without UID."""
+        """Return a SAVE without UID."""
         stored = self.stored
         message = stored.message if isinstance(stored.message, Parts) else Text(stored.content_hash, stored.message)
         return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
 
     def run(self, tx: Transaction) -> Reply:
-        """Saved."""
+        """Number the change; the reply is Saved."""
         placed = sequencer.save(
             tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
         )
@@ -150,12 +150,12 @@ class CopyRequest:
         return self.spare_guids == self.guids
 
     def command(self, link: PeerLink) -> Command:
-        """COPY without UID."""
+        """Return a COPY without UID."""
         source, destination = link.number(self.source), link.number(self.key)
         return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=(), once=self.can_repeat)
 
     def run(self, tx: Transaction) -> Reply:
-        """Saved."""
+        """Number the change; the reply is Saved."""
         wanted = [CopySource(*each) for each in zip(self.uids, self.guids, self.spare_guids, strict=True)]
         placed = sequencer.copy(tx, self.source.mailbox_id, wanted, self.key)
         if placed is None:
@@ -173,11 +173,11 @@ class ExpungeRequest:
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """EXPUNGE."""
+        """Return an EXPUNGE."""
         return Expunge(link.number(self.key), self.uids, self.head)
 
     def run(self, tx: Transaction) -> Reply:
-        """Stored."""
+        """Number the change; the reply is Stored."""
         _check_head(tx, self.key, self.head)
         absent = sequencer.absent(tx, self.key, self.uids)
         dot = sequencer.expunge(tx, self.key, self.uids)
@@ -206,12 +206,12 @@ class StoreRequest:
         return self.unchanged_since is None
 
     def command(self, link: PeerLink) -> Command:
-        """STORE without MODSEQ."""
+        """Return a STORE without MODSEQ."""
         number = link.number(self.key)
         return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since, self.head)
 
     def run(self, tx: Transaction) -> Reply:
-        """Stored."""
+        """Number the change; the reply is Stored."""
         _check_head(tx, self.key, self.head)
         absent = sequencer.absent(tx, self.key, self.uids)
         done = sequencer.store(
@@ -245,11 +245,11 @@ class CreateRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """CREATE; the master gives the UIDVALIDITY."""
+        """Return a CREATE; the master gives the UIDVALIDITY."""
         return Create(self.user, self.name, self.mailbox_id, uidvalidity=0)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
         return Done(sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare))
 
@@ -270,11 +270,11 @@ class RenameRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """RENAME."""
+        """Return a RENAME."""
         return Rename(self.user, self.mailbox_id, self.name)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
         return Done(sequencer.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
 
@@ -293,11 +293,11 @@ class DeleteRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """DELETE."""
+        """Return a DELETE."""
         return Delete(self.user, self.mailbox_id)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         return Done(sequencer.delete_folder(tx, self.user, self.mailbox_id))
 
 
@@ -316,11 +316,11 @@ class SubscribeRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """SUBSCRIBE."""
+        """Return a SUBSCRIBE."""
         return Subscribe(self.user, self.name, self.subscribed)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         return Done(sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
 
 

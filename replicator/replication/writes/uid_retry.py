@@ -32,7 +32,7 @@ from replicator.view import Message
 ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly ever have more than ten nodes
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""Has the interface of `Coordinator.submit`."""
+"""A function like `Coordinator.submit`."""
 
 Targets = Sequence[Message] | Sequence[Target]
 Named = Callable[[UidSet, Dot | None], ChangeRequest]
