@@ -43,7 +43,7 @@ REBUILDING = "REBUILDING"
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
-"""Returns the names in a stream's certificate; None if there is no certificate and none is required."""
+"""Stream -> the names in its certificate; None if there is no certificate and none is required."""
 
 
 class LinkRefusedError(Exception):

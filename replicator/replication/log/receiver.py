@@ -37,7 +37,7 @@ LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
 
 TooOld = Callable[[str], None]
-"""Called with the SID of a peer whose log begins after this node's context."""
+"""A callback for the SID of a peer whose log begins after this node's context."""
 
 
 class Receiver:

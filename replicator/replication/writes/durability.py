@@ -16,7 +16,7 @@ from replicator.replication.writes.lagging_peers import LaggingPeers
 log = logging.getLogger(__name__)
 
 Reachable = Callable[[], Iterable[str]]
-"""Returns the SIDs of the other nodes that can be reached now, over any number of links."""
+"""A source of the SIDs of the other nodes that can be reached now, over any number of links."""
 
 
 class Durability:

@@ -44,7 +44,7 @@ from resync.entry import tree_id
 TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the reply to the end of DATA
 
 NewId = Callable[[], bytes]
-"""Returns a new id of 16 random bytes."""
+"""A source of new ids, of 16 random bytes each."""
 
 
 class NotHereYetError(MailError):

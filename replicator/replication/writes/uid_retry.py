@@ -36,7 +36,7 @@ Submit = Callable[[ChangeRequest], Awaitable[Reply]]
 
 Targets = Sequence[Message] | Sequence[Target]
 Named = Callable[[UidSet, Dot | None], ChangeRequest]
-"""Makes the request for these UIDs as of this head; the reply must be Stored."""
+"""(UIDs, head) -> the request for these UIDs as of this head; its reply must be Stored."""
 
 
 @dataclass(frozen=True, slots=True)
