@@ -1,6 +1,6 @@
-"""The node among its peers: what runs on its links, and who answers what comes in over them.
+"""The node among its peers: sets up the parts of replication, and dispatches the commands that come in over links.
 
-What a client asks for goes to `writes.router`; what peers ask for goes from here to whoever knows it.
+Clients' changes go to `writes.router`; each request of a peer goes from here to the part that answers it.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-STALLED_S = REQUEST_TIMEOUT_S + 10.0  # without the ACK of what was sent: longer than its client has waited
+STALLED_S = REQUEST_TIMEOUT_S + 10.0  # without an ACK, a node counts as lagging; longer than the entry's client waits
 
 
 class Coordinator:
-    """Belongs to the event loop. Owns the links and what runs on them."""
+    """The parts of replication, put together. Belongs to the event loop; owns the links and all that runs on them."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Coordinator:
         metrics: AttachmentMetrics | None = None,
         is_new: bool = False,
     ) -> None:
-        """`is_new`: the database has not begun, see `Admission`."""
+        """Create all parts. `is_new` is True if the node with this database has not begun, see `Admission`."""
         self.config = config
         self.store = store
         self.sid = config.node.id
@@ -133,11 +133,11 @@ class Coordinator:
             is_new=is_new,
             patience_s=config.mastership.timeout_s,
         )
-        self._met_others = trio.Event()  # or had time to: this node may have just started, and be behind
+        self._met_others = trio.Event()  # set once this node, which may be behind, has met its peers or had time to
         self.lagging_peers = LaggingPeers(self._owed, config.mastership.timeout_s, STALLED_S)
         self.durability = Durability(config.durability, self._others, self.lagging_peers)
         self._stall_detector = StallDetector(
-            # A peer may have had the last sign of life a heartbeat before this node stood still.
+            # A peer may have received the last sign of life one heartbeat before this node stood still.
             config.mastership.timeout_s - config.mastership.heartbeat_s,
             suspended_s=environment.suspended_s,
             went_on=self._went_on,
@@ -240,7 +240,7 @@ class Coordinator:
         self._new_id = environment.new_guid
 
     async def run(self) -> None:
-        """Keep links and masters until cancelled."""
+        """Run all parts of replication until cancelled."""
         mastership = self.config.mastership
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stall_detector.run)
@@ -270,7 +270,7 @@ class Coordinator:
 
     @property
     def taken_over(self) -> tuple[int, int]:
-        """How many mailboxes and trees have been taken over, and of how many; (0, 0): none are being taken over."""
+        """Number of mailboxes and trees taken over so far, and their total; (0, 0) if none are being taken over."""
         if self.bootstrap is not None and not self.feeds.may_ask.is_set():
             return self.bootstrap.done, self.bootstrap.total
         return (self.state_transfer.done, self.state_transfer.total) if self.state_transfer.is_running else (0, 0)
@@ -278,7 +278,7 @@ class Coordinator:
     # ---- changes
 
     async def submit(self, operation: ChangeRequest) -> Reply:
-        """Do what a client of this node asks: as `carry_out`, and the mailbox is in use here."""
+        """Make a change for a client of this node: as `carry_out`, and note that the mailbox is in use here."""
         self.handover.changed(operation.key)
         return await self.carry_out(operation)
 
@@ -376,7 +376,10 @@ class Coordinator:
 
     @asynccontextmanager
     async def _taken(self, link: PeerLink, save: Save) -> AsyncIterator[list[StoredText]]:
-        """The message, with its parts. Who has no room for them is not to be the master (see `Router.perform`)."""
+        """Yield the message of a SAVE with its parts; an empty list if parts did not come.
+
+        If this node has no room for the parts, it resigns as master and raises NotMasterError (see `Router.perform`).
+        """
         message = save.message.octets if isinstance(save.message, Text) else save.message
         try:
             async with self.bodies.downloader.taking([message], link) as taken:
@@ -401,11 +404,14 @@ class Coordinator:
         return [sid for sid in self.mastership.table.component if sid != self.sid]
 
     def _links_kept_up_with(self) -> list[PeerLink]:
-        """Those whose nodes get an entry soon after it is numbered."""
+        """Return the links to nodes that get an entry soon after it is numbered."""
         return [link for link in self.connections.links if link.sid not in self.lagging_peers]
 
     def _owed(self, sid: str) -> dict[str, int]:
-        """What the node gets from this one. Of far nodes this one hears only what they have of what it has numbered."""
+        """Return the context that a node is to get from this one.
+
+        A node that is no neighbour acknowledges to this node only entries that were numbered here, so only these count.
+        """
         is_neighbour, ships = self.connections.link(sid) is not None, self.mastership.ships
         authors = {
             author
@@ -415,7 +421,7 @@ class Coordinator:
         return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) in authors}
 
     def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
-        """Raises ProtocolError. What another node waits for goes on to it."""
+        """Count an ACK, and pass it on if the entry's author is reached over this node. Raises ProtocolError."""
         claim = Dot(ack.origin, ack.seq)
         check_claims(self.store, (claim,))
         if ack.sid is None:
@@ -428,7 +434,10 @@ class Coordinator:
             onward.post(Ack(ack.origin, ack.seq, holder))
 
     def _holds(self, sid: str, claims: Iterable[Dot]) -> None:
-        """Nobody waits for entries of origins of which nothing is here: what is said of them takes no memory."""
+        """Count the claims as on a node's disk.
+
+        Claims of origins unknown here are dropped, to save memory: no client waits for their entries.
+        """
         self.durability.acknowledged(sid, {origin: seq for origin, seq in claims if origin in self.store.context})
 
     def _note_component(self) -> None:
@@ -437,11 +446,11 @@ class Coordinator:
             self._met_others.set()
 
     def _is_whole(self) -> bool:
-        """Whether all nodes of the configuration can be reached."""
+        """Return True if all configured nodes can be reached."""
         return {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
 
     def _are_all_here(self) -> bool:
-        """Whether all nodes can be reached, also those that others alone link to, and none is being rebuilt."""
+        """Return True if all nodes can be reached, even those linked only to others, and no peer is being rebuilt."""
         are_sound = not any(REBUILDING in link.hello.capabilities for link in self.connections.links)
         return (
             self._is_whole() and are_sound and set(self.mastership.table.sids) <= set(self.mastership.table.component)
@@ -464,7 +473,7 @@ class Coordinator:
         self.feeds.routes_changed()
 
     async def _begin_log(self) -> None:
-        """A new node takes over checkpoints before it asks its peers for what came after them."""
+        """Take over checkpoints, if this node is new, before peers are asked for the entries after them."""
         if self.bootstrap is not None:
             await self.bootstrap.run()
         self.feeds.may_ask.set()

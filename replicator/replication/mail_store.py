@@ -1,6 +1,6 @@
-"""The mail store that the doors see: `replicator.mailstore.MailStore` over the cluster.
+"""The mail store that the doors use: `replicator.mailstore.MailStore` over the cluster.
 
-Reads what this node has; turns each change into an operation and hands it to the coordinator.
+Reads from this node; turns each change into a request and hands it to the coordinator.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from resync.entry import tree_id
 
 FOLDERS_IN_MEMORY = 10_000
 COPY_AT_ONCE = 5000  # messages of one entry; a COPY of more takes several
-CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: however they scatter, the wire has room for their UIDs
+CHANGE_AT_ONCE = 40_000  # messages of one EXPUNGE or STORE: their UIDs fit into one command however they scatter
 
 
 class ClusterMailStore:
-    """See `MailStore`. Belongs to the event loop."""
+    """The mail store of the cluster, see `MailStore`. Belongs to the event loop."""
 
     def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
         self._store = store
@@ -72,7 +72,7 @@ class ClusterMailStore:
         self._texts = coordinator.bodies
         self._uid_retry = UidRetry(store, coordinator.submit, timeout_s=REQUEST_TIMEOUT_S + SHOW_TIMEOUT_S)
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
-        self._trees_changed = 0  # how often: what was read before a change is not remembered after it
+        self._trees_changed = 0  # number of tree changes: a folder read before a change is not remembered after it
         store.listeners.append(self._note_commit)
 
     async def wait_ready(self) -> None:
@@ -129,13 +129,13 @@ class ClusterMailStore:
         await self._coordinator.submit(RenameRequest(user, folder.mailbox_id, new, new_id))
 
     async def delete_folder(self, user: str, name: str) -> None:
-        """See `MailStore`. Removes the mail that this node has seen; a folder with more than that stays."""
+        """See `MailStore`. Removes the mail that this node has seen; a folder that holds more stays."""
         if name == INBOX:
             raise InvalidNameError("INBOX cannot be deleted")
         folder = await self.folder(user, name)
         view = await self.open_mailbox(folder)
         seen, head = list(view.messages.values()), view.head
-        # In this order: a failure in between leaves a folder in sight with its mail, not without.
+        # In this order, so that after a failure in between the folder stays visible with its mail, not without.
         await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
         await self._expunge(_key(folder), seen, head)
 
@@ -186,7 +186,7 @@ class ClusterMailStore:
         return self._texts.receive()
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """See `MailStore`. It names no UIDs: where the folder has become another one, that one gets the message."""
+        """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
         async with self._texts.prepared(message.text) as stored:
             operation = SaveRequest(
@@ -205,7 +205,10 @@ class ClusterMailStore:
                 return SavedMessage(folder.uidvalidity, added.uids[0], added.shown)
 
     async def _become(self, folder: Folder) -> Folder:
-        """What the folder is by now, which its master knows already. Raises UnavailableError, FolderNotFoundError."""
+        """Return the folder that now has this name, once this node knows of it; the master does already.
+
+        Raises UnavailableError, FolderNotFoundError.
+        """
         with trio.move_on_after(SHOW_TIMEOUT_S):
             while True:
                 self._folders.pop((folder.user, folder.name), None)
@@ -229,7 +232,7 @@ class ClusterMailStore:
         try:
             await self._expunge(key, wanted, head)
         except FolderNotFoundError:
-            # UIDVALIDITY has risen. What is at its destination is certain to be meant, whatever its UID is now.
+            # UIDVALIDITY has risen. Messages that were copied are certainly the ones to remove, whatever their UIDs.
             for some in _batches(wanted, CHANGE_AT_ONCE):
                 await self._uid_retry.expunge_anew(key, some)
         return copied
@@ -240,7 +243,7 @@ class ClusterMailStore:
             for some in _batches(wanted, COPY_AT_ONCE):
                 parts.append(await self._copy_some(source, some, destination))  # noqa: PERF401 - those before a failure count
         except MailError:
-            # RFC 3501 section 6.4.7: all or none.
+            # RFC 3501 section 6.4.7: COPY copies all messages or none.
             for part in parts:
                 await self._uid_retry.take_back(_key(destination), part)
             raise
@@ -282,7 +285,7 @@ class ClusterMailStore:
             if unchanged_since is None:
                 await self._uid_retry.change(key, head, some, named, same_placement=False)
                 continue
-            # What a merge has given another UID has changed since.
+            # A message to which a merge has given another UID counts as changed since.
             reply = await self._coordinator.submit(named(UidSet.of(message.uid for message in some), head))
             assert isinstance(reply, Stored)
             refused += reply.refused.ranges
@@ -297,7 +300,7 @@ class ClusterMailStore:
             await self._uid_retry.expunge(key, head, some)
 
     async def read_text(self, message: Message) -> Text:
-        """See `MailStore`. What is missing or damaged here is taken from another node and kept."""
+        """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
         text = await self._texts.open(message.content_hash)
         if text is None:
             with trio.move_on_after(PATIENCE_S):
@@ -342,7 +345,7 @@ def _view_key(view: MailboxView) -> MailboxKey:
 
 
 def _present(view: MailboxView, uids: UidSet) -> list[Message]:
-    """Those of the messages that the view has, by UID: O(found), however wide the ranges are."""
+    """Return the messages that the view has, in UID order, in time O(found) however wide the ranges are."""
     return [view.messages[uid] for low, high in uids.ranges for uid in view.messages.irange(low, high)]
 
 

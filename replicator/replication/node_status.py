@@ -1,4 +1,4 @@
-"""What the node says about itself, for `status`, the JSON API and the metrics."""
+"""The node's report about itself, for `status`, the JSON API and the metrics."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from replicator.store.store import Store
 from resync import row as rows
 from resync.entry import MailAdd
 
-TRY_EVERY_S = 5.0  # whether the disk takes a change, if it did the last time: health is asked for often
-WRITE_TIMEOUT_S = 5.0  # of a disk that works, however busy; whoever asks for the node's health waits for it
+TRY_EVERY_S = 5.0  # between two trial writes, if the last one succeeded: health checks are frequent
+WRITE_TIMEOUT_S = 5.0  # a working disk is faster, however busy; health checks wait for the trial write
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """What one read of the database says."""
+    """Figures from one read of the database."""
 
     log_entries: int
     waiting: int
@@ -52,7 +52,10 @@ class _Counts:
 
 
 class Report:
-    """See `NodeReport`. `run` keeps the metrics in `registry` fresh; `problems` are what else makes the node unfit."""
+    """The report of this node, see `NodeReport`.
+
+    `run` keeps the metrics in `registry` up to date; `problems` returns further reasons why the node is unhealthy.
+    """
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class Report:
         )
 
     def _not_serving(self) -> tuple[str, ...]:
-        """Why clients are sent away, in words."""
+        """Return the reason why clients are refused, in words, if they are."""
         problem = self._coordinator.admission.problem() or self._coordinator.readiness.problem()
         return () if problem is None else (problem,)
 
@@ -136,11 +139,11 @@ class Report:
         problems += map(str, (await self._coordinator.disk_shortage.told())[:1])
         try:
             await self._store.read(queries.log_end)
-            async with self._trying:  # many may ask at once
+            async with self._trying:  # health checks may be concurrent
                 if trio.current_time() > self._tried_at + TRY_EVERY_S:
                     await self._try_to_write()
         except DatabaseDamagedError:
-            pass  # told below, also where it was met by others
+            pass  # reported below, like damage that other code has met
         except sqlite3.Error as error:
             problems.append(f"the database does not answer: {error}")
         except (OSError, MissingError) as error:
@@ -162,7 +165,7 @@ class Report:
     async def run(self, interval_s: float) -> None:
         """Refresh the metrics until cancelled."""
         while True:
-            with suppress(sqlite3.Error):  # figures stay as they were; `healthy` says why
+            with suppress(sqlite3.Error):  # metrics keep their values; `healthy` says why
                 entries, waiting = await self._store.read(queries.log_counts)
                 postponed = await self._store.read(postponed_count)
                 texts_lacking = await self._store.read(lacking_count)
@@ -195,7 +198,7 @@ class Report:
             await trio.sleep(interval_s)
 
     def _info(self) -> dict[str, str]:
-        """Labels of `replicator_info`."""
+        """Return the labels of `replicator_info`."""
         election = self._coordinator.mastership.election
         return {
             "sid": self._coordinator.sid,
@@ -206,7 +209,7 @@ class Report:
         }
 
     def _mailbox(self, record: FolderRecord, chain: Chain) -> MailboxStatus:
-        # A mailbox's own digest leaves out the UIDVALIDITY, which its folder has.
+        # A mailbox's own digest leaves out the folder's UIDVALIDITY.
         shown = rows.fingerprint((chain.digest(), record.uidvalidity))
         return MailboxStatus(
             user=chain.user,
@@ -226,7 +229,7 @@ class Report:
     async def _links(self) -> tuple[LinkStatus, ...]:
         states = list(self._coordinator.connections.peers.values())
         contexts = [self._coordinator.feeds.context(state.config.id) for state in states]
-        settled = self._coordinator.settled_logs.known()  # outlives a restart: a peer may be away for longer
+        settled = self._coordinator.settled_logs.known()  # survives restarts: a peer may be away during one
         lags = await self._store.read(
             lambda reader: [None if context is None else queries.lag(reader, context) for context in contexts]
         )
@@ -348,7 +351,7 @@ class _Metrics:
         self._commits = counter("commits_total", "Transactions of the database, of one fsync each.")
 
     def committed(self, commit: Commit) -> None:
-        """A transaction is on disk."""
+        """Count a transaction that is on disk."""
         self._commits.inc()
         self._logged.inc(len(commit.logged))
         self._applied.inc(len(commit.applied))
@@ -367,7 +370,7 @@ class _Metrics:
         copies: int,
         info: dict[str, str],
     ) -> None:
-        """As things are now."""
+        """Set the metrics of links, masters and waiting entries."""
         self._postponed.set(postponed)
         self._texts_lacking.set(texts_lacking)
         self._copies.set(copies)
@@ -383,29 +386,29 @@ class _Metrics:
             self._round_trip.labels(link.peer).set((link.round_trip_us or 0) / 1e6)
 
     def refresh_overdue(self, *, predecessor: int, join: int, doubts: int) -> None:
-        """As it is now."""
+        """Set the metrics of overdue entries."""
         self._overdue.labels("predecessor").set(predecessor)
         self._overdue.labels("join").set(join)
         self._doubts.set(doubts)
 
     def refresh_serving(self, *, serving: bool, without_room: int) -> None:
-        """As it is now."""
+        """Set the metrics of serving clients and of room on disk."""
         self._serving.set(serving)
         self._without_room.labels(self._data).set(without_room)
 
     def refresh_expunged(self, messages: int, size_bytes: int) -> None:
-        """As it is now."""
+        """Set the metrics of kept expunged messages."""
         self._expunged.set(messages)
         self._expunged_bytes.set(size_bytes)
 
     def refresh_attachments(self, held: Held | None, to_heal: int) -> None:
-        """As they are now, or were counted last."""
+        """Set the metrics of attachments, to the last counts."""
         self._held.set(_or_nan(held.attachments if held else None))
         self._held_bytes.set(_or_nan(held.size_bytes if held else None))
         self._to_heal.set(to_heal)
 
     def refresh_log(self, entries: int, checkpoint: CheckpointStatus, now_ms: int) -> None:
-        """As log and checkpoints are now."""
+        """Set the metrics of the log and checkpoints."""
         made_ms = checkpoint.made_ms
         self._kept.set(entries)
         self._kept_bytes.set(checkpoint.log_bytes)
@@ -415,7 +418,7 @@ class _Metrics:
 
 
 def _or_nan(value: float | None) -> float:
-    """As Prometheus has what is not known."""
+    """Return the value, or NaN, which Prometheus takes for unknown."""
     return math.nan if value is None else value
 
 
@@ -433,7 +436,7 @@ def _counts(reader: sqlite3.Connection) -> _Counts:
 
 
 def _mailboxes(reader: sqlite3.Connection, user: str | None) -> list[tuple[FolderRecord, Chain]]:
-    """Visible folders with their chains, by user and name; one that never held mail has an empty chain."""
+    """Return visible folders with their chains, by user and name; a folder that never held mail has an empty chain."""
     found = []
     for owner in [user] if user is not None else queries.users(reader):
         known = {chain.id: chain for chain in queries.chains_of(reader, owner)}

@@ -1,4 +1,4 @@
-"""Work on many things, several at once."""
+"""Limited concurrency: does work on many items, several at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 async def in_turns(work: Callable[[T], Awaitable[object]], items: Iterable[T], at_once: int) -> None:
-    """Do the work on each item, so many at a time, begun in their order.
+    """Do the work on each item, `at_once` items at a time, started in their order.
 
-    After the first error nothing more is begun; what runs is finished, and then that error is raised as itself.
+    After the first error no further item is started; running ones are finished, and then that error itself is raised.
     """
     waiting = iter(items)
     errors: list[Exception] = []
@@ -22,7 +22,7 @@ async def in_turns(work: Callable[[T], Awaitable[object]], items: Iterable[T], a
         for item in waiting:
             try:
                 await work(item)
-            except Exception as error:  # noqa: BLE001 - raised below: a nursery would hide what it is
+            except Exception as error:  # noqa: BLE001 - raised below: a nursery would wrap it in a group
                 errors.append(error)
             if errors:
                 return

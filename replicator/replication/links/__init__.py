@@ -1,4 +1,4 @@
-"""Connections to peers, and what entries look like on them.
+"""Connections to peers, and the form of entries on the wire.
 
-Any other part of replication may use it; it knows none of them.
+Any other part of replication may use this folder; it uses none of them.
 """

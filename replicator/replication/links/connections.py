@@ -1,10 +1,10 @@
-"""Making links: listening, dialling, the HELLO of either side, and dialling again.
+"""Establishes links: accepting and dialling connections, the HELLO of either side, and redialling.
 
-Of two nodes the one with the lower SID dials, so there is one link between them. A run of a peer that dials anew
-replaces its old link: it knows better than we that that one is dead. HELLO is refused for another cluster, our own SID,
-a SID that is not configured, another version, a clock that is too far off, and while the peer runs under another origin
-(design section 5). A node to which a lower one has no link asks it by a HELLO whether it is refused, and for nothing
-else.
+Of two nodes the one with the lower SID dials, so there is one link between them. When the same run of a peer dials
+again, the new link replaces the old one, since the peer knows best that the old one is dead. HELLO is refused for
+another cluster, this node's own SID, a SID that is not configured, another version, differing policies, a clock that
+is too far off, and while the peer runs under another origin (design section 5). A node that a peer with a lower SID has
+not dialled sends that peer a HELLO only to ask if it is refused there.
 """
 
 from __future__ import annotations
@@ -32,43 +32,46 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.2, 10.0
-MAX_REASONS = 64  # that are remembered, so as not to be said again
+MAX_REASONS = 64  # that are remembered, so that each is logged once
 MAX_HANDSHAKES = 64  # connections that have not said HELLO yet
-GRACE_S = 0.5  # beyond the timeout, for a link that ends with it
-LOOK_AGAIN_S = 0.05  # whether a run of a peer that has no link to us is gone
+GRACE_S = 0.5  # added to `mastership.timeout`, for a link that ends exactly then
+LOOK_AGAIN_S = 0.05  # between checks if another run of a peer is gone
 HOW_TO_PART = "end one of the two; a copy needs a `node.id` and a `node.data` of its own"
 ZSTD = "ZSTD"
 REBUILDING = "REBUILDING"
-"""The capability of a node that is filling the place of a damaged database: others like it must not rely on it."""
+"""The capability of a node that is replacing a damaged database: other such nodes must not rely on its data."""
 
 Dial = Callable[[PeerConfig], Awaitable[trio.abc.Stream]]
 Certify = Callable[[trio.abc.Stream], frozenset[str] | None]
-"""The names that a stream's certificate has; None: it has none, and need not."""
+"""Stream -> the names in its certificate; None if there is no certificate and none is required."""
 
 
 class LinkRefusedError(Exception):
-    """One side does not want the link. The text is for the operator."""
+    """One side refuses the link. The text is for the operator."""
 
 
 class _OnlyAskedError(LinkRefusedError):
-    """A peer that is ours to dial wanted to know whether we would have it."""
+    """A peer that this node dials has connected only to ask if it would be refused."""
 
 
 class LinkOwner(LinkHandler, Protocol):
-    """Who is told of links."""
+    """The receiver of link events and of what comes in on links."""
 
     async def link_up(self, link: PeerLink, task_status: trio.TaskStatus[None]) -> None:
-        """Runs as long as the link; cancelled when it ends. Nothing is read from the link before it has started."""
+        """Run as long as the link; cancelled when it ends. The link is not read before this has started."""
         ...
 
     def link_down(self, link: PeerLink) -> None:
-        """The link has ended."""
+        """Handle the end of a link."""
         ...
 
 
 @dataclass(slots=True)
 class TurnedAway:
-    """A run of a peer that was refused for another one: from when to when, without a pause."""
+    """A run of a peer that was refused because another run is known, and the time span of continuous refusals.
+
+    `since` and `until` are in seconds of the event loop's clock.
+    """
 
     origin: str
     since: float
@@ -77,20 +80,20 @@ class TurnedAway:
 
 @dataclass(slots=True)
 class PeerState:
-    """What is known of the link to one configured peer."""
+    """State of the link to one configured peer."""
 
     config: PeerConfig
     link: PeerLink | None = None
     since_ms: int | None = None
     error: str | None = None
-    lost: tuple[str, float] | None = None  # the origin that was linked before, and until when
+    lost: tuple[str, float] | None = None  # origin of the previous link, and the time when that link ended
     turned_away: TurnedAway | None = None
 
 
 class Connections:
-    """All links of one node. `origin` names this run of it.
+    """All links of one node. `origin` names this run of the node.
 
-    `run_of` tells under which origin a node can be reached, over however many links; None: it cannot be.
+    `run_of` returns the origin under which a node can be reached, over any number of links; None if it cannot be.
     """
 
     def __init__(
@@ -112,28 +115,28 @@ class Connections:
         self._owner = owner
         self._dial = dial
         self._certify = certify
-        self._run_of = run_of  # SID -> the origin under which the node can be reached, be it by others
+        self._run_of = run_of
         self._gives_way = trio.Event()
         self._why = ""
         self._greeting: dict[int, trio.CancelScope] = {}  # connections before their HELLO, the oldest first
         self._greeted = 0
-        self._strangers: set[str] = set()  # why connections of peers unknown ended: each reason is said once
+        self._strangers: set[str] = set()  # why connections from unknown peers ended: each reason is logged once
         self.peers = {peer.id: PeerState(peer) for peer in config.peers}
 
     @property
     def links(self) -> list[PeerLink]:
-        """Those that are up."""
+        """The links that are up."""
         return [state.link for state in self.peers.values() if state.link is not None]
 
     def link(self, sid: str | None) -> PeerLink | None:
-        """The link to a neighbour, if it is up."""
+        """Return the link to a neighbour, if it is up."""
         state = self.peers.get(sid) if sid is not None else None
         return state.link if state else None
 
     async def run(self) -> None:
-        """Dial those peers that it is ours to dial, for ever.
+        """Dial the peers with a higher SID, and ask the others if this node is refused, until cancelled.
 
-        Raises RunsTwiceError when another process runs as this node, and this one has to end.
+        Raises RunsTwiceError when another process runs as this node and this one has to end.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._expect_calls)
@@ -144,18 +147,18 @@ class Connections:
             raise RunsTwiceError(self._why)
 
     def drop_links(self) -> None:
-        """End all links at once. They are dialled again as after any other end."""
+        """End all links at once. They are redialled as usual."""
         for state in self.peers.values():
             if state.link is not None:
                 self._drop(state, state.link)
 
     def give_way(self, why: str) -> None:
-        """End this node: another process that runs as it stays."""
+        """End this process, because another one that runs as this node stays."""
         self._why = self._why or why
         self._gives_way.set()
 
     async def accept(self, stream: trio.abc.Stream) -> None:
-        """Serve a connection that a peer has made. Returns when it ends."""
+        """Serve a connection that a peer has made. Return when it ends."""
         sid = None
         try:
             link = await self._welcome_in_turn(stream)
@@ -170,7 +173,10 @@ class Connections:
                 await trio.aclose_forcefully(stream)
 
     async def _welcome_in_turn(self, stream: trio.abc.Stream) -> PeerLink:
-        """Silent strangers keep nobody out: when there are too many, the oldest has to go."""
+        """Await the HELLO of a connection; if too many connections are silent, drop the oldest one.
+
+        So unknown clients that connect and stay silent cannot keep peers out.
+        """
         self._greeted += 1
         number = self._greeted
         with trio.CancelScope() as scope:
@@ -186,7 +192,7 @@ class Connections:
     # ---- dialling
 
     async def _keep_dialling(self, state: PeerState) -> None:
-        # A peer that starts waits `timeout_s` for the others before it numbers: they must have dialled by then.
+        # A peer that starts waits `timeout_s` for the other nodes before it numbers: they must have dialled by then.
         longest = min(MAX_RETRY_S, self._config.mastership.timeout_s / 2)
         delay = FIRST_RETRY_S
         while True:
@@ -196,7 +202,7 @@ class Connections:
             except* _LINK_ERRORS as errors:
                 self._note_end(state.config.id, errors)
             except* Exception:
-                # The one edge where a defect that a peer has found ends its link and not the node.
+                # The one place where a defect that a peer triggers ends the peer's link and not this node.
                 log.exception("the link to %s ended because of a defect in this program", state.config.id)
             if trio.current_time() - began > longest:
                 delay = FIRST_RETRY_S
@@ -211,7 +217,7 @@ class Connections:
 
     @asynccontextmanager
     async def _called(self, peer: PeerConfig) -> AsyncIterator[trio.abc.Stream]:
-        """A connection to the peer. Raises TooSlowError, and what the connection raises."""
+        """Open a connection to the peer. Raises TooSlowError, and any error of the connection."""
         with trio.fail_after(HANDSHAKE_TIMEOUT_S):
             stream = await self._dial(peer)
         try:
@@ -223,7 +229,7 @@ class Connections:
     async def _keep_asking(self, state: PeerState) -> None:
         """Ask a peer that does not dial whether it is linked to another run of this node."""
         while True:
-            if state.link is None:  # also at the start, before clients of a copy are served
+            if state.link is None:  # also at the start, before a copy of the node serves clients
                 try:
                     async with self._called(state.config) as stream:
                         with trio.fail_after(HANDSHAKE_TIMEOUT_S):
@@ -233,7 +239,7 @@ class Connections:
             await trio.sleep(self._config.mastership.timeout_s / 2)
 
     async def _greet(self, stream: trio.abc.Stream, peer: PeerConfig) -> PeerLink:
-        """The dialling side's HELLO."""
+        """Exchange HELLOs as the dialling side."""
         encoder, decoder = Encoder(), Decoder()
         hello = await self._exchange_hellos(stream, peer, encoder, decoder)
         self._check(hello, peer.id, self._certify(stream))
@@ -244,13 +250,16 @@ class Connections:
     async def _exchange_hellos(
         self, stream: trio.abc.Stream, peer: PeerConfig, encoder: Encoder, decoder: Decoder
     ) -> Hello:
-        """The peer's. Raises LinkRefusedError if it does not want ours; this node ends if it has to."""
+        """Send this node's HELLO and return the peer's.
+
+        Raises LinkRefusedError if the peer refuses the link; makes this node end if the refusal requires that.
+        """
         await stream.send_all(encoder.request("hello", self.hello()))
         match await _first_item(stream, decoder):
             case Response("hello", Hello() as hello):
                 return hello
             case Response("hello", Refused(code, text)):
-                # Who has links is in another part of the cluster than the newer one, which gives way when they meet.
+                # A run with links is in another part of the cluster than the newer run, which ends when the parts meet.
                 if code == RefusalCode.RUNS_TWICE or (code == RefusalCode.REPLACED and not self.links):
                     self.give_way(f"{peer.id} refuses its link: {text}")
                 raise LinkRefusedError(f"{peer.id} refuses the link: {text}")
@@ -258,7 +267,7 @@ class Connections:
                 raise ProtocolError("a HELLO was expected")
 
     async def _welcome(self, stream: trio.abc.Stream) -> PeerLink:
-        """The accepting side's HELLO."""
+        """Exchange HELLOs as the accepting side."""
         encoder, decoder = Encoder(), Decoder()
         with trio.fail_after(HANDSHAKE_TIMEOUT_S):
             match await _first_item(stream, decoder):
@@ -279,7 +288,7 @@ class Connections:
             if hello.sid > self._config.node.id:
                 raise _OnlyAskedError
             self._compress(hello, encoder, decoder)
-            # The peer may not like our HELLO: a link that it ends at once must not begin a term.
+            # The peer may refuse this node's HELLO: a link that the peer ends at once must not begin a term.
             first = await stream.receive_some()
         if not first:
             raise LinkRefusedError(f"{hello.sid} has refused our HELLO; its log says why")
@@ -287,7 +296,7 @@ class Connections:
         return PeerLink(stream, hello, encoder, decoder)
 
     def hello(self) -> Hello:
-        """What this node says of itself now."""
+        """Return this node's HELLO as of now."""
         node = self._config.node
         policies = (
             f"SCOPE={self._config.mastership.scope}",
@@ -299,17 +308,17 @@ class Connections:
         return Hello(PROTOCOL_VERSION, node.id, self._origin, node.cluster, capabilities, clock_ms)
 
     def _compress(self, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
-        """Both directions, if both sides offer it."""
+        """Compress both directions, if both sides offer it."""
         if ZSTD in hello.capabilities and ZSTD in self.hello().capabilities:
             encoder.start_compression()
             decoder.start_decompression()
 
     def _is_local(self) -> bool:
-        """Whether all peers are on this machine, where compression only costs."""
+        """Return True if all peers are on this machine, where compression only costs time."""
         return all(state.config.address.is_loopback for state in self.peers.values())
 
     def _check(self, hello: Hello, expected: str | None, certified: frozenset[str] | None) -> None:
-        """Raises LinkRefusedError."""
+        """Check the peer's HELLO and certificate. Raises LinkRefusedError."""
         ours, difference = self.hello(), hello.clock_ms - self._environment.clock_ms()
         if hello.version != ours.version:
             raise _refused(RefusalCode.VERSION, f"protocol version {hello.version}; this node speaks {ours.version}")
@@ -336,7 +345,7 @@ class Connections:
             )
 
     def _check_policies(self, hello: Hello, ours: Hello) -> None:
-        """Raises LinkRefusedError."""
+        """Check that both nodes have the same policies. Raises LinkRefusedError."""
         if theirs := _other_policies(hello.capabilities, ours.capabilities):
             known = _other_policies(ours.capabilities, hello.capabilities)
             raise _refused(
@@ -348,9 +357,10 @@ class Connections:
     # ---- one node, two processes
 
     async def _refuse_rival(self, hello: Hello) -> None:
-        """Return when the node is not known to run under another origin than its HELLO's.
+        """Return when the peer is not known to run under another origin than that of its HELLO.
 
-        Raises LinkRefusedError if it does: RUNS-TWICE or REPLACED, which may end the refused one, if there is no doubt.
+        Raises LinkRefusedError if it does. The code is RUNS-TWICE or REPLACED, which may end the refused run, only if
+        there is no doubt.
         """
         state, timeout_s = self.peers[hello.sid], self._config.mastership.timeout_s
         with trio.move_on_after(min(timeout_s + GRACE_S, HANDSHAKE_TIMEOUT_S / 2)):
@@ -360,23 +370,23 @@ class Connections:
                 await trio.sleep(LOOK_AGAIN_S)
         if (rival := self._rival(state, hello.origin)) is None:
             return
-        # Silent links end, and all hear of it: one that is gone cannot be reached for so long.
+        # Silent links end, and all nodes hear of that: a run that is gone does not stay reachable for so long.
         is_certain = self._turn_away(state, hello.origin) > 2 * timeout_s and state.link is None
         raise self._runs_twice(hello, rival, "can be reached from", is_certain=is_certain)
 
     def _turn_away(self, state: PeerState, origin: str) -> float:
-        """For how many seconds this run of the peer has been refused for another one."""
+        """Note a refusal of this run of the peer; return for how many seconds it has been refused without a pause."""
         now, before = trio.current_time(), state.turned_away
-        pause_s = HANDSHAKE_TIMEOUT_S + 2 * self._config.mastership.timeout_s  # between two calls, at most
+        pause_s = HANDSHAKE_TIMEOUT_S + 2 * self._config.mastership.timeout_s  # longest time between two calls
         if before is None or before.origin != origin or now - before.until > pause_s:
             before = state.turned_away = TurnedAway(origin, now, now)
         before.until = now
         return now - before.since
 
     def _rival(self, state: PeerState, origin: str) -> str | None:
-        """The other origin under which a peer is known: the run that is linked, or can be reached over others.
+        """Return the other origin under which a peer is known: of a run that is linked, or reachable over other nodes.
 
-        None: there is none, or it came as the link of this one, which is back in time, had just broken.
+        None if there is no other run, or if the link of this run broke only just now.
         """
         if state.lost is not None and state.lost[0] == origin and self._is_recent(state.lost[1]):
             return None
@@ -428,7 +438,7 @@ class Connections:
             self._owner.link_down(link)
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:
-        # That the link is down, which others had to notice, is no reason beside the one that they were told.
+        # LinkDownError is only a consequence of the error that ended the link.
         causes = [error for error in leaves(errors) if not isinstance(error, LinkDownError)]
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
@@ -444,7 +454,7 @@ class Connections:
             log.log(logging.INFO if starting else logging.WARNING, "link to %s is down: %s", sid, reason)
 
     async def _expect_calls(self) -> None:
-        """Say it, if those who are to dial have not done so in good time."""
+        """Warn of peers with a lower SID that have not dialled this node in time."""
         await trio.sleep(self._config.mastership.timeout_s)
         for sid, state in self.peers.items():
             if state.since_ms is None and sid < self._config.node.id and state.error is None:
@@ -455,13 +465,13 @@ class Connections:
                 log.warning("no link to %s: %s", sid, state.error)
 
 
-# What ends one link and nothing else: the connection, what the peer sends, a disk that does not take it.
+# Errors that end one link and nothing else: of the connection, of the peer's data, and of this node's disk.
 _LINK_ERRORS = (LinkRefusedError, LinkDownError, ProtocolError, HistoryError, MailError, OSError, sqlite3.Error,
                 trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)  # fmt: skip
 
 
 class _CodedRefusalError(LinkRefusedError):
-    """Our own refusal, with the code that the peer is given."""
+    """This node's refusal, with the code that is sent to the peer."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -477,18 +487,18 @@ def _code_of(error: LinkRefusedError) -> str:
 
 
 def _policies(capabilities: tuple[str, ...]) -> dict[str, str]:
-    """Those of the form `NAME=value`."""
+    """Return the capabilities of the form `NAME=value` as a mapping."""
     return dict(ability.split("=", 1) for ability in capabilities if "=" in ability)
 
 
 def _other_policies(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    """Those of the first whose value must be the same at all nodes, and is another one in the second."""
+    """Return, as text, the policies in `theirs` that have another value in `ours`."""
     known, named = _policies(ours), _policies(theirs)
     return ", ".join(f"{name}={value}" for name, value in named.items() if known.get(name, value) != value)
 
 
 async def _answers(link: PeerLink) -> bool:
-    """Whether the peer is there; False: the link has ended."""
+    """Return True if the peer answers a PING, False if the link has ended."""
     try:
         await link.request(Ping())
     except LinkDownError:

@@ -1,4 +1,4 @@
-"""Log entries and errors as commands of the wire, and back."""
+"""Converts log entries and errors to protocol commands and back."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ from resync.entry import (
     tree_id,
 )
 
-MAX_CHANGES = 100_000  # of one entry: a mailbox copied in one command
-MAX_ENTRY_BYTES = 66 << 20  # of the message texts of one entry: nodes put one message in one
+MAX_CHANGES = 100_000  # of one entry: enough for a mailbox that is copied by one command
+MAX_ENTRY_BYTES = 66 << 20  # of the message bodies of one entry: nodes put one message into an entry
 
 _CHANGED_ON_THE_WAY = "the connection changes what it carries, or a node is at fault"
 
@@ -74,17 +74,17 @@ _CODES = {error: code for code, error in _ERRORS.items()}
 
 
 def refusal(error: MailError) -> Refused:
-    """An error as a reply."""
+    """Return the reply that reports an error."""
     return Refused(_CODES.get(type(error), RefusalCode.UNAVAILABLE), str(error))
 
 
 def error_of(refused: Refused) -> MailError:
-    """The error that a reply stands for."""
+    """Return the error that a reply reports."""
     return _ERRORS.get(refused.code, UnavailableError)(refused.text)
 
 
 def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Iterator[EntryCommand]:
-    """An entry as one command for each change. `number` gives the mailbox's number on the link."""
+    """Yield one command for each change of an entry. `number` returns the mailbox's number on the link."""
     entry = logged.entry
     key = MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity)
     mailbox = 0 if entry.is_tree else number(key)
@@ -113,7 +113,7 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
 
 
 def remote_command(entry: Entry, number: Callable[[MailboxKey], int], name: str) -> Remote:
-    """An entry that lies in the object store under this name."""
+    """Return the REMOTE for an entry that is in the object store under this name."""
     mailbox = number(MailboxKey(entry.user, entry.mailbox_id, entry.uidvalidity))
     return Remote(mailbox, _header(entry, entry.digest(), 0), name)
 
@@ -134,7 +134,7 @@ def _add_command(add: MailAdd, text: bytes | Parts | None, mailbox: int, header:
 
 @dataclass(slots=True)
 class Arrived:
-    """An entry that is whole, with the texts that came with it: those that are ready, and those in parts."""
+    """A complete entry with its message bodies: `texts` are ready to be stored, `parted` are bodies in parts."""
 
     entry: Entry
     texts: list[StoredText] = field(repr=False)
@@ -142,11 +142,14 @@ class Arrived:
 
     @property
     def dot(self) -> Dot:
-        """Its name."""
+        """The entry's dot."""
         return self.entry.dot
 
     def completed(self, taken: Mapping[bytes, StoredText]) -> Arrived:
-        """With those of the texts that came in parts which could be had; of the others there is what a COPY tells."""
+        """Return the entry with those bodies in parts that could be obtained (`taken`: content hash -> body).
+
+        The changes of the other messages become like those of a COPY, without a body.
+        """
         texts = [*self.texts, *(taken[parts.content_hash] for parts in self.parted if parts.content_hash in taken)]
         lost = {parts.content_hash for parts in self.parted} - taken.keys()
         changes = (
@@ -157,29 +160,29 @@ class Arrived:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the texts."""
+        """Memory that the bodies take, in octets."""
         return sum(memory_of(text.message) for text in self.texts) + sum(map(memory_of, self.parted))
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """An entry that is to be had from the object store."""
+    """An entry that is to be read from the object store."""
 
     header: EntryHeader
     key: MailboxKey
 
     @property
     def dot(self) -> Dot:
-        """Its name."""
+        """The entry's dot."""
         return self.header.dot
 
     @property
     def memory_bytes(self) -> int:
-        """Of what came."""
+        """Memory that bodies take, in octets: none came."""
         return 0
 
     def entry(self, changes: tuple[Change, ...]) -> Entry:
-        """The entry, which has these changes. Raises ValueError if they are not those that were announced."""
+        """Return the entry with these changes. Raises ValueError if they are not those that were announced."""
         entry = _entry(self.header, self.key, changes)
         if entry.digest() != self.header.digest:
             raise ValueError(f"the object of {self.dot} is of another entry than the one that was announced")
@@ -191,7 +194,7 @@ def _entry(header: EntryHeader, key: MailboxKey, changes: tuple[Change, ...]) ->
 
 
 class EntryAssembler:
-    """Puts the commands of one link together to entries. An entry's commands follow each other."""
+    """An assembler of entries from the commands of one link. An entry's commands follow each other directly."""
 
     def __init__(self, key_of: Callable[[int], MailboxKey | None]) -> None:
         self._key_of = key_of
@@ -203,7 +206,7 @@ class EntryAssembler:
         self._memory_bytes = 0
 
     def add(self, command: EntryCommand) -> Arrived | None:
-        """The next command. The entry, if this was its last. Raises ProtocolError."""
+        """Add the next command; return the entry if this was its last command. Raises ProtocolError."""
         header = command.entry
         if header is None:
             raise ProtocolError(f"a {type(command).__name__.upper()} without a tag must carry an entry")
@@ -225,7 +228,7 @@ class EntryAssembler:
         return Arrived(entry, self._texts, self._parted)
 
     def announce(self, remote: Remote) -> Announced:
-        """An entry that does not come command by command. Raises ProtocolError."""
+        """Take an entry that comes as a REMOTE instead of command by command. Raises ProtocolError."""
         key = self._mailbox(remote)
         if remote.entry.change != 0:
             raise ProtocolError(f"entry {remote.entry.dot}: a REMOTE of change {remote.entry.change}")
@@ -261,7 +264,10 @@ class EntryAssembler:
         return key
 
     def _take(self, message: Text | Parts) -> int:
-        """The message's octets, counted. Raises ProtocolError if they are others than its hash is of."""
+        """Keep a message's body and return its size in octets.
+
+        Raises ProtocolError if the body does not match its hash, or the entry's bodies are too large together.
+        """
         came = message.octets if isinstance(message, Text) else message
         self._memory_bytes += memory_of(came)
         if self._memory_bytes > MAX_ENTRY_BYTES:

@@ -1,7 +1,8 @@
 """One link: a connection to a peer after its HELLO, in both directions.
 
-Posting is synchronous and keeps its order, so a mailbox's number always goes before the command that uses it; a
-task of the link's own writes what was posted. Replies come in any order. Whoever posts much first awaits `room`.
+Posting is synchronous and keeps its order, so a mailbox's number is always sent before the command that uses it; a
+separate task of the link writes what was posted. Replies arrive in any order. Callers that post much first await
+`room`.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ from resync.entry import tree_id
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 1 << 17
-# Posted and not yet sent; beyond it `room` waits. A request stands behind so much of the log, and as much again that is
-# being sent: on a line of 150 KB/s that is a second.
+# Octets posted and not yet sent, beyond which `room` waits. A request queues behind so much of the log, and as much
+# again that is being sent: at 150 KB/s that takes a second.
 OUTPUT_BYTES = 1 << 16
-OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # with one message and what does not wait for room; then the link ends
-MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used give theirs up
-CHUNKS_AT_ONCE = 64  # asked of the peer: however many parts come, there is room for other requests
-OFFERS_AT_ONCE = 2  # to the peer: the line is full with one, and the next begins while that one ends
-CONTENT_AT_ONCE = 8  # answers that are large: each is in memory until it is sent
-REPLY_S = 45.0  # without a reply, longer than a request may take to be answered; each reply has its way, too
-REPLY_LARGE_S = 75.0  # what may have to take its turn among others that are large
-REPLY_LONG_S = 600.0  # what hashes all rows anew, or brings large parts along
-SLOW_S = 2.0  # a PING whose answer takes longer stands behind something, as others may
-MAX_REQUESTS = 1024  # of the peer, being answered; more are refused
+OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # one message, and what does not wait for room; beyond it the link ends
+MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used one gives up its number
+CHUNKS_AT_ONCE = 64  # requested of the peer: leaves room for other requests however many parts are fetched
+OFFERS_AT_ONCE = 2  # made to the peer: one fills the line, and the next begins while that one ends
+CONTENT_AT_ONCE = 8  # large replies to the peer: each is in memory until it is sent
+REPLY_S = 45.0  # until a reply is overdue: longer than a peer takes to answer, plus the reply's time on the line
+REPLY_LARGE_S = 75.0  # the same for replies that may queue behind other large ones
+REPLY_LONG_S = 600.0  # the same for requests that hash all rows anew, or that bring large parts
+SLOW_S = 2.0  # a PING whose reply takes longer is stuck behind other traffic, as other replies may be
+MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
 
 
 _PATIENCE_S: Mapping[type, float] = {
@@ -73,31 +74,31 @@ def _patience_s(command: Command) -> float:
 
 
 class LinkDownError(Exception):
-    """The link ended before the reply came: the request may or may not have been done."""
+    """The link ended before the reply came: the request may or may not have been carried out."""
 
 
 class NoReplyError(LinkDownError):
-    """The link stands, and the reply has not come that is due."""
+    """The link is up, but the reply is overdue."""
 
 
 class LinkHandler(Protocol):
-    """What the node does with what comes in."""
+    """The node's handling of commands that come in."""
 
     def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
-        """A LOG; in its turn among what has no tag. Raises ProtocolError, LinkDownError."""
+        """Answer a LOG, in order with the commands without a tag. Raises ProtocolError, LinkDownError."""
         ...
 
     async def answer(self, link: PeerLink, command: Command) -> Reply:
-        """A request; many run at once."""
+        """Answer a request; many run at once."""
         ...
 
     async def notice(self, link: PeerLink, command: Command) -> None:
-        """A command without a tag; in order. The link reads no further meanwhile."""
+        """Handle a command without a tag; called in order. The link reads no further meanwhile."""
         ...
 
 
 class PeerLink:
-    """A link that is up. `hello` is the peer's."""
+    """A link that is up. `hello` is the peer's HELLO."""
 
     def __init__(self, stream: trio.abc.Stream, hello: Hello, encoder: Encoder, decoder: Decoder) -> None:
         self.hello = hello
@@ -109,29 +110,33 @@ class PeerLink:
         self._output = bytearray()
         self._posted = trio.Event()
         self._drained = trio.Event()
-        self._turn = trio.Lock()  # the shipper of a long log must not always be first
+        self._turn = trio.Lock()  # fair, so that the sender of a long log is not always first
         self._tags = 0
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
         self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
         self._keys: dict[int, MailboxKey] = {}
         self._answering = 0
-        self.chunk_turn = trio.Semaphore(CHUNKS_AT_ONCE)  # for whoever asks for one
+        self.chunk_turn = trio.Semaphore(CHUNKS_AT_ONCE)  # acquired by each request for a chunk
         self.offer_turn = trio.Semaphore(OFFERS_AT_ONCE)
         self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
         self._received_bytes = 0
         self._heartbeat_s = 0.0
-        self._pinged_at = self._slow_at = -math.inf  # when the last answered PING was sent; the last answer came late
+        # When the last answered PING was sent, and when the last late reply to one came.
+        self._pinged_at = self._slow_at = -math.inf
         self.closed = False
         self.scope = trio.CancelScope()
 
     # ---- sending
 
     def post(self, command: Command, tag: str | None = None) -> None:
-        """Send a command in its turn. Nothing happens if the link is down."""
+        """Queue a command to be sent. Do nothing if the link is down."""
         self._append(self._encoder.request(tag, command))
 
     def number(self, key: MailboxKey, name: str = "") -> int:
-        """The mailbox's number in this direction; told to the peer if it is new. `name` is for people."""
+        """Return the mailbox's number in this direction; a new one is announced to the peer by MBOX.
+
+        `name` is for people only.
+        """
         known = self._numbers.get(key)
         if known is not None:
             self._numbers.move_to_end(key)
@@ -144,11 +149,11 @@ class PeerLink:
         return number
 
     def is_numbered(self, key: MailboxKey) -> bool:
-        """Whether the peer knows the mailbox by a number."""
+        """Return True if the mailbox has a number in this direction."""
         return key in self._numbers
 
     async def room(self) -> None:
-        """Return when not too much waits to be sent: in turn, one after the other. Raises LinkDownError."""
+        """Return when the output queue has room, one caller after the other. Raises LinkDownError."""
         async with self._turn:
             while len(self._output) > OUTPUT_BYTES:
                 if self.closed:
@@ -156,10 +161,11 @@ class PeerLink:
                 await self._drained.wait()
 
     async def request(self, command: Command | Callable[[PeerLink], Command]) -> Reply:
-        """Send a request and return its reply. Raises LinkDownError. Cancelled, the request may still be done.
+        """Send a request and return its reply. If cancelled, the peer may still carry out the request.
 
-        A function is called when there is room, to make the command with this link's numbers. A reply that does not
-        come on a link that is quick will never come: NoReplyError.
+        If `command` is a function, it is called once there is room, to make the command with this link's numbers.
+        Raises LinkDownError, and NoReplyError if the reply is overdue while PINGs are answered quickly: then it will
+        never come.
         """
         await self.room()
         if self.closed:
@@ -185,19 +191,19 @@ class PeerLink:
     # ---- receiving
 
     def renew(self, hello: Hello) -> None:
-        """The same peer has other capabilities now. Raises ProtocolError."""
+        """Take the changed capabilities of the same peer. Raises ProtocolError if the HELLO is another run's."""
         if (hello.sid, hello.origin) != (self.sid, self.hello.origin):
             raise ProtocolError(f"another node, {hello.origin}, says HELLO on the link of {self.hello.origin}")
         self.hello = replace(self.hello, capabilities=hello.capabilities)
 
     def key_of(self, number: int) -> MailboxKey | None:
-        """The mailbox that the peer gave this number."""
+        """Return the mailbox to which the peer gave this number, if any."""
         return self._keys.get(number)
 
     async def run(self, handler: LinkHandler, *, heartbeat_s: float, timeout_s: float) -> None:
         """Read, write and keep alive until the link ends; then return.
 
-        Raises ProtocolError if the peer sends what it must not, OSError and trio's stream errors if the connection
+        Raises ProtocolError if the peer violates the protocol, OSError and trio's stream errors if the connection
         breaks, TooSlowError if nothing came for `timeout_s`.
         """
         self._heartbeat_s = heartbeat_s
@@ -214,7 +220,7 @@ class PeerLink:
                 await trio.aclose_forcefully(self._stream)
 
     async def _read(self, handler: LinkHandler, nursery: trio.Nursery, timeout_s: float) -> None:
-        data = b""  # what came with the HELLO is in the decoder
+        data = b""  # octets that came with the HELLO are already in the decoder
         while True:
             for item in self._decoder.feed(data):
                 await self._take(item, handler, nursery)
@@ -274,7 +280,7 @@ class PeerLink:
     def _reply(self, tag: str, reply: Reply) -> None:
         try:
             data = self._encoder.response(tag, reply)
-        except ValueError as error:  # damaged rows have values for which the wire has no form
+        except ValueError as error:  # damaged rows have values that the protocol cannot express
             log.warning("a request of %s cannot be answered: %s; run `replicator check --repair`", self.sid, error)
             data = self._encoder.response(tag, Refused(RefusalCode.UNAVAILABLE, "what is to be said is damaged here"))
         self._append(data)
@@ -287,7 +293,7 @@ class PeerLink:
         self._output += data
         self._posted.set()
         if len(self._output) > OUTPUT_MAX_BYTES:
-            self.scope.cancel()  # it sends requests and does not read the replies
+            self.scope.cancel()  # the peer sends requests and does not read the replies
 
     async def _write(self) -> None:
         while True:
@@ -299,9 +305,10 @@ class PeerLink:
             self._drained = trio.Event()
 
     async def _beat(self, nursery: trio.Nursery, heartbeat_s: float) -> None:
-        """Give a sign of life as long as this node reads: one that reads no more falls silent, and is dropped.
+        """Send a PING at each heartbeat in which something was read.
 
-        It does not wait for the reply, which may stand behind a message that takes longer than the peer's patience.
+        A node that no longer reads so falls silent, and its peer drops it. The next PING does not wait for the reply to
+        the last one, which may queue behind a message that takes longer than the peer's timeout.
         """
         noticed = -1
         while True:
@@ -324,7 +331,7 @@ class PeerLink:
 
     @property
     def is_quick(self) -> bool:
-        """Whether what is sent is answered soon: nothing stands behind what takes long."""
+        """True if PINGs are answered soon, so that no reply is queued behind something that takes long."""
         is_beating = trio.current_time() - self._pinged_at <= SLOW_S + 2 * self._heartbeat_s
         return is_beating and self._slow_at < self._pinged_at
 

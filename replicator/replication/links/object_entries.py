@@ -1,7 +1,7 @@
-"""Entries of very many changes by way of the object store that nodes share (design section 6).
+"""Transfers entries of very many changes through the object store that nodes share (design section 6).
 
-The node that is the first to send one writes it there, and tells its peers the name instead. It is only a saving:
-where the store does not do its part, in time, the entry travels on the link like any other.
+The first node to send such an entry writes it to the store, and sends its peers the name instead. This is only an
+optimisation: if the store fails or is slow, the entry travels on the link like any other.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CHANGES_MIN = 100  # of an entry that is worth an object; fewer are sent sooner than one is written
-BYTES_MIN = 64 * KIB  # or of its size: a merge is one change for hundreds of rows
-BYTES_MAX = 64 * MIB  # of one: it is in memory as a whole
-TIMEOUT_S = 10.0  # for an object: the peer's log waits for it
+CHANGES_MIN = 100  # entries with more changes are worth an object; fewer are sent sooner than an object is written
+BYTES_MIN = 64 * KIB  # larger entries are worth an object, too: a merge is one change for hundreds of rows
+BYTES_MAX = 64 * MIB  # of one object, which is in memory as a whole
+TIMEOUT_S = 10.0  # for one object: the peer's log waits for it
 REST_S = 60.0  # after a failure, before an object is written again
-CAPABILITY = "REMOTE-"  # and a hash of the object store's URL
-INLINE_S = 600.0  # after a failure to read, for which a peer sends none
+CAPABILITY = "REMOTE-"  # followed by a hash of the object store's URL
+INLINE_S = 600.0  # after a failure to read, during which the peer sends all entries on the link
 PATIENCE = Patience(connect_s=2.0, silence_s=5.0, request_s=TIMEOUT_S, retries=0)
 
 
 def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:
-    """What a node says in HELLO if it shares its object store: the same at all nodes that share one."""
+    """Return the HELLO capability of a node that shares its object store: equal at all nodes that share it."""
     if not checkpoint.shared:
         return ()
     store = f"{checkpoint.url}\n{checkpoint.endpoint or ''}"
@@ -53,7 +53,7 @@ def capability(checkpoint: CheckpointConfig) -> tuple[str, ...]:
 
 
 def warn_of_another(checkpoint: CheckpointConfig, hello: Hello) -> None:
-    """Say it if a peer shares an object store, and not this one: somebody has meant them to be the same."""
+    """Warn if both nodes share an object store, but not the same one: the operator has probably meant them to."""
     theirs = {ability for ability in hello.capabilities if ability.startswith(CAPABILITY)}
     if checkpoint.shared and theirs and theirs.isdisjoint(capability(checkpoint)):
         log.warning(
@@ -65,37 +65,37 @@ def warn_of_another(checkpoint: CheckpointConfig, hello: Hello) -> None:
 
 
 class RemoteEntries:
-    """The entries in the object store. Belongs to the event loop."""
+    """Entries in the object store. Belongs to the event loop."""
 
     def __init__(self, checkpoint: CheckpointConfig, cluster: str, environment: Environment) -> None:
         self._capability = capability(checkpoint)
         self._cluster = cluster
         self._run_in_thread = environment.run_in_thread
         self._objects = ObjectStore(checkpoint.url, environment, checkpoint.endpoint, PATIENCE)
-        self._writing = trio.Lock()  # links that send one entry at once: the first writes it, the others find it
+        self._writing = trio.Lock()  # when several links send one entry, the first writes it and the others find it
         self._rests_until = -math.inf
-        self._overdue: set[trio.Event] = set()  # what was given up, and of which the store does not let go
+        self._overdue: set[trio.Event] = set()  # operations that were given up and still hang in the store
         self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[None]]](math.inf)
 
     async def run(self) -> None:
-        """Wait for the object store, so that nobody else has to, until cancelled."""
+        """Run the operations on the object store, so that callers can give up waiting, until cancelled."""
         async with trio.open_nursery() as nursery:
             async for work in self._work_out:
                 nursery.start_soon(work)
 
     def is_shared_on(self, link: PeerLink) -> bool:
-        """Whether the peer has the same object store."""
+        """Return True if the peer shares the same object store."""
         return bool(self._capability) and set(self._capability) <= set(link.hello.capabilities)
 
     def check(self, link: PeerLink, remote: Remote) -> None:
-        """Raises ProtocolError for what a peer cannot say to this node."""
+        """Check a REMOTE. Raises ProtocolError if the peer may not send it to this node, or it names a wrong object."""
         if not self.is_shared_on(link):
             raise ProtocolError("a REMOTE, and this node shares no object store with its sender")
         if remote.name != entry_name(self._cluster, remote.entry.dot):
             raise ProtocolError(f"a REMOTE names {remote.name[:80]!r}, where {remote.entry.dot} does not lie")
 
     async def put(self, item: Logged) -> str | None:
-        """The name of the object that holds the entry: it is written if it is not there. None: send it on the link."""
+        """Write the entry's object if it does not exist yet; return its name, or None to send the entry on the link."""
         if not _is_worth_it(item) or trio.current_time() < self._rests_until:
             return None
         name = await self._in_time(partial(self._put, item.entry))
@@ -104,13 +104,13 @@ class RemoteEntries:
         return name
 
     async def get(self, announced: Announced) -> Entry | None:
-        """An entry that a peer has put there; None: it cannot be had."""
+        """Read an entry that a peer has put there; return None if that fails."""
         return await self._in_time(partial(self._get, announced))
 
     async def forget(self, collected: Context) -> None:
-        """Delete the objects of entries up to a context, which are not in this node's log any more.
+        """Delete the objects of entries up to a context, which are no longer in this node's log.
 
-        Where another node has still to send one, it is written again. Raises ObjectStoreError. Takes long.
+        A node that has yet to send one of these entries writes its object again. Raises ObjectStoreError. Takes long.
         """
         if not self._capability:
             return
@@ -136,7 +136,10 @@ class RemoteEntries:
         return await self._run_in_thread(lambda: announced.entry(reader.changes()))
 
     async def _in_time(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """What comes of it within `TIMEOUT_S`; None if nothing does, or what was begun before still hangs."""
+        """Return the result of the work, or None.
+
+        None if the work fails, takes longer than `TIMEOUT_S`, or if an earlier operation still hangs.
+        """
         if self._overdue:
             return None
         results: list[T] = []
@@ -163,7 +166,7 @@ class RemoteEntries:
 
 
 def _is_worth_it(item: Logged) -> bool:
-    """Whether an object saves anything. Texts that come with an entry travel on the link, and it with them."""
+    """Return True if an object saves anything. Entries that bring bodies travel with them on the link."""
     changes = item.entry.changes
     if any(isinstance(change, MailAdd) and not change.copied for change in changes):
         return False

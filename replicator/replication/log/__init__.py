@@ -1,4 +1,4 @@
-"""The log on its way between two nodes: sender and receiver on each link, and what keeps an entry from disk.
+"""Shipping of the log between two nodes: sender and receiver of each link, and obstacles that keep entries from disk.
 
-The coordinator runs it; convergence uses what it knows of peers.
+The coordinator runs it; convergence uses its knowledge of peers.
 """

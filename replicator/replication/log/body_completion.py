@@ -1,7 +1,8 @@
-"""The parts of messages whose entries came: fetched, and held until the entries are on disk.
+"""Fetches the parts of messages whose entries have arrived, and holds the parts until the entries are on disk.
 
-An entry waits for parts that nobody has as long as a client may wait for it: with fewer copies of the parts than were
-asked for he must not hear OK. Later it is written without the text, which all are then asked for (`bodies.backfill`).
+An entry whose parts no node can supply is held back as long as a client may be waiting for that entry: the client must
+not hear OK with fewer copies of the parts than configured. After that the entry is written without the body, and
+`bodies.backfill` asks all nodes for the body.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ from resync.clock import COUNTER_BITS
 
 log = logging.getLogger(__name__)
 
-PARTED_BYTES = 1 << 20  # of large messages whose parts are taken in before any of them is acknowledged
-LOST_RETRY_S = 5.0  # until it is looked again for parts that nobody had
-RETRY_S, FULL_RETRY_MOST_S = 1.0, 60.0  # with a full disk twice as long each time
+PARTED_BYTES = 1 << 20  # total size of large messages that are completed before any of them is acknowledged
+LOST_RETRY_S = 5.0  # pause before parts that no node had are asked for again
+RETRY_S, FULL_RETRY_MOST_S = 1.0, 60.0  # first and longest pause; with a full disk the pause doubles each time
 LOST_MARGIN_S = 10.0
-CLOCKS_APART_MS = 3_600_000  # of two nodes at the ends of a line of many: of neighbours it is five minutes at most
-UNAVAILABLE_S = 600.0  # then what nobody gives counts as lost: someone's disk may be ill for good
+CLOCKS_APART_MS = 3_600_000  # greatest clock difference along a line of many nodes; neighbours: five minutes at most
+UNAVAILABLE_S = 600.0  # after this, unavailable parts count as lost: the disk that has them may never recover
 
 
 def lost_after_s(parts: Parts) -> float:
-    """When nobody waits any more for an OK that would rest on a message."""
+    """Return the time in seconds after which no client waits any longer for an OK that depends on the message."""
     return REQUEST_TIMEOUT_S + transfer_s(parts) + LOST_MARGIN_S
 
 
 class BodyCompletion:
-    """Completes what comes on one link, which must be read on meanwhile: parts come on it, too."""
+    """Completion of the entries that arrive on one link.
+
+    The caller must go on reading the link meanwhile, because parts arrive on it, too.
+    """
 
     def __init__(
         self, downloader: Downloader, link: PeerLink, clock_ms: Callable[[], int], disk_shortage: DiskShortage
@@ -54,9 +58,9 @@ class BodyCompletion:
     async def completed(
         self, batch: Sequence[Arrived | Announced], is_missing: Callable[[Dot], bool] = lambda _: True
     ) -> AsyncIterator[Sequence[Arrived | Announced]]:
-        """With all parts of the messages that can be had, which are held within the block.
+        """Yield the batch with all parts that can be obtained; the parts are held within the block.
 
-        Entries that come by another way meanwhile, so that they are not missing any more, are left out.
+        Entries that arrive by another route meanwhile, and so are no longer missing, are left out.
         """
         began, full_s = trio.current_time(), RETRY_S
         try:
@@ -68,10 +72,10 @@ class BodyCompletion:
                     return
                 async with AsyncExitStack() as stack:
                     taken = await self._take(stack, [parts for parts, _ in parted.values()], began)
-                    if isinstance(taken, DiskFullError):  # what comes in vain comes again
+                    if isinstance(taken, DiskFullError):  # every failed attempt transfers the parts again
                         self._note_shortage(batch)
                         pause_s = full_s = min(2 * full_s, FULL_RETRY_MOST_S)
-                    elif taken is None:  # says nothing about the room
+                    elif taken is None:  # tells nothing about free space
                         pause_s = RETRY_S
                     else:
                         self._note_shortage(())
@@ -98,7 +102,11 @@ class BodyCompletion:
     async def _take(
         self, stack: AsyncExitStack, wanted: list[Parts], began: float
     ) -> list[StoredText] | DiskFullError | None:
-        """None, or an error: it is to be tried again, since the link stays up for what needs no parts."""
+        """Fetch and hold the wanted parts; return None or an error if the caller is to try again.
+
+        Failures are not raised, so that the link stays up for entries that need no parts. Once parts have been
+        unavailable for `UNAVAILABLE_S`, return an empty list: they count as lost.
+        """
         try:
             return await stack.enter_async_context(self._downloader.taking(wanted, self._link))
         except (DiskFullError, UnavailableError) as error:
@@ -108,14 +116,17 @@ class BodyCompletion:
             return [] if trio.current_time() > began + UNAVAILABLE_S else None
 
     def _is_awaited(self, parts: Parts, numbered_ms: int, began: float) -> bool:
-        """Whether a client may wait for the entry, which came when this began: not if it was numbered long ago."""
+        """Return True if a client may still wait for the entry, which arrived at `began`.
+
+        No client waits for an entry that was numbered long ago.
+        """
         patience_s = lost_after_s(parts)
         age_ms = self._clock_ms() - numbered_ms
         return trio.current_time() < began + patience_s and age_ms < patience_s * 1000 + CLOCKS_APART_MS
 
 
 def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, int]]:
-    """The messages in parts, by their hashes, and when the last entry that brings each was numbered, in ms."""
+    """Return content hash -> the parts of the message, and the time in ms when its latest entry was numbered."""
     found: dict[bytes, tuple[Parts, int]] = {}
     for item in batch:
         if isinstance(item, Arrived):
@@ -127,7 +138,7 @@ def _parted(batch: Iterable[Arrived | Announced]) -> dict[bytes, tuple[Parts, in
 
 
 def of_some_size(batch: Sequence[Arrived | Announced]) -> Iterator[Sequence[Arrived | Announced]]:
-    """In pieces whose large messages are no more than `PARTED_BYTES` together, or a single one."""
+    """Yield the batch in slices whose large messages total at most `PARTED_BYTES`, or that contain a single one."""
     start, size_bytes = 0, 0
     for at, item in enumerate(batch):
         own_bytes = sum(parts.size for parts in item.parted) if isinstance(item, Arrived) else 0

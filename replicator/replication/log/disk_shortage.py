@@ -1,7 +1,7 @@
-"""Entries of other nodes for which this node's disk has no room: which they are, and how much room there is.
+"""Entries of other nodes that do not fit on this node's disk, and the free space that is left, for the status.
 
-What came after such an entry on the same link waits with it, and the node serves what it has: unless someone is told,
-nobody learns why it does not go on.
+Later entries on the same link wait behind such an entry, while the node goes on serving the mail that it has. Without
+this report, operators could not tell why the node no longer keeps up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replicator.status import NoRoom
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An entry, and the directory in which it finds no room."""
+    """An entry, and the directory that has no room for it."""
 
     dot: Dot
     user: str
@@ -29,16 +29,22 @@ class _Waiting:
 
 
 class DiskShortage:
-    """Belongs to the event loop. `data` is where the database lies, `attachments` where parts of large messages do."""
+    """The entries that wait for disk space. Belongs to the event loop.
+
+    `data` is the directory of the database, `attachments` that of the parts of large messages.
+    """
 
     def __init__(self, data: Path, attachments: Path, environment: Environment) -> None:
         self.data = data
         self.attachments = attachments
         self._environment = environment
-        self._waiting: dict[object, list[_Waiting]] = {}  # by who waits
+        self._waiting: dict[object, list[_Waiting]] = {}  # reporting object (`who`) -> its waiting entries
 
     def note(self, who: object, sizes: Mapping[Dot, tuple[str, int]], directory: Path) -> None:
-        """These entries, with their users and the sizes of what they bring, are what `who` has no room for now."""
+        """Replace the entries for which `who` has no room now; `sizes`: dot -> user, and octets that the entry needs.
+
+        An entry that was noted before keeps the time at which it began to wait.
+        """
         before = {waiting.dot: waiting.since_ms for waiting in self._waiting.pop(who, [])}
         if sizes:
             now_ms = self._environment.clock_ms()
@@ -51,12 +57,12 @@ class DiskShortage:
         return len(self._first())
 
     def _first(self) -> dict[Dot, _Waiting]:
-        """Each once: it may come on several links."""
+        """Return each entry once, with the time when it first waited: it may arrive on several links."""
         found = sorted((one for some in self._waiting.values() for one in some), key=lambda one: -one.since_ms)
         return {waiting.dot: waiting for waiting in found}
 
     async def told(self) -> tuple[NoRoom, ...]:
-        """The first first."""
+        """Return the waiting entries for the status, the longest waiting first."""
         waiting = sorted(self._first().values(), key=lambda one: one.since_ms)
         free = {
             directory: await self._environment.run_until_cancelled(partial(free_bytes, directory))
@@ -76,7 +82,7 @@ class DiskShortage:
 
 
 def free_bytes(directory: Path) -> int | None:
-    """Room that is left in its file system, for those without privileges; None: that is not known. Blocks."""
+    """Return the octets free for unprivileged users in the directory's file system; None if unknown. Blocks."""
     try:
         state = os.statvfs(directory)
     except OSError:

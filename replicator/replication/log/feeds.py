@@ -1,6 +1,6 @@
-"""Both directions of the log on every link: who sends, who takes in, and what each peer has said that it has.
+"""Both directions of the log on every link: its sender, its receiver, and the context that each peer has reported.
 
-What a peer has said outlives its link, so that its lag is known while it is away.
+A peer's reported context outlives its link, so that its lag is known while the peer is away.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from replicator.store.db.transaction import Commit
 from replicator.store.store import Store
 
 TELL_AGAIN_S = 30.0
-LACK_S, LACK_MAX_S = 10.0, 600.0  # before the log is asked for again; at last
+LACK_S, LACK_MAX_S = 10.0, 600.0  # first and longest pause before the log is requested again
 
 
 @dataclass(slots=True)
 class _Lack:
-    """This node has so much of an origin, and a peer more."""
+    """An origin of which a peer has more than this node, and the time of the next request for the log.
+
+    `has` is this node's last seq of the origin; `ask_at` and `pause_s` are in seconds.
+    """
 
     has: int
     ask_at: float
@@ -43,14 +46,14 @@ class Feed:
     receiver: Receiver
 
     async def run(self) -> None:
-        """Ship and take in until cancelled."""
+        """Send and receive until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.sender.run)
             nursery.start_soon(self.receiver.run)
 
 
 class Feeds(Mapping[str, Feed]):
-    """SID -> the feed on its link, while that is up. Belongs to the event loop."""
+    """SID -> the feed of the link to that peer, while the link is up. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -74,10 +77,10 @@ class Feeds(Mapping[str, Feed]):
         self._disk_shortage = disk_shortage
         self._clock_ms = clock_ms
         self.holes = GapRecovery(store, self._start_again, holes_patience_s)
-        self.may_ask = trio.Event()  # peers for their logs; until then nothing comes
+        self.may_ask = trio.Event()  # set when peers may be asked for their logs; they send nothing before
         self._feeds: dict[str, Feed] = {}
         self._contexts: dict[str, dict[str, int]] = {}
-        self._lacks: dict[str, _Lack] = {}  # origin -> what peers have more of it
+        self._lacks: dict[str, _Lack] = {}  # origins of which a peer has more than this node
         store.listeners.append(self._note_commit)
 
     def __getitem__(self, sid: str) -> Feed:
@@ -90,7 +93,7 @@ class Feeds(Mapping[str, Feed]):
         return len(self._feeds)
 
     def begin(self, link: PeerLink) -> Feed:
-        """A link stands; its feed is the caller's to run."""
+        """Create the feed of a link that has come up. The caller runs the feed."""
         sender = Sender(self._store, link, self._ships, self._remotes, self.holes)
         receiver = Receiver(
             self._store,
@@ -106,30 +109,33 @@ class Feeds(Mapping[str, Feed]):
         return feed
 
     def end(self, link: PeerLink) -> None:
-        """A link has ended."""
+        """Drop the feed of a link that has ended."""
         if (feed := self._feeds.pop(link.sid, None)) is not None:
             self._remember(feed)
 
     def on(self, link: PeerLink) -> Feed:
-        """The link's feed. Raises LinkDownError if another link has replaced it."""
+        """Return the link's feed. Raises LinkDownError if another link has replaced it."""
         feed = self._feeds.get(link.sid)
         if feed is None or feed.link is not link:
             raise LinkDownError(link.sid)
         return feed
 
     def context(self, sid: str) -> dict[str, int] | None:
-        """What a peer has said that it has, be it before its link went down; None: nothing since this node's start."""
+        """Return the context that the peer last reported, possibly on a link that is down by now.
+
+        None if the peer has reported nothing since this node's start.
+        """
         if (feed := self._feeds.get(sid)) is not None:
             self._remember(feed)
         return self._contexts.get(sid)
 
     def ask_again(self) -> None:
-        """Let all peers send what this node lacks."""
+        """Ask all peers for the entries that this node lacks."""
         for feed in self._feeds.values():
             feed.receiver.ask_again()
 
     def doubt(self) -> None:
-        """Ask all peers anew for what this node lacks, tell them anew what it has, and look anew what they lack."""
+        """Trust nothing that was sent: repeat requests and acknowledgements to all peers, resend what they lack."""
         self._lacks = {}
         for feed in self._feeds.values():
             feed.receiver.tell(again=True)
@@ -137,16 +143,17 @@ class Feeds(Mapping[str, Feed]):
             feed.sender.doubt()
 
     def routes_changed(self) -> None:
-        """What goes to whom is another question now."""
+        """Decide anew which entries to send to each peer, since routes have changed."""
         for feed in self._feeds.values():
             feed.sender.start_again()
             feed.receiver.routes_changed()
 
     async def tell(self, heartbeat_s: float) -> None:
-        """Acknowledge what came by other ways, at every heartbeat, until cancelled.
+        """Acknowledge entries that came by other routes, at every heartbeat, until cancelled.
 
-        All of it every `TELL_AGAIN_S`: an ACK may have come as another one. In the same way this node looks whether it
-        lacks what peers say they have, for a LOG may have come as another one, and then nothing tells of a gap.
+        Every `TELL_AGAIN_S` all entries are acknowledged again, in case an ACK was altered in transit. An altered LOG
+        could leave missing entries unnoticed, so each heartbeat also checks if peers have had for some time what this
+        node lacks.
         """
         told_at = trio.current_time()
         while True:
@@ -159,10 +166,13 @@ class Feeds(Mapping[str, Feed]):
                 self.ask_again()
 
     def _lacks_for_long(self) -> bool:
-        """Whether a peer has had for a while what this node lacks, and nothing more of that origin has come."""
+        """Return True if it is time to ask again for entries that a peer has and this node has long lacked.
+
+        An origin counts as lacking only while nothing more of it arrives.
+        """
         now, context = trio.current_time(), self._store.context
         if not all(feed.link.is_quick and not feed.receiver.is_taking for feed in self._feeds.values()):
-            return False  # it may be on its way
+            return False  # the entries may be on their way
         lacking = {
             origin
             for feed in self._feeds.values()
@@ -189,7 +199,7 @@ class Feeds(Mapping[str, Feed]):
             feed.sender.start_again()
 
     def _remember(self, feed: Feed) -> None:
-        """What the peer has acknowledged, and what it has numbered itself."""
+        """Remember the peer's context: the entries that it has acknowledged, and those that it has numbered."""
         if feed.sender.has_context:
             origin = feed.link.hello.origin
             has = {**feed.sender.acknowledged, origin: self._store.context.get(origin, 0)}

@@ -1,8 +1,8 @@
-"""What becomes of holes in this node's log (`store.log.gaps`), which shippers find.
+"""Recovery from gaps in this node's log (`store.log.gaps`), which the senders find.
 
-The entries after a hole are of no use to a peer that lacks what was in it: they are held back. Once no client can wait
-any more for copies of what was lost, the log is made to begin after the hole. Peers that lack the entries are told
-TOO-OLD then, and take over what this node shows.
+Entries after a gap are of no use to a peer that lacks the entries in the gap, so they are held back from that peer.
+Once no client can still be waiting for copies of the lost entries, the log is made to begin after the gap. Peers that
+lack the lost entries are then refused with TOO-OLD, and take over this node's state.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-RETRY_MAX_S = 600.0  # where the log cannot begin after a hole yet
+RETRY_MAX_S = 600.0  # longest pause between attempts to make the log begin after a gap
 
 
 class GapRecovery:
-    """Belongs to the event loop. `start_again` lets all shippers look again at what they owe.
+    """Gaps that are known, and their recovery. Belongs to the event loop.
 
-    `patience_s`: longer than a client waits for copies. Who takes over what is shown says that it has the entries.
+    `start_again` makes all senders determine again what they owe their peers. `patience_s` must be longer than a
+    client waits for copies: a peer that takes over this node's state acknowledges the lost entries without having them.
     """
 
     def __init__(self, store: Store, start_again: Callable[[], None], patience_s: float) -> None:
@@ -36,17 +37,17 @@ class GapRecovery:
         self._patience_s = patience_s
         self._start_again = start_again
         self._known: set[LogGap] = set()
-        self._found_in, self._found_out = trio.open_memory_channel[LogGap](math.inf)  # no more than are known
+        self._found_in, self._found_out = trio.open_memory_channel[LogGap](math.inf)  # bounded by `_known`
 
     def hold_back(self, dot: Dot, has: int) -> bool:
-        """Whether the entry is in a hole, or behind one and of no use to a peer that has so much of its origin."""
+        """Return True if a gap makes the entry useless to a peer that has so much of its origin."""
         known = (hole for hole in self._known if hole.origin == dot.origin and has < hole.last)
         return any(self._store.collected.get(dot.origin, 0) < hole.first <= dot.seq for hole in known)
 
     async def look(self, context: Context) -> bool:
-        """Look for holes among the entries that a node with this context lacks, the first of each origin.
+        """Look for the first gap of each origin among the entries that a node with this context lacks.
 
-        Whether one comes before all else that the node lacks of an origin. Raises sqlite3.Error.
+        Return True if, for some origin, the first entry that the node lacks is in a gap. Raises sqlite3.Error.
         """
         held = False
         for origin, end in list(self._store.context.items()):
@@ -61,7 +62,7 @@ class GapRecovery:
         while at < end and (hole is None or hole.last == at):
             before = at
             part, at = await self._store.read(partial(look_for_hole, origin=origin, after=at))
-            if at == before:  # the origin's own row is gone
+            if at == before:  # the origin's own row is missing
                 break
             if hole is None:
                 hole = part
@@ -72,7 +73,7 @@ class GapRecovery:
             self._found_in.send_nowait(hole)
 
     async def run(self) -> None:
-        """Do what is to be done about what was found, until cancelled."""
+        """Recover from each gap that is found, until cancelled."""
         async with trio.open_nursery() as nursery:
             async for hole in self._found_out:
                 nursery.start_soon(self._close, hole)
@@ -95,7 +96,10 @@ class GapRecovery:
         self._start_again()
 
     async def _try_to_close(self, hole: LogGap) -> str | None:
-        """Why the log cannot begin after the hole; None: it does, or it is none any more."""
+        """Try to make the log begin after the gap; return the reason why it cannot, or None.
+
+        None means that the log now begins after the gap, or that there is no gap any more.
+        """
         try:
             return await self._store.write(partial(begin_after_hole, hole=hole))
         except (MailError, sqlite3.Error) as error:

@@ -1,7 +1,7 @@
-"""Taking in the log of one peer: entries go to disk in batches, then they are acknowledged.
+"""Receives the log of one peer: entries are written to disk in batches, then acknowledged.
 
-An entry that leaves a gap in its origin's sequence is not taken; the peer is asked for what lies between. One whose
-predecessor is not here is kept and waits in the store.
+An entry that would leave a gap in its origin's sequence is refused, and the peer is asked for the entries in between.
+An entry whose predecessor is not here is written, and waits in the store.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from resync.entry import Entry
 
 log = logging.getLogger(__name__)
 
-WAITING_BYTES = 16 << 20  # of entries that came and are not yet on disk; beyond it the link is read no further
+WAITING_BYTES = 16 << 20  # of entries that have arrived and are not yet on disk; beyond it the link is not read
 ENTRY_OVERHEAD_BYTES = 512
-DISK_FULL_RETRY_S = 1.0  # entries that the disk had no room for, or no sound page, are tried again
+DISK_FULL_RETRY_S = 1.0  # pause before an entry is written again that met a full disk or a damaged page
 
 LinkTo = Callable[[str], PeerLink | None]
 """SID -> the link to that neighbour, if there is one."""
 
 TooOld = Callable[[str], None]
-"""SID of a peer whose log begins after what this node has."""
+"""A callback for the SID of a peer whose log begins after this node's context."""
 
 
 class Receiver:
-    """One peer's log on its way to this node's disk."""
+    """The receiver of one peer's log, which writes it to this node's disk."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Receiver:
         self._too_old = too_old
         self._may_ask = may_ask
         self._remotes = remotes
-        self._inline_until = -math.inf  # what is announced comes on the link, too
+        self._inline_until = -math.inf  # until then the peer sends all entries on the link, none by object store
         self._assembler = EntryAssembler(link.key_of)
         self._body_completion = body_completion
         self._disk_shortage = disk_shortage
-        self._is_completing = False  # parts are asked for on this link: it must be read on
+        self._is_completing = False  # parts are requested on this link, so it must be read meanwhile
         self._has_dropped = False
         self._waiting: list[Arrived | Announced] = []
         self._waiting_bytes = 0
@@ -75,10 +75,10 @@ class Receiver:
         self._to_ask = trio.Event()
 
     async def take(self, command: EntryCommand | Remote) -> None:
-        """The next command of an entry. Waits while too much is on its way to disk. Raises ProtocolError.
+        """Take the next command of an entry. Wait while too much is on its way to disk. Raises ProtocolError.
 
-        Not while parts of large messages are on their way, which come on this link too: what is too much then is
-        dropped, and asked for again.
+        Do not wait while parts of large messages are being fetched, since they arrive on this link too: entries beyond
+        the limit are then dropped and asked for again.
         """
         arrived: Arrived | Announced | None
         if isinstance(command, Remote):
@@ -98,7 +98,7 @@ class Receiver:
             await self._taken.wait()
 
     async def run(self) -> None:
-        """Ask for what this node lacks, then write and acknowledge until cancelled."""
+        """Ask for the entries that this node lacks, then write and acknowledge until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_asking)
             while True:
@@ -106,7 +106,7 @@ class Receiver:
                 self._arrived = trio.Event()
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._read_on()
-                for some in of_some_size(batch):  # what is large comes after what came before it is acknowledged
+                for some in of_some_size(batch):  # earlier entries are acknowledged before large messages are fetched
                     await self._complete_and_write([item for item in some if self._is_missing(item.dot)])
                     self._acknowledge(some)
                 if self._has_dropped or any(self._is_missing(item.dot) for item in batch):
@@ -115,19 +115,19 @@ class Receiver:
 
     @property
     def is_taking(self) -> bool:
-        """Whether entries that have come are still on their way to disk."""
+        """True if entries that have arrived are not yet on disk."""
         return self._is_completing or bool(self._waiting)
 
     def ask_again(self) -> None:
-        """Let the peer send all that this node lacks."""
+        """Ask the peer to send all entries that this node lacks."""
         self._to_ask.set()
 
     def routes_changed(self) -> None:
-        """What was told may have been for others, whom it did not reach: it is told again."""
+        """Forget which ACKs were sent, so that all are sent again: some may not have reached nodes behind the peer."""
         self._told = {}
 
     def tell(self, *, again: bool = False) -> None:
-        """Acknowledge to the peer all that came by other ways since it was last told; `again`: all that is here."""
+        """Acknowledge to the peer all entries that came by other routes since the last ACK; `again`: all entries."""
         if again:
             self._told = {}
         for origin, seq in self._store.context.items():
@@ -148,7 +148,10 @@ class Receiver:
         self._taken = trio.Event()
 
     async def _write(self, batch: Sequence[Arrived | Announced]) -> None:
-        """Return when it is on disk, as far as it can be had. Raises HistoryError for what nobody can have numbered."""
+        """Write all entries of the batch that can be obtained; return when they are on disk.
+
+        Raises HistoryError for an entry that no node can have numbered.
+        """
         whole: list[Arrived] = []
         for item in batch:
             if isinstance(item, Arrived):
@@ -160,7 +163,11 @@ class Receiver:
         await self._write_whole(whole)
 
     async def _fetch(self, announced: Announced) -> Entry | None:
-        """None if it is here, if there is a gap before it, or if it cannot be had: then it is asked for on the link."""
+        """Fetch an entry from the object store.
+
+        None if the entry is already here, if there is a gap before it, or if it cannot be read: then the peer is asked
+        to send it on the link.
+        """
         origin, seq = announced.dot
         if seq != self._store.context.get(origin, 0) + 1 or trio.current_time() < self._inline_until:
             return None
@@ -174,7 +181,7 @@ class Receiver:
             return
         try:
             await self._store.write(partial(_receive_all, batch))
-        except (DatabaseDamagedError, DiskFullError):  # one mailbox or message must not keep all others away
+        except (DatabaseDamagedError, DiskFullError):  # one mailbox or message must not hold up all others
             for item in batch:
                 await self._write_one(item)
 
@@ -188,16 +195,16 @@ class Receiver:
                 try:
                     held = partial(receive, entry=entry, texts=item.texts, hold=True)
                     return await self._write_until_there_is_room(item, held)
-                except DatabaseDamagedError:  # of the log itself
+                except DatabaseDamagedError:  # the log itself is damaged
                     await trio.sleep(DISK_FULL_RETRY_S)
 
     async def _write_until_there_is_room(self, item: Arrived, work: Callable[[Transaction], None]) -> None:
-        """Raises HistoryError, DatabaseDamagedError."""
+        """Write, and retry while the disk is full. Raises HistoryError, DatabaseDamagedError."""
         try:
             while True:
                 try:
                     return await self._store.write(work)
-                except DiskFullError:  # the link stays up for what needs no disk
+                except DiskFullError:  # the link stays up for traffic that needs no disk
                     size_bytes = sum(text.size_bytes for text in item.texts)
                     self._disk_shortage.note(self, {item.dot: (item.entry.user, size_bytes)}, self._disk_shortage.data)
                     await trio.sleep(DISK_FULL_RETRY_S)
@@ -205,11 +212,14 @@ class Receiver:
             self._disk_shortage.note(self, {}, self._disk_shortage.data)
 
     async def _keep_asking(self) -> None:
-        """In a task of its own: the reply may stand behind entries that wait to be written."""
+        """Request the log whenever `ask_again` was called. Raises the error of a refusal other than TOO-OLD.
+
+        Runs as a separate task, because the reply may be queued behind entries that wait to be written.
+        """
         await self._may_ask.wait()
         while True:
             self._to_ask = trio.Event()
-            self._told = {}  # what the LOG says reaches the peer alone; others to which it passes ACKs on hear of it so
+            self._told = {}  # a LOG informs the peer alone; nodes behind the peer hear from the ACKs that it passes on
             inline = trio.current_time() < self._inline_until
             try:
                 reply = await self._link.request(Log(context_dots(self._store.context), inline))
@@ -225,7 +235,7 @@ class Receiver:
         return dot.seq > self._store.context.get(dot.origin, 0)
 
     def _acknowledge(self, batch: Sequence[Arrived | Announced]) -> None:
-        """To the peer that sent it, and to the node that waits for it."""
+        """Acknowledge the batch to the peer that sent it and to the nodes that numbered it, which wait for ACKs."""
         for origin in dict.fromkeys(item.dot.origin for item in batch):
             seq = self._store.context.get(origin, 0)
             self._tell(self._link, origin, seq)

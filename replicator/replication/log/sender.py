@@ -1,11 +1,11 @@
-"""Sending the log to one peer, by a cursor of its own.
+"""Sends the log to one peer, reading it with a cursor of its own.
 
-What the peer has it says itself: its LOG gives its context, its ACKs carry that on. From there on it gets what it
-lacks, as far as this node is the one to send it (design section 4: each change crosses each needed link once). A
-slow peer holds up its own cursor and nothing else. Whenever routes change, entries are collected or the peer asks
-again, the cursor begins anew with what this node owes it; what went out on this connection is not sent twice. If some
-of that is not in the log any more, the peer gets what came after it: that leaves a gap, the peer asks again, and its
-LOG is refused, since it needs SYNC. Where nothing came after it, the link ends, and the peer asks on the next one.
+The peer reports which entries it has: its LOG gives its context, and its ACKs extend the context. The peer is owed all
+entries after that which this node is to send it (design section 4: each change crosses each needed link once). A slow
+peer holds up its own cursor and nothing else. Whenever routes change, entries are collected or the peer asks again, the
+cursor starts over with the first entry owed; entries that were sent on this connection are not sent twice. If some of
+the entries owed are no longer in the log, the peer gets the entries after them: it sees a gap, asks again, and its LOG
+is refused, since it needs SYNC. If there are no entries after them, the link ends, and the peer asks on the next one.
 """
 
 from __future__ import annotations
@@ -34,34 +34,35 @@ from replicator.store.db.transaction import Logged
 from replicator.store.log.gaps import log_piecewise
 from replicator.store.store import Store
 
-MAX_ORIGINS = 10_000  # that a peer may say it has: as many as its LOG has room for
-DAMAGED_RETRY_S = 30.0  # where the database does not give what no peer's log can do without
+MAX_ORIGINS = 10_000  # in the context that a peer may report: as many as fit into a LOG
+DAMAGED_RETRY_S = 30.0  # pause before entries that the damaged database did not give are read again
 
 Ships = Callable[[str, str], bool]
-"""(origin's SID, neighbour) -> whether this node sends that origin's entries to that neighbour."""
+"""(SID of an origin, neighbour) -> True if this node sends that origin's entries to that neighbour."""
 
 
 class Sender:
-    """The log's way to one peer. Belongs to the link's task."""
+    """The sender of the log to one peer. Belongs to the link's task."""
 
     def __init__(self, store: Store, link: PeerLink, ships: Ships, remotes: RemoteEntries, holes: GapRecovery) -> None:
-        self.acknowledged: dict[str, int] = {}  # what the peer has said that it has
+        self.acknowledged: dict[str, int] = {}  # the context that the peer has reported
         self._store = store
         self._link = link
         self._ships = ships
         self._remotes = remotes
         self._holes = holes
-        self._inline_until = -math.inf  # the peer cannot read the object store
+        self._inline_until = -math.inf  # until then the peer cannot read the object store
         self._sent: dict[str, int] = {}
-        self.has_context = False  # the peer has said what it has
+        self.has_context = False  # the peer has reported its context
         self._sending = False  # in the middle of an entry
         self._restart = trio.CancelScope()
         self._changed = trio.Event()
 
     def asked(self, log: Log) -> Done | Refused:
-        """The peer says what it has, and wants the rest, also what it may have lost on the way. Refused: that is gone.
+        """Answer a LOG: take the peer's context, and send the entries that it lacks, even if they were sent before.
 
-        What was said and sent on this connection before counts no more. Raises ProtocolError for what cannot be there.
+        The context replaces all that was acknowledged and sent on this connection so far. Return Refused if an entry
+        that the peer lacks is no longer in the log. Raises ProtocolError if the peer cannot have what it claims.
         """
         check_claims(self._store, log.context)
         has = {dot.origin: dot.seq for dot in log.context}
@@ -77,7 +78,10 @@ class Sender:
         return Done()
 
     def acked(self, ack: Ack) -> None:
-        """So much is on the peer's disk. Less than it has said before: that was not so. Raises ProtocolError."""
+        """Note how far an origin is on the peer's disk; less than the peer said before corrects that.
+
+        Raises ProtocolError if the peer names too many origins.
+        """
         if ack.origin not in self.acknowledged and len(self.acknowledged) >= MAX_ORIGINS:
             raise ProtocolError(f"ACK of a new origin beyond {MAX_ORIGINS}")
         was = self.acknowledged.get(ack.origin, 0)
@@ -86,31 +90,34 @@ class Sender:
             self.start_again()
 
     def doubt(self) -> None:
-        """What was sent may not have come: what the peer has not acknowledged is sent once more."""
+        """Send all entries again that the peer has not acknowledged: they may not have arrived."""
         self._sent = {}
         self.start_again()
 
     def start_again(self) -> None:
-        """Look again from the first entry that is owed to the peer. One that is on its way is sent to its end."""
+        """Start over with the first entry owed to the peer, after completing an entry that is being sent."""
         self._changed.set()
         if not self._sending:
             self._restart.cancel()
 
     async def run(self) -> None:
-        """Ship until cancelled or until the link is down. Raises UnavailableError if what the peer lacks is gone."""
+        """Send until cancelled or until the link is down.
+
+        Raises UnavailableError if entries that the peer lacks are no longer in the log.
+        """
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
             with trio.CancelScope() as self._restart:
                 try:
                     is_whole = await self._ship()
-                except DatabaseDamagedError:  # what cannot be read cannot be sent; the link stays up for all else
+                except DatabaseDamagedError:  # unreadable entries cannot be sent; the link stays up for all others
                     is_whole = False
                 if not is_whole:
                     await self._look_for_holes()
 
     async def _ship(self) -> bool:
-        """False if the log does not give what the peer needs first. Returns if the cursor is to begin anew."""
+        """Send until the cursor is to start over. False if the log lacks the entry that the peer needs first."""
         if not self.has_context:
             return True
         position = await self._store.read(partial(queries.log_start, context=self._not_owed()))
@@ -119,7 +126,7 @@ class Sender:
         was_at_end = False
         while True:
             logged, end = await self._read(position)
-            if end == position:  # and nothing was awaited
+            if end == position:  # found without yielding to the event loop, so that no growth is missed below
                 if not was_at_end and self._lacks_something():
                     return False
                 was_at_end = True
@@ -134,7 +141,10 @@ class Sender:
             await trio.lowlevel.checkpoint()
 
     async def _read(self, position: int) -> tuple[Sequence[Logged], int]:
-        """What comes after a position, and up to where; nothing, up to there, if that is the end."""
+        """Return the entries after a position, and the position up to which they were read.
+
+        At the end of the log: no entries, and the same position.
+        """
         end = self._store.tail.end
         try:
             logged = await self._store.log_after(position)
@@ -144,7 +154,7 @@ class Sender:
         return logged, logged[-1].position if logged else max(position, end)
 
     async def _look_for_holes(self) -> None:
-        """The cursor begins anew without what is behind them; if there are none, not at once."""
+        """Look for gaps, then start over without the entries behind them; without any gap, pause first."""
         try:
             held = await self._holes.look(self._not_owed())
         except DatabaseDamagedError:
@@ -154,11 +164,14 @@ class Sender:
         self._changed.set()
 
     def _not_owed(self) -> dict[str, int]:
-        """What the peer has, or gets from others, or cannot get."""
+        """Return origin -> seq up to which the peer has the entries, gets them from other nodes, or cannot get them."""
         return {origin: self._not_owed_of(origin, seq) for origin, seq in self._store.context.items()}
 
     def _not_owed_of(self, origin: str, end: int) -> int:
-        """Raises UnavailableError where the peer lacks what is gone, and nothing came after that."""
+        """Return the seq of one origin for `_not_owed`.
+
+        Raises UnavailableError if the peer lacks entries that are no longer in the log, and none came after them.
+        """
         if not self._is_owed(Dot(origin, self._begin(origin) + 1)):
             return end
         if self._has(origin) < self._begin(origin) == end and self.has_context:
@@ -175,15 +188,15 @@ class Sender:
         return self.has_context and dot.seq > self._begin(dot.origin) and self._is_owed(dot)
 
     def _is_owed(self, dot: Dot) -> bool:
-        """Whether it would be ours to send, and can be."""
+        """Return True if this node is to send the entry, and no gap holds it back."""
         return self._is_ours_to_send(dot.origin) and not self._holes.hold_back(dot, self._has(dot.origin))
 
     def _begin(self, origin: str) -> int:
-        """After which entry the peer lacks the next one, as far as the log still has them."""
+        """Return the seq after which the next entry for the peer follows, as far as the log still has entries."""
         return max(self._has(origin), self._store.collected.get(origin, 0))
 
     def _has(self, origin: str) -> int:
-        """Up to where the peer has it, or will have it by this link."""
+        """Return the seq up to which the peer has the origin's entries or is being sent them on this link."""
         return max(self._sent.get(origin, 0), self.acknowledged.get(origin, 0))
 
     def _is_ours_to_send(self, origin: str) -> bool:
@@ -209,7 +222,7 @@ class Sender:
         self._sent[entry.dot.origin] = entry.dot.seq
 
     async def _without_expired(self, item: Logged) -> Logged:
-        """Without the large messages that are not kept any more: the peer would ask for their parts in vain."""
+        """Leave out large messages that are no longer kept: the peer would ask for their parts in vain."""
         parted = [content_hash for content_hash, text in item.texts.items() if isinstance(text, Parts)]
         if not parted:
             return item
@@ -230,9 +243,9 @@ class Sender:
 
 
 def check_claims(store: Store, claims: Sequence[Dot]) -> None:
-    """What a peer says that it or another node has on disk. Raises ProtocolError for what nobody can have.
+    """Check which entries a peer says are on its own or another node's disk.
 
-    Of other nodes' entries that may be more than is here.
+    Raises ProtocolError for entries that no node can have. Claims of other nodes' entries may exceed those here.
     """
     numbered = store.context.get(store.origin, 0)
     for origin, seq in claims:

@@ -1,11 +1,12 @@
-"""What each node has settled, told to all the others (design section 7).
+"""Flooding of SETTLED: how far each node has settled the log (design section 7).
 
-A node has settled an entry if it is in its log, with all of its origin before it, and what they did is shown. Every
-`SAY_EVERY_S` a node says how far that goes, if it goes further than it said, and passes on what it has heard. Of each
-node the statement with the highest sequence counts. All are on disk, for their nodes may be away for long.
+A node has settled an entry if the entry and all earlier ones of its origin are in the node's log, and their effects are
+shown. Every `SAY_EVERY_S` a node says how far it has settled, if that has changed, and passes on the statements that it
+has received. Of each node the statement with the highest sequence counts. All statements are kept on disk, because
+their nodes may be away for long.
 
-What a neighbour says of itself is checked, and ends the link if it cannot be. What it passes on it may have believed in
-good faith: if that cannot be, it is left out.
+A neighbour's statement about itself is checked, and an impossible one ends the link. Impossible statements about other
+nodes are ignored, because the neighbour may have passed them on in good faith.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-SAY_EVERY_S = 10.0  # what waits for it, a checkpoint that comes into force, takes minutes anyway
-MAX_CLAIMS = 1 << 18  # origins in all statements: of 50 nodes, each of 50 nodes with a hundred runs; some 30 MiB
+SAY_EVERY_S = 10.0  # often enough: a checkpoint, which waits for statements, takes minutes to come into force anyway
+MAX_CLAIMS = 1 << 18  # origins in all statements: 50 nodes that each name 50 nodes with 100 runs; about 30 MiB
 
 
 class SettledLogs:
-    """Belongs to the event loop. `clock_ms`: so that what a restarted node says counts; see `LinkTable`."""
+    """The statements of all nodes. Belongs to the event loop.
+
+    Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`.
+    """
 
     def __init__(
         self,
@@ -54,21 +58,21 @@ class SettledLogs:
         self._peers = tuple(peers)
         self._links = links
         self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
-        self._news: dict[str, str] = {}  # SID whose statement is to be written and passed on -> who has sent it
+        self._news: dict[str, str] = {}  # SID whose statement is to be written and passed on -> SID of its sender
 
     # ---- questions
 
     def known(self) -> dict[str, Context]:
-        """Each node that was ever heard of -> what it has settled; of one that has said nothing, nothing."""
+        """Return SID -> settled context for each node ever heard of; empty if the node has said nothing."""
         sids = {*self._peers, *self._table.sids, *map(sid_of, self._store.context)}
         said = {sid: {dot.origin: dot.seq for dot in one.context} for sid, one in self._said.items()}
         return {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
 
     def lacking(self, context: Context) -> list[str]:
-        """Nodes of which it is not known that they have settled all of this.
+        """Return the nodes that are not known to have settled all of the context.
 
-        This one counts as such while an entry waits here, and until it has itself settled what the others say that they
-        have: a node may have numbered a branch before it settled the context, and the branch be on its way.
+        This node is one of them while an entry waits here, and until it has settled all that the others say they have:
+        a node may have numbered a branch before it settled the context, and the branch may still be on its way.
         """
         known = self.known()
         lacking = {sid for sid, settled in known.items() if not covers(settled, context)}
@@ -78,7 +82,7 @@ class SettledLogs:
         return sorted(lacking)
 
     def unsettled(self) -> dict[str, int]:
-        """Each known node -> how many entries of this node's log it is not known to have settled."""
+        """Return known node -> number of entries in this node's log that it is not known to have settled."""
         context, collected = self._store.context.items(), self._store.collected
         return {
             sid: sum(max(0, seq - max(settled.get(origin, 0), collected.get(origin, 0))) for origin, seq in context)
@@ -88,14 +92,15 @@ class SettledLogs:
     # ---- events
 
     def link_up(self, link: PeerLink) -> None:
-        """A neighbour is told all that is known."""
+        """Send all known statements to a new neighbour."""
         for said in self._said.values():
             link.post(said)
 
     def received(self, link: PeerLink, said: Settled) -> None:
-        """A neighbour speaks, for itself or others. Raises ProtocolError for what it cannot say of itself.
+        """Take a neighbour's statement about itself or another node.
 
-        Who has heard less of a node than is known here is told that: so a node hears of what it has to go above.
+        Raises ProtocolError if the neighbour says something impossible of itself. A neighbour whose statement is older
+        than the one known here is sent the newer one: so a restarted node learns the sequence that it must exceed.
         """
         if not is_believed(said.sequence, self._clock_ms()):
             log.info("what %s says of %s is left out: no node counts up to %d", link.sid, said.sid, said.sequence)
@@ -113,7 +118,7 @@ class SettledLogs:
         self._take(said, link.sid)
 
     async def run(self) -> None:
-        """Speak, pass on and write until cancelled."""
+        """Make, pass on and write statements until cancelled."""
         for said in await self._store.read(settled_rows.load):
             self._take(said, said.sid)
         while True:
@@ -137,7 +142,10 @@ class SettledLogs:
         return len(others) < MAX_NODES and sum(others) + len(said.context) <= MAX_CLAIMS
 
     def _overrule(self, past: Settled) -> None:
-        """Our own from a past run, whose clock was ahead of ours, or a lie: go above it, if others take that in."""
+        """Exceed the sequence of a statement in this node's name, if other nodes will accept the higher one.
+
+        The statement is from a past run whose clock was ahead, or forged.
+        """
         sid = self._table.sid
         own = self._said[sid]
         if past != own and past.sequence >= own.sequence and may_overrule(past.sequence, self._clock_ms()):
@@ -152,14 +160,17 @@ class SettledLogs:
             self._news[sid] = sid
 
     def _pass_on(self) -> None:
-        """To all but who passed it on here. Who spoke of itself hears it back: it may have come as another thing."""
+        """Post each new statement to all neighbours but the one that passed it on here.
+
+        A neighbour that spoke of itself gets its statement back: it may have been altered in transit.
+        """
         for link in self._links():
             for sid, sender in self._news.items():
                 if sender != link.sid or sid == link.sid:
                     link.post(self._said[sid])
 
     async def _write(self) -> None:
-        """What the disk does not take is passed on and written again the next time."""
+        """Write the new statements; those that the disk does not take are passed on and written again next time."""
         news, self._news = self._news, {}
         if not news:
             return

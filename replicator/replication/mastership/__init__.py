@@ -1,4 +1,4 @@
-"""Which node numbers a mailbox's changes, and how that passes from one node to another (design section 5).
+"""Mastership: finds the node that numbers a mailbox's changes, and moves that role between nodes (design section 5).
 
-Used by whatever brings a change to its master; knows links alone.
+Used by all code that brings a change to its master; uses `links` alone.
 """

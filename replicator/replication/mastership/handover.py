@@ -1,9 +1,9 @@
-"""Moving masters: a scope goes to the node whose clients use it, or where an operator wants it (design section 5).
+"""Moves masters: a scope goes to the node whose clients use it, or where an operator wants it (design section 5).
 
-The node that wants it asks the present master by MASTER-MOVE, which follows the chain of former masters. The master
-finishes what it numbers, hands over the mailbox's head, and forwards from then on; changes wait at both ends until that
-is done. Then it tells the root. Whatever is lost on the way, only the root's word counts in the end: a node that is
-told of a master who says that it is none asks the root again.
+The node that wants the scope asks the present master by MASTER-MOVE, which follows the chain of former masters. The
+master finishes the changes that it is numbering, hands over the mailbox's head, and forwards requests from then on;
+changes wait at both ends meanwhile. Then it tells the root. Whatever message is lost, the root's word decides in the
+end: a node that is directed to a node that denies being the master asks the root again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-JOIN_INTERVAL_S = 10.0  # between looks for parts that were left alone
+JOIN_INTERVAL_S = 10.0  # between checks for parts of a scope that are no longer in use
 
 
 class Handover:
-    """Belongs to the event loop."""
+    """Moves of scopes to and from this node. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, timeout_s: float) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Handover:
         self._forwarded = RequestLoops()
 
     def changed(self, key: MailboxKey) -> None:
-        """A client of this node changes the mailbox: if that happens often, it is better mastered here."""
+        """Note that a client of this node changes the mailbox, and ask for the scope if that happens often."""
         scope, now = self._mastership.scope(key), trio.current_time()
         self._usage.changed(scope, now)
         if self._masters.standing(scope) is Standing.ELSEWHERE and self._usage.wants(scope, now):
@@ -57,7 +57,7 @@ class Handover:
                 self._mastership.later(partial(self._take, key, master, move))
 
     async def move(self, key: MailboxKey, move: MasterMove, came_from: PeerLink | None = None) -> Reply:
-        """Bring a MASTER-MOVE to the master, and do it if that is this node."""
+        """Forward a MASTER-MOVE towards the master, or carry it out if this node is the master."""
         if move.term != self._masters.term:
             return Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
         if move.destination not in self._mastership.table.component:
@@ -71,7 +71,7 @@ class Handover:
         link = self._mastership.toward(master)
         reply = None if link is came_from else await self._request(key, master, move)
         if reply is None or (isinstance(reply, Refused) and reply.code == RefusalCode.NOT_MASTER):
-            return self._not_this_way(key)  # also where it may have moved: who asked must ask the root
+            return self._not_this_way(key)  # even if the move may have been made: the asking node must ask the root
         if isinstance(reply, Moved) and reply.scope in _names(scope):
             self._masters.learn(scope, move.destination, move.term, reply.scope, moves)
         return reply
@@ -81,7 +81,7 @@ class Handover:
         return Refused(RefusalCode.NOT_MASTER, "the master is not reached this way; ask again")
 
     async def resign(self, key: MailboxKey, successor: str) -> None:
-        """This node cannot number changes, its disk being full or damaged: let another node do it."""
+        """Give the scope to another node, because this node's disk is full or damaged and it cannot number changes."""
         scope, term = self._mastership.scope(key), self._masters.term
         covering = self._masters.covering(scope) or scope
         async with self._promised(scope, covering, term) as promised:
@@ -90,7 +90,7 @@ class Handover:
             self._given(scope, covering, successor, term, ask_again=False)
 
     async def run(self) -> None:
-        """Let parts that were left alone join the wider scope again, until cancelled."""
+        """Let parts that are no longer in use join the wider scope again, until cancelled."""
         while True:
             await trio.sleep(JOIN_INTERVAL_S)
             for scope in self._masters.own_parts:
@@ -100,7 +100,7 @@ class Handover:
     # ---- for operators
 
     async def master_of(self, folder: Folder) -> str | None:
-        """See `MasterControl`. Of other masters this node may remember one of before a move."""
+        """See `MasterControl`. If another node is the master, what this node remembers may be outdated by a move."""
         key = folder_key(folder)
         known = self._mastership.known_master(key)
         return known if known == self._mastership.sid else await self._mastership.root_names(key) or known
@@ -120,7 +120,7 @@ class Handover:
             )
 
     async def take_over(self, key: MailboxKey) -> bool:
-        """Whether this node is the mailbox's master now, whoever uses it."""
+        """Try to make this node the mailbox's master, even if clients of another node use it; return True if it is."""
         reply = await self._try_to_move(key, self._mastership.sid)
         return isinstance(reply, Moved)
 
@@ -205,9 +205,9 @@ class Handover:
 
     @asynccontextmanager
     async def _promised(self, scope: str, part: str, term: int) -> AsyncIterator[bool]:
-        """Nothing of the part is numbered in here, and what was numbered is on disk. What is not given stays ours.
+        """Stop numbering in the part during the block, which begins once all numbered changes are on disk.
 
-        False: it is not ours to give.
+        Yields False if this node may not give the part away. Unless it was given away, the part stays with this node.
         """
         if term != self._masters.term or not self._masters.promise(scope, part):
             yield False
@@ -225,7 +225,7 @@ class Handover:
         return None if chain is None else chain.head
 
     async def _report(self, part: str, master: str, term: int) -> None:
-        """Tell the root of a move, which it does not believe before it has heard of the one that brought the part."""
+        """Tell the root of a move, until it agrees: it rejects a move while it does not know of the previous one."""
         until = trio.current_time() + self._timeout_s
         while (answer := await self._tell_root(part, master, term)) is not None:
             if answer.sid == master or trio.current_time() > until:
@@ -234,7 +234,7 @@ class Handover:
         self._masters.told(part, term)
 
     async def _tell_root(self, part: str, master: str, term: int) -> Master | None:
-        """The root's answer, however long it takes; None if the term ends before."""
+        """Return the root's answer, however long it takes; None if the term ends before."""
         while term == self._masters.term:
             answer = await self._mastership.ask(Who(term, part, master, former=self._mastership.sid))
             if answer is not None:
@@ -252,7 +252,7 @@ class Handover:
 
 
 def folder_key(folder: Folder) -> MailboxKey:
-    """The folder as the store knows it."""
+    """Return the store's key for a folder."""
     return MailboxKey(folder.user, folder.mailbox_id, folder.uidvalidity)
 
 
@@ -261,10 +261,10 @@ def _on(link: PeerLink, key: MailboxKey, move: MasterMove) -> MasterMove:
 
 
 def _wish(key: MailboxKey, move: MasterMove) -> tuple[MailboxKey, MasterMove]:
-    """What makes the move the same on all links."""
+    """Return the identity of a move, which is the same on all links."""
     return key, replace(move, mailbox=0)
 
 
 def _names(scope: str) -> tuple[str | None, ...]:
-    """What a move of this mailbox may hand over."""
+    """Return the scopes that a move of this mailbox may hand over."""
     return scope, wider(scope)

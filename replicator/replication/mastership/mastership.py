@@ -1,9 +1,9 @@
-"""Who numbers a mailbox's changes, as this node knows it now (design section 5).
+"""The masters of mailboxes, as this node knows them now (design section 5).
 
-Puts the state machines of `master_election` between the links: it feeds them events and does what they say. A node
-that has just become a mailbox's master first compares the heads of that mailbox with the other nodes and catches
-up; it numbers after that, or after `timeout_s` at the latest. One that has stood still masters nothing before it has
-met its peers again, or had the same time for it. How a scope changes hands is in `handover`.
+Connects the state machines of `master_election` to the links: feeds them events and carries out their actions. A node
+that has just become a mailbox's master first compares the mailbox's head with the other nodes and catches up; it
+numbers after that, or after `timeout_s` at the latest. A node that has stood still masters nothing until it has met its
+peers again, or `timeout_s` have passed. `handover` moves scopes between nodes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox's id and its user's name; millions of them are kept in memory
-REFRESH_S = 30.0  # between two adverts of links that are as they were
-RETRY_S = 0.05  # before a question is asked again that nobody could answer
+SCOPE_MAX_BYTES = USER_MAX_BYTES + 64  # a mailbox id and a user's name; limited, for millions are kept in memory
+REFRESH_S = 30.0  # between two advertisements of links that have not changed
+RETRY_S = 0.05  # before an unanswered question is asked again
 
 LinkTo = Callable[[str | None], PeerLink | None]
 CatchUp = Callable[[MailboxKey], Awaitable[None]]
@@ -53,7 +53,7 @@ CatchUp = Callable[[MailboxKey], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Question:
-    """A WHO that waits for its answer. `answer` None: ask again."""
+    """A WHO that waits for its answer. If `answer` is None, ask again."""
 
     answered: trio.Event = field(default_factory=trio.Event)
     answer: Master | None = None
@@ -61,7 +61,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Rival:
-    """Another run of this node whose adverts answer ours: from when to when, without a pause."""
+    """Another run of this node that answers this run's advertisements: from `since` to `until` without a pause."""
 
     since: float
     until: float
@@ -69,10 +69,10 @@ class _Rival:
 
 
 class Mastership:
-    """Belongs to the event loop. `catch_up` compares one mailbox with the other nodes.
+    """The masters of all scopes, and the mailboxes that this node may number. Belongs to the event loop.
 
-    `peers`: the SIDs that are configured. `outlived` is told the origin of another run of this node that is alive too,
-    and older.
+    `catch_up` compares one mailbox with the other nodes and fetches what is missing. `peers` are the configured SIDs.
+    `outlived` is called with the origin of an older run of this node that is alive too.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Mastership:
         self.sid = sid
         self.table = LinkTable(store.origin, clock_ms, priority)
         self._clock_ms = clock_ms
-        self._ahead: set[str] = set()  # neighbours of whom the log has told that they count too far ahead
+        self._ahead: set[str] = set()  # neighbours that were logged for numbers too far ahead
         self.election = Election(self.table)
         self.masters = Masters(sid)
         self._store = store
@@ -106,14 +106,14 @@ class Mastership:
         self._timeout_s = timeout_s
         self._routes_changed = routes_changed
         self._outlived = outlived
-        self._rivals: dict[tuple[str, bool], _Rival] = {}  # by origin, and whether that run is to stay
-        self._ready: dict[bytes, int] = {}  # mailbox id -> how often its scope had been given away before
-        self._given: Counter[str] = Counter()  # in this term, by scope
+        self._rivals: dict[tuple[str, bool], _Rival] = {}  # keys: origin, and True if that run is to stay
+        self._ready: dict[bytes, int] = {}  # mailbox id -> how often its scope had been given away when it got ready
+        self._given: Counter[str] = Counter()  # scope -> times given away in this term
         self._readying: dict[bytes, trio.Event] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
         self._move_ended = trio.Event()
-        self._met = trio.Event()  # the peers, since this node stood still
+        self._met = trio.Event()  # set when this node has met its peers since it stood still
         self._met.set()
         # Not bounded here: the election holds no more questions than `MAX_HELD`.
         self._work_in, self._work_out = trio.open_memory_channel[Callable[[], Awaitable[object]]](math.inf)
@@ -121,25 +121,25 @@ class Mastership:
     # ---- events
 
     def link_up(self, link: PeerLink) -> None:
-        """A link stands; nothing but this has been sent over it."""
+        """Advertise a link that has come up; nothing has been sent over it before."""
         self._links_changed(self.table.neighbour_up(link.sid, link.round_trip_us))
 
     def link_down(self, sid: str) -> None:
-        """A link has ended."""
+        """Advertise the end of a link."""
         self._links_changed(self.table.neighbour_down(sid))
 
     def went_on(self) -> None:
-        """This node has stood still: it masters nothing before it has met its peers again, or had time for it."""
+        """Handle that this node has stood still: it masters nothing until it has met its peers or had time for that."""
         self._met.set()
         self._met = trio.Event()
         self.later(partial(self._wait_for_peers, self._met))
         self._note_met()
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
-        """A neighbour speaks.
+        """Handle a neighbour's LINKS, ROOT or DROPPED.
 
-        What counts too far ahead is passed over: it may be passed on in good faith. Raises ProtocolError for an origin
-        that is not that of its HELLO.
+        Numbers too far ahead are ignored, because the neighbour may pass them on in good faith. Raises ProtocolError if
+        LINKS name another origin than the neighbour's HELLO.
         """
         match command:
             case Links(adverts) if any(
@@ -159,7 +159,7 @@ class Mastership:
                 self._do(self.election.receive_dropped(command, link.sid))
 
     async def run(self, heartbeat_s: float) -> None:
-        """Do what takes time, and keep the root's heartbeat, until cancelled."""
+        """Run the work queued by `later`, and the heartbeat, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat, heartbeat_s)
             async for work in self._work_out:
@@ -172,29 +172,29 @@ class Mastership:
         return self.table.ships(origin, neighbour)
 
     def toward(self, sid: str) -> PeerLink | None:
-        """The link by which a node is reached."""
+        """Return the link by which a node is reached, if it can be."""
         return self._link_to(self.table.next_hop(sid))
 
     def scope(self, key: MailboxKey) -> str:
-        """What has one master together with this mailbox."""
+        """Return the scope that contains the mailbox: all of it has one master."""
         return scope_of(self._policy, key.user, key.mailbox_id)
 
     def known_master(self, key: MailboxKey) -> str | None:
-        """The mailbox's master, if this node knows it without asking."""
+        """Return the mailbox's master, if this node knows it without asking."""
         return self.masters.master(self.scope(key))
 
     def may_number(self, key: MailboxKey) -> bool:
-        """Whether this node may number the mailbox's changes at this moment."""
+        """Return True if this node may number the mailbox's changes at this moment."""
         return self._ready.get(key.mailbox_id) == self._times_given(self.scope(key)) and self.is_ours(key)
 
     def is_ours(self, key: MailboxKey) -> bool:
-        """Whether this node masters the mailbox at this moment, not having stood still. Any thread may ask."""
+        """Return True if this node masters the mailbox now and has not stood still. Any thread may call this."""
         return not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
 
     async def find(self, key: MailboxKey) -> str:
-        """The mailbox's master; this node, if nobody was and it asks first.
+        """Return the mailbox's master: this node, if there was none and this node asks first.
 
-        Waits while a term settles, while it moves, and until this node has met its peers after it stood still.
+        Waits while a term settles, while the scope moves, and until this node has met its peers after it stood still.
         """
         scope = self.scope(key)
         while True:
@@ -213,42 +213,45 @@ class Mastership:
 
     @property
     def has_met(self) -> bool:
-        """Whether this node knows whom it can reach: it has had time to meet its peers since it last stood still."""
+        """True if this node knows which nodes it can reach: it had time to meet its peers since it last stood still."""
         return self._met.is_set() and not self._pulse.is_missing
 
     async def meet(self) -> None:
-        """Return once `has_met`."""
+        """Wait until `has_met`."""
         self._pulse.beat()
         while not self._met.is_set():
             await self._met.wait()
 
     async def root_names(self, key: MailboxKey) -> str | None:
-        """Whom the root names as master, where this node remembers one; None: it does not, or no answer came.
+        """Return the master that the root names, if this node remembers any; None otherwise, or without an answer.
 
-        To be shown, and not to be learned: of what this node gives away at this moment the root has not heard yet.
+        For display only, not to be learned: the root does not know yet what this node is giving away at this moment.
         """
         known = self.known_master(key)
         answer = None if known is None else await self.ask(Who(self.masters.term, self.scope(key), known))
         return None if answer is None else answer.sid
 
     async def answer_who(self, who: Who) -> Reply:
-        """A neighbour asks. Raises ProtocolError for a scope that no node can mean."""
+        """Answer a neighbour's WHO. Raises ProtocolError for a scope longer than any valid one."""
         if len(who.scope.encode()) > SCOPE_MAX_BYTES:
             raise ProtocolError(f"a WHO asks for a scope of more than {SCOPE_MAX_BYTES} bytes")
         return await self.ask(who) or Refused(RefusalCode.UNAVAILABLE, "another term has begun; ask again")
 
     def bounced(self, key: MailboxKey) -> None:
-        """Its master said that it is not, or cannot be reached."""
+        """Note that the mailbox's supposed master denies being it or cannot be reached."""
         self.masters.bounced(self.scope(key))
 
     def named(self, key: MailboxKey, master: str, asked_in: int) -> None:
-        """A reply names the master, which is not the one that was asked: a part may have moved, or all."""
+        """Note that a reply names another master than the node that was asked: all or part of the scope may have moved.
+
+        `asked_in` is the term of the question.
+        """
         scope = self.scope(key)
         if self.masters.standing(scope) is Standing.ELSEWHERE and master != self.sid:
             self.masters.learn(scope, master, asked_in)
 
     async def get_ready(self, key: MailboxKey) -> None:
-        """Before this node numbers its first change to a mailbox: see what the others have of it."""
+        """Catch up with the other nodes before this node numbers its first change to a mailbox."""
         if (running := self._readying.get(key.mailbox_id)) is not None:
             await running.wait()
             return
@@ -266,12 +269,12 @@ class Mastership:
     # ---- as `handover` needs it
 
     def is_ready(self, key: MailboxKey, term: int) -> None:
-        """This node has in that term all that its master before had of the mailbox."""
+        """Note that this node has, in that term, all that the previous master had of the mailbox."""
         if term == self.masters.term:
             self._ready[key.mailbox_id] = self._times_given(self.scope(key))
 
     def not_ready(self, scope: str) -> None:
-        """What this node gives away it must compare again when it comes back."""
+        """Note that a scope is given away: its mailboxes must be compared again when it comes back."""
         self._given[scope] += 1
 
     def _times_given(self, scope: str) -> int:
@@ -279,12 +282,12 @@ class Mastership:
         return self._given[scope] + (self._given[around] if around is not None else 0)
 
     def move_ended(self) -> None:
-        """Let those go on who wait for the end of a move."""
+        """Wake the tasks that wait for the end of a move."""
         self._move_ended.set()
         self._move_ended = trio.Event()
 
     def later(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this in a task of its own, which ends with this node."""
+        """Run the work as a separate task, which ends with this node."""
         self._work_in.send_nowait(work)
 
     # ---- doing what the machines say
@@ -321,9 +324,10 @@ class Mastership:
             self._met.set()
 
     def _meet(self, advert: LinkAdvert) -> None:
-        """Another run of this node goes above this one: end only if that stays, and goes on answering long enough.
+        """Handle an advertisement by which another run of this node overrules this one.
 
-        What a run that is gone has left, and single adverts that are wrong, do not come again and again.
+        This run ends only if the other one is to stay, and if it answers long enough: leftovers of a past run and
+        single wrong advertisements do not come again and again.
         """
         now, origin = trio.current_time(), advert.origin
         self._rivals = {key: rival for key, rival in self._rivals.items() if now - rival.until <= self._timeout_s}
@@ -345,7 +349,10 @@ class Mastership:
             )
 
     def _can_be_linked(self, rival: LinkAdvert) -> bool:
-        """Whether another run of this node has a link to a peer, which has but one link, and none to this run."""
+        """Return True if the other run has a link to a peer that is not linked to this run.
+
+        A peer has only one link to a node.
+        """
         return any(near in self._peers and self._link_to(near) is None for near, _ in rival.neighbours)
 
     def _do(self, actions: Iterable[Action]) -> None:
@@ -369,7 +376,7 @@ class Mastership:
                     self.later(partial(self._pass_on, action))
 
     async def _drop(self, term: int) -> None:
-        """What was numbered before must be on disk, and so in the context, before anyone else numbers."""
+        """Flush, then report DROPPED: all numbered changes must be on disk and in the context before others number."""
         await self._store.flush()
         context = context_dots(self._store.context)
         self._do(self.election.masters_dropped(term, context))
@@ -385,7 +392,7 @@ class Mastership:
             self._do(self.election.tick())
 
     async def ask(self, who: Who) -> Master | None:
-        """The root's answer; None: there is none now."""
+        """Return the root's answer; None if there is none now."""
         self._asked += 1
         request_id, question = self._asked, _Question()
         self._questions[request_id] = question

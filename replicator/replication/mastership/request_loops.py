@@ -1,7 +1,8 @@
-"""What goes in a circle: nodes that each take another one for the master pass a request on for ever.
+"""Detects forwarding loops: nodes that each take another one for the master would pass a request on for ever.
 
-Each of them may be right about the past. Whoever is asked for what it has itself passed on, and has not heard of since,
-breaks the circle. Two clients that ask for the same at one moment look like one; the second is sent back to ask again.
+Each of them may know an outdated master. A node breaks the loop if it receives a request that it has itself passed on
+and that is not answered yet. Identical requests of two clients at one moment look like a loop; the second one is
+refused and sent again.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from contextlib import contextmanager
 
 
 class RequestLoops:
-    """Requests that are at other nodes now. They are hashable, and equal if they are the same there and here."""
+    """Requests that are at other nodes now. They are hashable, and compare equal on all nodes if they are the same."""
 
     def __init__(self) -> None:
         self._counts: Counter[object] = Counter()
 
     def __contains__(self, request: object) -> bool:
-        """Whether the request, or its twin, has been passed on by this node and not been answered."""
+        """Return True if this node has passed on the request, or an identical one, and has no answer yet."""
         return request in self._counts
 
     @contextmanager
     def passing(self, request: object) -> Iterator[None]:
-        """The request is at another node."""
+        """Count the request as passed on during the block."""
         self._counts[request] += 1
         try:
             yield

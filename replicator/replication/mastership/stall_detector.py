@@ -1,8 +1,8 @@
-"""The pulse of a node's event loop: by what it misses a node knows that it has stood still (design section 5).
+"""The pulse of a node's event loop: missed beats show that the node has stood still (design section 5).
 
-A process may be stopped, its machine may sleep, or something may keep its event loop for long. When it goes on its
-peers have given it up, and other nodes number what it mastered. Its tasks run in any order then: so whoever is about to
-number asks whether a beat is missing, be it in the writer's thread.
+A process may be stopped, its machine may sleep, or its event loop may be blocked for long. When the node goes on, its
+peers have given it up, and other nodes are masters in its place. Its tasks then resume in any order: so before each
+number, even in the writer's thread, the node checks if a beat is missing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import trio
 
-BEATS = 12  # in the time that a pulse may miss
+BEATS = 12  # in the time that the pulse may miss
 
 
 class StallDetector:
-    """Belongs to the event loop, of a run of trio.
+    """The pulse of an event loop, to which it belongs; created within a run of trio.
 
-    `may_miss_s`: without a beat; `suspended_s`: see `Environment`; `went_on` is called with the seconds that were
-    missed, before anybody is told that the node is awake again.
+    `may_miss_s` is the longest time without a beat; for `suspended_s` see `Environment`. `went_on` is called with the
+    seconds that were missed, before `is_missing` turns False again.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class StallDetector:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the node has stood still, and has done nothing about it yet. Any thread may ask."""
+        """True if the node has stood still and has not reacted yet. Any thread may read this."""
         return self._now() - self._last > self._may_miss_s
 
     def beat(self) -> None:
-        """Find out whether the node has stood still. If it stops in here, the next beat finds that."""
+        """Check if the node has stood still, and react. A pause within this call is found by the next beat."""
         now = self._now()
         if now - self._last > self._may_miss_s:
             self._went_on(now - self._last)

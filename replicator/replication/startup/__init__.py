@@ -1,4 +1,4 @@
-"""What a node that has just started may serve, and when (design section 7).
+"""Startup: decides when a freshly started node may serve clients, and which mailboxes (design section 7).
 
-The coordinator and the rebuild use it.
+Used by the coordinator and the rebuild.
 """

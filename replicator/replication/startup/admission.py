@@ -1,10 +1,10 @@
-"""When a node whose database is new begins to serve (design section 7).
+"""Decides when a node with a new database begins to serve (design section 7).
 
-It may have lost a disk that the cluster's mail was on, or have started on a disk that is not mounted. What it shows is
-nothing then, and what it would number others have numbered already, under another UIDVALIDITY. So it serves nobody
-until it is linked to a node that has begun, or until all configured nodes are linked and all are new: then there is no
-cluster yet, and this is its beginning. In the first case it has begun once it has all that the other one had
-(`readiness`): before, it is no source to other new nodes, and after a restart it is as new as it was.
+The node may have lost the disk that held the cluster's mail, or have started while that disk is not mounted. Then it
+shows nothing, and would number changes that other nodes have already numbered under another UIDVALIDITY. So it serves
+no client until it is linked to a node that has begun, or until all configured nodes are linked and all are new: then
+this is the start of a new cluster. In the first case the node has begun once it has all that the other one had
+(`readiness`): before that it is no source for other new nodes, and after a restart it still counts as new.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 NEW = "NEW"
-"""The capability of a node that has not begun."""
+"""The HELLO capability of a node that has not begun."""
 
 TOLD_EVERY_S = 60.0
-RETRY_S = 1.0  # after a write that failed
+RETRY_S = 1.0  # after a failed write
 
 
 class Admission:
-    """Belongs to the event loop. `peers` are the configured ones; `hello` is what this node says of itself now.
+    """The admission of this node to its cluster. Belongs to the event loop.
 
-    `ask_again` sends LOG to all peers: that is how new ones hear what this node has when it has begun.
+    `peers` returns the configured peers, `hello` this node's HELLO as of now. `ask_again` sends LOG to all peers, which
+    tells new peers this node's context once it has begun.
 
-    Clients that come within `patience_s` of the start are kept waiting for as long; later ones are refused at once.
+    Clients that come within `patience_s` seconds of the start wait until these have passed; later ones are refused at
+    once.
     """
 
     def __init__(
@@ -55,20 +57,20 @@ class Admission:
         self._hello = hello
         self._ask_again = ask_again
         self._links_changed = trio.Event()
-        self.met = trio.Event()  # it serves, as far as it can
-        self.begun = trio.Event()  # it is written down, too
+        self.met = trio.Event()  # the node serves, as far as it can
+        self.begun = trio.Event()  # the node has begun, and that is on disk
         if not is_new:
             self.met.set()
             self.begun.set()
 
     @property
     def has_peers(self) -> bool:
-        """Whether there is anybody to hear from."""
+        """True if peers are configured."""
         return bool(self._peers())
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What HELLO says of it."""
+        """The capabilities that HELLO announces: NEW until the node has begun."""
         return () if self.begun.is_set() else (NEW,)
 
     async def wait(self) -> None:
@@ -81,7 +83,7 @@ class Admission:
             raise NotReadyError("this node is new, and waits for another one that has the mail; try again later")
 
     def problem(self) -> str | None:
-        """What is waited for, and what to do; None: the node has met its cluster."""
+        """Return, for the operator, what the node waits for and what to do; None if it has met its cluster."""
         if self.met.is_set():
             return None
         waits_for = ", ".join(f"{sid} ({_standing(state)})" for sid, state in sorted(self._peers().items()))
@@ -93,22 +95,22 @@ class Admission:
         )
 
     def linked(self, link: PeerLink) -> None:
-        """A link stands: its peer may have begun, or may have greeted this node before that had."""
+        """Handle a new link: its peer may have begun, or may have received HELLO before this node had begun."""
         if self.begun.is_set():
             self._greet_anew(link)
         self._links_changed.set()
 
     def renewed(self, link: PeerLink, hello: Hello) -> None:
-        """A peer says HELLO once more: it has begun. Raises ProtocolError."""
+        """Handle another HELLO of a peer, which has begun. Raises ProtocolError."""
         link.renew(hello)
         self._links_changed.set()
 
     def is_source(self, link: PeerLink) -> bool:
-        """Whether the peer has what the cluster has, as far as any one node does."""
+        """Return True if the peer has the cluster's data, as far as any single node does."""
         return not {NEW, REBUILDING} & {*link.hello.capabilities}
 
     async def run(self) -> None:
-        """Return once the node has met its cluster. What it waits for is told if that takes too long."""
+        """Return once the node has met its cluster. If that takes too long, log what the node waits for."""
         if self.met.is_set():
             return
         async with trio.open_nursery() as nursery:
@@ -126,7 +128,7 @@ class Admission:
         return any(map(self._has_begun, peers)) or all(map(_is_new, peers))
 
     async def begin(self) -> None:
-        """The node has what its cluster has, from now on and for good."""
+        """Record for good that the node has its cluster's data, and tell the peers."""
         while not self.begun.is_set():
             try:
                 await self._store.write(lambda tx: schema.begin(tx.connection))
@@ -142,7 +144,7 @@ class Admission:
                 self._ask_again()
 
     def _greet_anew(self, link: PeerLink) -> None:
-        """A peer that is new waits to hear that another one is not."""
+        """Send HELLO again to a new peer, which waits for a node that has begun."""
         if NEW in link.hello.capabilities:
             link.post(self._hello())
 

@@ -1,14 +1,14 @@
-"""Which mailboxes a node may show that has just started (design section 7).
+"""Decides which mailboxes a freshly started node may show (design section 7).
 
-It may have been away for long, or have lost its disk: what it shows is older than what its clients have seen elsewhere,
-or a part of that, under the right UIDVALIDITY, and they would drop mail from their caches. So it first hears what its
-peers have, by their LOG. Once its own log has all that, it shows everything; before, each mailbox and tree that
-somebody asks for is compared with the peers at once, and taken over from them where this node is behind. So is
-afterwards what the log alone does not bring: what a state transfer has postponed, and what has entries that wait. A new
-node has not begun while anything is postponed.
+The node may have been away for long, or have lost its disk: then it shows an older or partial state of what its clients
+have seen elsewhere, under the right UIDVALIDITY, and they would drop mail from their caches. So the node first hears,
+by the LOG of its peers, what they have. Once its own log has all of that, it shows everything. Before, each mailbox and
+tree that a client asks for is compared with the peers at once, and taken over from them where this node is behind. The
+same is done later with mailboxes that the log alone does not complete: those that a state transfer has postponed, and
+those with entries that wait. A new node has not begun while any mailbox is postponed.
 
-What is told here holds for one start. A node that is cut off goes on with what it has, and so does one that reaches
-nobody; but not one whose database is new.
+All of this holds for one start. A node that is cut off or reaches no peer goes on with the data that it has, unless its
+database is new.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0  # of a client whose mailbox is compared; that goes on when it has left
+PATIENCE_S = 5.0  # for which a client waits until its mailbox is compared; the comparison goes on after that
 LOOK_EVERY_S = 0.05
-LEFT_EVERY_S = 1.0  # once the log is here: between two looks at what it has not brought
-COMPARE_EVERY_S = 60.0  # all that is shown, while the log has not brought what peers said they have
-COMPARE_S = 60.0  # what takes longer is tried again
-BUSY_MAX = 100  # mailboxes that may differ for a moment, because somebody writes
-AT_ONCE = 8  # mailboxes that are compared
-WANTED_MAX = 1000  # that wait for their turn
+LEFT_EVERY_S = 1.0  # once the log is here: between two looks at the mailboxes that it has not completed
+COMPARE_EVERY_S = 60.0  # between comparisons of the whole state, while the log lacks what peers said they have
+COMPARE_S = 60.0  # longest time of such a comparison; then it is tried again later
+BUSY_MAX = 100  # mailboxes that may differ for a moment because clients are changing them
+AT_ONCE = 8  # mailboxes that are compared at the same time
+WANTED_MAX = 1000  # mailboxes that wait for their comparison
 
 _WHOLE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
 
 
 @dataclass(slots=True)
 class _Told:
-    """What a peer has said it has, and when that run of it was last within reach."""
+    """A peer's reported context, and the time when that run of the peer could last be reached."""
 
     origin: str
     context: Context
@@ -57,7 +57,10 @@ class _Told:
 
 
 class Readiness:
-    """Belongs to the event loop. `links` are those that are up; `met_others`: there was time to meet all peers."""
+    """The mailboxes that may be shown already. Belongs to the event loop.
+
+    `links` returns the links that are up; `met_others` is set once there was time to meet all peers.
+    """
 
     def __init__(
         self,
@@ -77,16 +80,17 @@ class Readiness:
         self._links = links
         self._met_others = met_others
         self._timeout_s = timeout_s
-        self._told: dict[str, _Told] = {}  # by peers
-        self._all = trio.Event()  # everything may be shown
-        self._left: frozenset[bytes] | None = None  # what the log has not brought; None: the log itself is not here yet
+        self._told: dict[str, _Told] = {}  # SID of a peer -> its report
+        self._all = trio.Event()  # set once everything may be shown
+        # Mailboxes and trees that the log has not completed; None: the log itself is not here yet.
+        self._left: frozenset[bytes] | None = None
         self._may_compare = trio.Event()
         self._ready: set[bytes] = set()
         self._comparing: dict[bytes, trio.Event] = {}
-        self._look_at = 0.0  # whether peers show more than this node
+        self._look_at = 0.0  # time of the next comparison of the whole state
         self._wanted_in, self._wanted_out = trio.open_memory_channel[MailboxKey](WANTED_MAX)
 
-    # ---- for who shows mailboxes
+    # ---- for code that shows or numbers mailboxes
 
     async def wait(self, key: MailboxKey) -> None:
         """Return once the mailbox or tree may be shown. Raises NotReadyError if that takes too long."""
@@ -101,16 +105,19 @@ class Readiness:
         raise NotReadyError("this node has yet to catch up with the others; its mail is there; try again later")
 
     async def wait_to_number(self, key: MailboxKey) -> None:
-        """The same for who numbers: a database that is not new knows at least what UIDs it has shown itself."""
+        """Wait as `wait` does, for a change to be numbered, but only if the database is new.
+
+        An older database knows at least which UIDs the node itself has shown.
+        """
         if not self._admission.begun.is_set():
             await self.wait(key)
 
     def problem(self) -> str | None:
-        """Why not everything is shown; None: it is."""
+        """Return, for the operator, why not everything is shown; None if it is."""
         if self._all.is_set() or not self._admission.met.is_set() or not self._admission.has_peers:
             return None
         if self._left is not None and self._admission.begun.is_set():
-            return None  # a few mailboxes that are compared first keep no client from all others
+            return None  # a few mailboxes that must be compared first do not keep clients from all others
         if self._left is not None:
             return (
                 "this node's database is new, and a state transfer has left mailboxes that are not as the others show"
@@ -128,14 +135,14 @@ class Readiness:
     # ---- events
 
     def heard(self, link: PeerLink, context: Sequence[Dot]) -> None:
-        """A peer says what is in its log, in place of what it said before; one that is new itself does not count."""
+        """Note a peer's reported context, in place of its earlier one; reports of new peers are ignored."""
         if self._left is None and self._admission.is_source(link):
             self._told[link.sid] = _Told(link.hello.origin, dict(context), trio.current_time())
 
     # ---- catching up
 
     async def run(self) -> None:
-        """Compare what is asked for until all may be shown."""
+        """Compare requested mailboxes until everything may be shown."""
         await self._admission.met.wait()
         await self._gather()
         self._look_at = trio.current_time() + COMPARE_EVERY_S
@@ -150,14 +157,14 @@ class Readiness:
         self._ready.clear()
 
     async def _gather(self) -> None:
-        """Return once all peers have been heard from, or those that could be in time; a new node needs one."""
+        """Return once all linked peers have reported, or the time for that is over; a new node needs one report."""
         await self._met_others.wait()
         with trio.move_on_after(self._timeout_s):
             await _until(lambda: all(link.sid in self._told for link in self._sources()))
         await _until(lambda: bool(self._told) or self._admission.begun.is_set())
 
     async def _catch_up(self) -> None:
-        """Return once all is here that the peers had; or, with a database that is not new, there is no peer left."""
+        """Return once this node has all that the peers had; or no peer is left, and the database is not new."""
         alone_since = trio.current_time()
         while not await self._has_all():
             await trio.sleep(LOOK_EVERY_S if self._left is None else LEFT_EVERY_S)
@@ -168,7 +175,10 @@ class Readiness:
                 return
 
     async def _has_all(self) -> bool:
-        """Whether the log is here, and all that it has not brought. With nothing postponed, the node has begun."""
+        """Return True if the log is here, and all mailboxes that it does not complete; update `_left`.
+
+        The node begins as soon as no mailbox is postponed.
+        """
         if self._left is None:
             self._forget_gone()
             if not covers(self._store.context, self._target()) and not await self._is_as_others():
@@ -188,7 +198,7 @@ class Readiness:
         return not self._left
 
     def _target(self) -> dict[str, int]:
-        """All that peers have said they have."""
+        """Return the union of the contexts that peers have reported."""
         target: dict[str, int] = {}
         for told in self._told.values():
             for origin, seq in told.context.items():
@@ -196,12 +206,15 @@ class Readiness:
         return target
 
     def _present(self) -> set[str]:
-        """Those who have said what they had and can be reached, be it over others, in the same run of theirs."""
+        """Return the peers that have reported and can be reached in the same run, directly or over other nodes."""
         origin_of = self._mastership.table.origin_of
         return {sid for sid, told in self._told.items() if origin_of(sid) == told.origin}
 
     def _forget_gone(self) -> None:
-        """Do not wait for what only a peer has that is gone, or has lost its disk, while there is another one."""
+        """Drop reports of peers that are gone or have lost their disks, while another reporting peer is linked.
+
+        So this node does not wait for entries that only such a peer had.
+        """
         now, present = trio.current_time(), self._present()
         for sid in present if self._mastership.has_met else self._told:
             self._told[sid].present_at = now
@@ -212,9 +225,10 @@ class Readiness:
                 del self._told[sid]
 
     async def _is_as_others(self) -> bool:
-        """Whether this node shows what all peers show, though its log lacks what they said: a number may be wrong.
+        """Return True if this node shows what all peers show, even if its log lacks entries that they reported.
 
-        That is looked at now and then. Mailboxes in which something goes on are compared one by one, if they are few.
+        A reported number may be wrong. The comparison is made every `COMPARE_EVERY_S`. Mailboxes that differ, perhaps
+        because clients are changing them, are compared one by one if they are few.
         """
         if trio.current_time() < self._look_at:
             return False
@@ -236,7 +250,7 @@ class Readiness:
         return True
 
     def _wake_all(self) -> None:
-        """Let everybody who waits for a comparison see whether that is needed still."""
+        """Wake all tasks that wait for a comparison, to check if they still need it."""
         for chain_id, event in self._comparing.items():
             self._comparing[chain_id] = trio.Event()
             event.set()
@@ -245,7 +259,10 @@ class Readiness:
         return [link for link in self._links() if self._admission.is_source(link)]
 
     def _peers(self) -> list[str]:
-        """Those to compare with: sources, and whoever has said what it had before its link went down."""
+        """Return the nodes to compare with: linked sources, and reachable peers that have reported; none if no link.
+
+        The latter may have reported before their link went down.
+        """
         linked = {link.sid for link in self._sources()}
         return sorted(linked | self._present()) if linked else []
 
@@ -279,7 +296,7 @@ class Readiness:
                 self._comparing.pop(key.mailbox_id).set()
 
     async def _is_whole(self, key: MailboxKey) -> bool:
-        """Whether this node shows all of it that the peers show, now. They are asked one after the other."""
+        """Reconcile a mailbox or tree with each peer in turn; return True if this node now shows all that they show."""
         peers = self._peers()
         for sid in peers:
             try:
@@ -289,12 +306,12 @@ class Readiness:
             except (MailError, LinkDownError, sqlite3.Error) as error:
                 log.info("a mailbox of %s is not compared with %s: %s", key.user, sid, error)
                 return False
-            # Of a fork a node that was there shows its own branch. What a new one shows is a part of one.
+            # In a fork an old node goes on showing its own branch, but a new node shows only a part of a branch.
             if outcome not in _WHOLE and not self._admission.begun.is_set():
                 return False
         return bool(peers)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - of links, which say nothing
+    while not condition():  # noqa: ASYNC110 - links signal no event for this
         await trio.sleep(LOOK_EVERY_S)

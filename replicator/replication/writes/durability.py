@@ -16,45 +16,46 @@ from replicator.replication.writes.lagging_peers import LaggingPeers
 log = logging.getLogger(__name__)
 
 Reachable = Callable[[], Iterable[str]]
-"""SIDs of the other nodes that can be reached now, over however many links."""
+"""A source of the SIDs of the other nodes that can be reached now, over any number of links."""
 
 
 class Durability:
-    """Counts the disks that hold an entry. Belongs to the event loop.
+    """The count of disks that hold an entry. Belongs to the event loop.
 
-    A node holds what it has acknowledged, and what it has numbered itself: nothing leaves a node before it is on its
-    disk. But what it numbered in a past run it may have lost, with a disk that came back from a backup. One that has
-    much to catch up with cannot have what is new soon: until then it is as if it could not be reached.
+    A node holds the entries that it has acknowledged, and those that it has numbered in its present run: no entry
+    leaves a node before it is on that node's disk. Entries numbered in a past run may be lost, if the disk was restored
+    from a backup. A node with a long backlog cannot hold new entries soon, so it counts as unreachable until it has
+    caught up.
     """
 
     def __init__(self, config: DurabilityConfig, reachable: Reachable, lagging_peers: LaggingPeers) -> None:
         self._config = config
         self._others = reachable
         self._lagging_peers = lagging_peers
-        self._known: set[str] = set()  # who could be reached last
-        self._held: dict[str, dict[str, int]] = {}  # SID -> what is on its disk
-        self._origins: dict[str, str] = {}  # SID -> its present run, as far as it has said
+        self._known: set[str] = set()  # nodes that could be reached at the last look
+        self._held: dict[str, dict[str, int]] = {}  # SID -> context on that node's disk
+        self._origins: dict[str, str] = {}  # SID -> origin of its present run, once known
         self._was_short = config.copies > 1  # until the first links are up
         self._waiting: dict[str, SortedDict[int, trio.Event]] = {}  # by origin
 
     @property
     def reachable(self) -> int:
-        """How many nodes are known to be able to have a change on disk soon, this one included."""
+        """Number of nodes that are known to get changes to disk soon, this one included."""
         return 1 + sum(not self._has_yet_to_catch_up(sid) for sid in self._others())
 
     @property
     def is_short(self) -> bool:
-        """Whether those are fewer than the configuration asks for."""
+        """True if `reachable` is fewer than the configured copies."""
         return self.reachable < self._config.copies
 
     def check(self) -> None:
-        """Raises DurabilityError if too few nodes are reachable and the configuration says to refuse then."""
+        """Raise DurabilityError if too few nodes are reachable and the configuration says to refuse changes then."""
         if self._config.when_short is WhenShort.REFUSE and self.is_short:
             wanted = f"{self.reachable} of the {self._config.copies} nodes that must have it on disk"
             raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")
 
     async def wait(self, dot: Dot) -> None:
-        """Return when an entry that is here is on as many disks as are asked for, this one included."""
+        """Return when an entry of this node's log is on as many disks as are configured, this one included."""
         if dot.seq <= self._durable(dot.origin):
             return
         waiting = self._waiting.setdefault(dot.origin, SortedDict())
@@ -68,12 +69,12 @@ class Durability:
                 del self._waiting[dot.origin]
 
     def linked(self, sid: str, origin: str) -> None:
-        """A link to the node stands: what counts is what it says over it, for its data may come from a backup."""
+        """Forget what a newly linked node held: its data may come from a backup, so it reports its context anew."""
         self._held[sid], self._origins[sid] = {}, origin
         self._lagging_peers.came(sid)
 
     def acknowledged(self, sid: str, context: Mapping[str, int]) -> None:
-        """So much is on the node's disk, and more may be: what it says may come out of turn."""
+        """Note that a node's disk holds at least this context; reports may arrive out of order."""
         held = self._held.setdefault(sid, {})
         for origin, seq in context.items():
             held[origin] = max(seq, held.get(origin, 0))
@@ -82,13 +83,13 @@ class Durability:
             self._lagging_peers.look(sid, held)
 
     def changed(self) -> None:
-        """Nodes have come or gone, or time has."""
+        """Count anew, after nodes have come or gone, or time has passed."""
         known, self._known = self._known, set(self._others())
         for sid in self._known - known:
             self._lagging_peers.came(sid)
         for sid in known - self._known:
             self._lagging_peers.went(sid)
-            self._held.pop(sid, None)  # it says anew what it has, for its data may come from a backup
+            self._held.pop(sid, None)  # the node reports its context anew: its data may come from a backup
         for sid in self._known:
             self._lagging_peers.look(sid, self._held.get(sid, {}))
         self._say_if_short()
@@ -96,7 +97,7 @@ class Durability:
             self._wake(origin)
 
     async def run(self, interval_s: float) -> None:
-        """Look whom nobody is to wait for any more, until cancelled."""
+        """Check regularly which nodes lag too far behind to be waited for, until cancelled."""
         while True:
             await trio.sleep(interval_s)
             self.changed()
@@ -110,7 +111,7 @@ class Durability:
             waiting.popitem(0)[1].set()
 
     def _durable(self, origin: str) -> float:
-        """The last seq of an origin that is on enough disks."""
+        """Return the last seq of an origin that is on enough disks."""
         author = sid_of(origin)
         in_this_run = self._origins.get(author, origin) == origin
         held = [
@@ -141,5 +142,5 @@ class Durability:
         return f" ({names} has yet to catch up)" if names else ""
 
     def _has_yet_to_catch_up(self, sid: str) -> bool:
-        """For what is said; who has just come is waited for all the same."""
+        """Return True if the node lags or is new. For reports only: clients do wait for a new node."""
         return sid in self._lagging_peers or self._lagging_peers.is_new(sid)

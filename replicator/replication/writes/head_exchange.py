@@ -18,15 +18,15 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 
 NOT_LOGGED = "log"
-"""A field of MISMATCH: what is shown was taken over, and its entries and texts are not on that disk yet."""
+"""A field of MISMATCH: the state was installed, and its entries and bodies are not on that node's disk yet."""
 
 
 async def compare(
     store: Store, mastership: Mastership, link: PeerLink, mbox: Mbox, lacks: Callable[[MailboxKey], None]
 ) -> Reply:
-    """Answer an MBOX, or pass it on to the node that it is for. Raises LinkDownError.
+    """Answer an MBOX, or pass it on to its destination. Raises LinkDownError.
 
-    `lacks` is told of mailboxes of which this node is master and another one shows what it has not seen.
+    `lacks` is called with a mailbox that this node masters and of which another node shows a head unknown here.
     """
     key = MailboxKey(mbox.user, mbox.mailbox_id, mbox.uidvalidity)
     if mbox.destination is not None and mbox.destination != mastership.sid:
@@ -47,7 +47,7 @@ async def compare(
 
 
 async def ask_who_has(store: Store, mastership: Mastership, durability: Durability, key: MailboxKey) -> None:
-    """Let all nodes of the component say at which head they are: what that is rests on their disks."""
+    """Ask all nodes of the component for their heads of a mailbox; count these entries as on those nodes' disks."""
     chain = await store.read(lambda reader: chains.load(reader, key.mailbox_id))
 
     async def ask_one(sid: str, mine: Chain) -> None:
@@ -65,9 +65,10 @@ async def ask_who_has(store: Store, mastership: Mastership, durability: Durabili
 
 
 async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, texts: bool = False) -> Reply | None:
-    """What a node says to how a mailbox looks here; None if it cannot be reached. Done: it shows the same.
+    """Send a node the state of a mailbox as it is here, and return its answer; None if it cannot be reached.
 
-    `texts`: it is to put right before which texts its messages have (see `BodyConflicts`).
+    Done means that the node shows the same. With `texts` the node first corrects which bodies its messages have (see
+    `BodyConflicts`).
     """
     reply = await _ask(link, sid, key, mine, texts=texts)
     is_same = isinstance(reply, Mismatch) and reply.fields == (NOT_LOGGED,)
@@ -75,7 +76,7 @@ async def ask(link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain, *, 
 
 
 def _can_be_there(store: Store, head: Dot) -> bool:
-    """Nobody can have what this node has not numbered yet, whoever says so."""
+    """Return False if the head is an entry of this node that it has not numbered yet: no other node can have it."""
     return head.origin != store.origin or head.seq <= store.context.get(store.origin, 0)
 
 

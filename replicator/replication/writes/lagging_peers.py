@@ -1,9 +1,9 @@
-"""Nodes for which nobody is to wait: they have so much to take in that what is new does not come to them soon.
+"""Peers whose backlog is so long that no client should wait for their acknowledgement.
 
-Each node that can be reached is watched in rounds: one ends once the node has what was to be sent to it when the round
-began. A node that has just come is trusted to have caught up soon. If a round takes longer than its patience the node
-is behind, be it that it came back with much to take in, or that it takes in nothing any more; once a round is short it
-has caught up. So whoever waits for it then does not wait for a backlog that grew meanwhile.
+Each reachable node is watched in rounds. A round ends once the node has all entries that were owed to it when the round
+began. A new node is trusted to catch up soon. If a round takes longer than its patience, the node is behind: it came
+back with a long backlog, or has stopped taking in entries. Once a round is short, the node has caught up; so a client
+that waits for it then does not wait for a backlog that has built up meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import trio
 
 Owed = Callable[[str], Mapping[str, int]]
-"""SID -> up to where that node is to have what is here, by origin, as far as this node hears of that."""
+"""SID -> the context of this node's entries that the node is to get, as far as this node hears of its ACKs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,44 +23,44 @@ class _Round:
     owed: Mapping[str, int]
     patience_s: float
     is_first: bool = True
-    is_late: bool = False  # the round before was long
+    is_late: bool = False  # the previous round was longer than its patience
 
 
 class LaggingPeers:
-    """Knows which nodes have yet to catch up. Belongs to the event loop.
+    """The nodes that have yet to catch up. Belongs to the event loop.
 
-    `coming_s`: the patience with a node that has just come; `staying_s`: with one that was there.
+    `coming_s` is the patience, in seconds, with a node that has just become reachable; `staying_s` that with others.
     """
 
     def __init__(self, owed: Owed, coming_s: float, staying_s: float) -> None:
         self._owed = owed
         self._coming_s = coming_s
         self._staying_s = staying_s
-        self._rounds: dict[str, _Round] = {}  # of those that can be reached
+        self._rounds: dict[str, _Round] = {}  # of the nodes that can be reached
 
     def __contains__(self, sid: str) -> bool:
-        """Whether nobody is to wait for the node."""
+        """Return True if the node lags, so that no client should wait for it."""
         going = self._rounds.get(sid)
         return going is not None and (going.is_late or self._is_long(going))
 
     def is_new(self, sid: str) -> bool:
-        """Whether it has come, and nobody knows yet whether it has caught up."""
+        """Return True if the node has just become reachable and is not known to have caught up yet."""
         going = self._rounds.get(sid)
         return going is not None and going.is_first
 
     def came(self, sid: str) -> None:
-        """A node can be reached again, or says anew what it has. A round that goes on is not younger for that."""
+        """Note that a node is reachable again, or reports its context anew; a running round keeps its start time."""
         going, owed = self._rounds.get(sid), dict(self._owed(sid))
         self._rounds[sid] = (
             replace(going, owed=owed) if going else _Round(trio.current_time(), owed, patience_s=self._coming_s)
         )
 
     def went(self, sid: str) -> None:
-        """It cannot be reached."""
+        """Note that a node cannot be reached any more."""
         self._rounds.pop(sid, None)
 
     def look(self, sid: str, held: Mapping[str, int]) -> None:
-        """So much is on that node's disk now. To be called every second or so."""
+        """End the node's round if its disk now holds (`held`) all that it was owed. Call this about every second."""
         going = self._rounds.get(sid)
         if going is not None and all(held.get(origin, 0) >= seq for origin, seq in going.owed.items()):
             is_late = self._is_long(going)

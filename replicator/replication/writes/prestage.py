@@ -1,10 +1,10 @@
-"""Large messages are offered to the neighbours before they are numbered: these fetch the parts first.
+"""Offers large messages to the neighbours before they are numbered, so that the neighbours fetch the parts first.
 
-An entry whose parts are still to come holds up all that its origin numbers after it, at that neighbour: it acknowledges
-an origin's entries in their order. What was offered is held until its entry has come, and for some minutes at most. To
-whoever refuses an offer, or takes longer than the others, the parts come with the entry. But if too few take it, and
-some for want of room, the message is refused: its entry would keep all that follows from as many copies. Offers take
-turns on a link, so that of many messages on a slow line some arrive.
+A neighbour acknowledges an origin's entries in order, so an entry whose parts are still to come would hold up all later
+entries of its origin. Offered parts are held until their entry has come, for some minutes at most. A neighbour that
+refuses an offer, or is slower than the others, fetches the parts with the entry. But if too few neighbours take the
+offer, and some because they have no room, the message is refused: its entry would keep all later entries from reaching
+enough copies. Offers take turns on a link, so that of many messages on a slow line some arrive in time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-OFFERED_BYTES = MIB  # what is smaller holds up nobody for long
-HELD_S = TRANSFER_MAX_S / 2 + 60.0  # others may take so long, and then the entry comes; or its change was refused
-HELD_BYTES_MAX = 2 * GIB  # of the disk; beyond it parts come with their entries
-LOOK_EVERY_S = 5.0  # for what has come
-NUMBERING_S = 5.0  # for an entry whose parts are there
-GIVEN_MAX = 1000  # offers that are remembered: a message for many is given once
+OFFERED_BYTES = MIB  # smallest size of an offered message: smaller ones do not hold up later entries for long
+HELD_S = TRANSFER_MAX_S / 2 + 60.0  # the slowest neighbour takes so long; then the entry comes or was refused
+HELD_BYTES_MAX = 2 * GIB  # on disk for offered messages; beyond it parts come with their entries
+LOOK_EVERY_S = 5.0  # for entries that have come
+NUMBERING_S = 5.0  # left for numbering an entry whose parts are there, and for its ACKs
+GIVEN_MAX = 1000  # offers that are remembered: a message to many recipients is offered once
 
 
 @dataclass(slots=True)
@@ -47,7 +47,10 @@ class _Held:
 
 
 class Prestage:
-    """Belongs to the event loop. `links` lead to those whose ACK may be waited for; `wanted`: how many of them."""
+    """Offers of large messages, made and answered. Belongs to the event loop.
+
+    `links` lead to the neighbours that clients may wait for; `wanted` is the number of them that must take an offer.
+    """
 
     def __init__(
         self, store: Store, downloader: Downloader, links: Callable[[], Iterable[PeerLink]], wanted: int
@@ -58,11 +61,11 @@ class Prestage:
         self._wanted = wanted
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
         self._coming: dict[bytes, trio.Event] = {}
-        self._size_bytes = 0  # of both
+        self._size_bytes = 0  # of `_held` and `_coming` together
         self._given: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     async def run(self) -> None:
-        """Let go what was held for long enough, until cancelled; then all."""
+        """Release parts that were held for long enough, until cancelled; then release all."""
         try:
             while True:
                 await trio.sleep(LOOK_EVERY_S)
@@ -71,19 +74,19 @@ class Prestage:
         finally:
             await self._let_go(list(self._held))
 
-    # ---- who numbers it
+    # ---- at the node that numbers the message
 
     @staticmethod
     def is_for(message: bytes | Parts) -> bool:
-        """Whether it is large enough to be offered."""
+        """Return True if the message is large enough to be offered."""
         return isinstance(message, Parts) and message.size >= OFFERED_BYTES
 
     async def offer(self, message: bytes | Parts) -> None:
-        """Return when as many neighbours have its parts as are wanted, or no more of them can.
+        """Return when as many neighbours as wanted have the message's parts, or no more neighbours can get them.
 
-        Raises DiskFullError where those that are left have no room; UnavailableError where it takes so long that its
-        client could not hear OK in time: he would hear that nobody knows whether the message is there, which it would
-        be, and deliver it again.
+        Raises DiskFullError if too few neighbours have room, and UnavailableError if the offer takes so long that the
+        client could not hear OK in time. Were the message numbered then, the client would get an ambiguous error for a
+        stored message and retry, creating a duplicate.
         """
         assert isinstance(message, Parts)
         links, takers, full = list(self._links()), list[str](), list[str]()
@@ -100,7 +103,7 @@ class Prestage:
                     except DiskFullError:
                         full.append(link.sid)
                     if len(takers) >= wanted or len(full) > len(links) - wanted:
-                        nursery.cancel_scope.cancel()  # the others go on taking it
+                        nursery.cancel_scope.cancel()  # the other neighbours go on fetching
 
                 for link in links:
                     nursery.start_soon(offer, link)
@@ -114,11 +117,11 @@ class Prestage:
 
     @staticmethod
     def _time_left_s() -> float:
-        """Of what the change has; the rest is for its entry."""
+        """Return the seconds left for the offer: the time until the change's deadline, less that for its entry."""
         return trio.current_effective_deadline() - trio.current_time() - NUMBERING_S
 
     async def _is_taken(self, link: PeerLink, message: Parts) -> bool:
-        """Raises DiskFullError."""
+        """Offer a message to one neighbour; return True if the neighbour has taken it. Raises DiskFullError."""
         key = link.hello.origin, message.content_hash
         if trio.current_time() < self._given.get(key, -math.inf) + HELD_S / 2:
             return True
@@ -135,10 +138,10 @@ class Prestage:
                 raise DiskFullError(reply.text)
         return False
 
-    # ---- whom it is offered to
+    # ---- at the neighbours
 
     async def answer(self, link: PeerLink, offer: Offer) -> Reply:
-        """Hold the parts of what a peer offers. Raises DiskFullError, UnavailableError."""
+        """Fetch and hold the parts of a message that a peer offers. Raises DiskFullError, UnavailableError."""
         message, content_hash = offer.message, offer.message.content_hash
         while (coming := self._coming.get(content_hash)) is not None:
             await coming.wait()
@@ -168,7 +171,7 @@ class Prestage:
         return bool(holdings)
 
     async def _over(self) -> list[bytes]:
-        """What was held for long enough, and what belongs to a text by now."""
+        """Return the hashes of messages that were held for long enough or whose bodies are stored by now."""
         over = {content_hash for content_hash, held in self._held.items() if held.until < trio.current_time()}
         held = list(self._held)
         with suppress(MailError, sqlite3.Error):

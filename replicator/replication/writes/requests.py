@@ -1,7 +1,7 @@
-"""The changes that clients ask for, wherever they end up.
+"""Clients' changes as requests that run at this node or are sent to another one.
 
-An operation can be put on the wire, for a master elsewhere, or run as a job of the writer, by a master here: both
-ways give the same reply. Nothing here waits.
+A request can be sent as a command, if another node is the master, or run as a job of the writer, if this node is: both
+give the same reply. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -41,52 +41,53 @@ from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource
 from resync.entry import tree_id
 
-TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the end of DATA to be answered
+TRANSFER_MAX_S = 480.0  # RFC 5321 section 4.5.3.2.6: a client waits ten minutes for the reply to the end of DATA
 
 NewId = Callable[[], bytes]
-"""16 random bytes."""
+"""A source of new ids, of 16 random bytes each."""
 
 
 class NotHereYetError(MailError):
-    """What the request speaks of is not at this node: it is on its way, on another branch, or was expunged."""
+    """The request's head or message is not at this node: it is on its way, on another branch, or was expunged."""
 
 
 class ChangeRequest(Protocol):
-    """One change to one mailbox or tree. Equal to what it is read as at another node."""
+    """One change to one mailbox or tree. Compares equal to the request that another node reads from `command`."""
 
     @property
     def key(self) -> MailboxKey:
-        """What is changed."""
+        """The mailbox or tree that is changed."""
         ...
 
     @property
     def can_repeat(self) -> bool:
-        """Whether doing it again, if nobody knows whether it was done, changes nothing."""
+        """True if the request can be repeated without further effect when its outcome is unknown."""
         ...
 
     def command(self, link: PeerLink) -> Command:
-        """The request, with the numbers of this link."""
+        """Return the command for this link, with the link's mailbox numbers."""
         ...
 
     def run(self, tx: Transaction) -> Reply:
-        """Number it. Raises MailError, NotHereYetError."""
+        """Number the change. Raises MailError, NotHereYetError."""
         ...
 
 
 def transfer_s(message: bytes | Text | Parts) -> float:
-    """How much longer a change may take because the parts of its message have to travel, on slow lines too."""
+    """Return the extra seconds that a change may take for the transfer of its message's parts, even on slow lines."""
     return min(TRANSFER_MAX_S, message.size / SLOWEST_BYTES_S) if isinstance(message, Parts) else 0.0
 
 
 def message_of(operation: ChangeRequest) -> bytes | Parts:
-    """What it brings along; nothing if it is no SAVE."""
+    """Return the message that a SAVE brings; empty for other requests."""
     return operation.stored.message if isinstance(operation, SaveRequest) else b""
 
 
 def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
-    """UIDs mean what they mean at a head: on a branch that has not seen it they may name other messages.
+    """Check that the mailbox has seen the head to which a request's UIDs refer.
 
-    Raises NotHereYetError: the entry is on its way, or the branches are about to be joined.
+    On a branch that has not seen the head, the UIDs may name other messages. Raises NotHereYetError then: the entry is
+    on its way, or the branches are about to be joined.
     """
     chain = tx.chain(key.mailbox_id)
     if head is not None and (chain is None or not chain.has_seen(head)):
@@ -94,7 +95,7 @@ def _check_head(tx: Transaction, key: MailboxKey, head: Dot | None) -> None:
 
 
 def dots_of(reply: Reply) -> tuple[Dot, ...]:
-    """The entries that a reply stands for."""
+    """Return the dots of the entries on which a reply rests."""
     match reply:
         case Saved(dots=dots):
             return dots
@@ -106,7 +107,7 @@ def dots_of(reply: Reply) -> tuple[Dot, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """Store a message. Its GUID makes it safe to try again."""
+    """Request to store a message. Its GUID makes repeating safe."""
 
     key: MailboxKey
     guid: bytes
@@ -116,13 +117,13 @@ class SaveRequest:
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """SAVE without UID."""
+        """Return a SAVE without UID."""
         stored = self.stored
         message = stored.message if isinstance(stored.message, Parts) else Text(stored.content_hash, stored.message)
         return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
 
     def run(self, tx: Transaction) -> Reply:
-        """Saved."""
+        """Number the change; the reply is Saved."""
         placed = sequencer.save(
             tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
         )
@@ -131,9 +132,10 @@ class SaveRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """Copy messages between mailboxes of one user: all of them, in one entry.
+    """Request to copy messages between mailboxes of one user: all of them, in one entry.
 
-    `spare_guids`: for copies that may not keep theirs. The same as `guids`: what is there is not copied again.
+    `spare_guids` are for copies that may not keep the GUIDs of their sources. If they equal `guids`, messages that are
+    already in the destination are not copied again.
     """
 
     source: MailboxKey
@@ -148,12 +150,12 @@ class CopyRequest:
         return self.spare_guids == self.guids
 
     def command(self, link: PeerLink) -> Command:
-        """COPY without UID."""
+        """Return a COPY without UID."""
         source, destination = link.number(self.source), link.number(self.key)
         return Copy(source, destination, self.uids, self.guids, received_ms=0, flags=(), once=self.can_repeat)
 
     def run(self, tx: Transaction) -> Reply:
-        """Saved."""
+        """Number the change; the reply is Saved."""
         wanted = [CopySource(*each) for each in zip(self.uids, self.guids, self.spare_guids, strict=True)]
         placed = sequencer.copy(tx, self.source.mailbox_id, wanted, self.key)
         if placed is None:
@@ -163,7 +165,7 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpungeRequest:
-    """Remove messages. The reply names the UIDs that are no messages any more (see `uid_retry`)."""
+    """Request to remove messages. The reply names the UIDs that no longer name messages (see `uid_retry`)."""
 
     key: MailboxKey
     uids: UidSet
@@ -171,11 +173,11 @@ class ExpungeRequest:
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """EXPUNGE."""
+        """Return an EXPUNGE."""
         return Expunge(link.number(self.key), self.uids, self.head)
 
     def run(self, tx: Transaction) -> Reply:
-        """Stored."""
+        """Number the change; the reply is Stored."""
         _check_head(tx, self.key, self.head)
         absent = sequencer.absent(tx, self.key, self.uids)
         dot = sequencer.expunge(tx, self.key, self.uids)
@@ -185,9 +187,9 @@ class ExpungeRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """Change flags. Under UNCHANGEDSINCE a second try would refuse what the first one did.
+    """Request to change flags. Under UNCHANGEDSINCE, a repeated request would be refused for its own earlier changes.
 
-    The reply names the UIDs that UNCHANGEDSINCE refuses, and those that are no messages any more (see `uid_retry`).
+    The reply names the UIDs that UNCHANGEDSINCE refuses, and those that no longer name messages (see `uid_retry`).
     """
 
     key: MailboxKey
@@ -204,12 +206,12 @@ class StoreRequest:
         return self.unchanged_since is None
 
     def command(self, link: PeerLink) -> Command:
-        """STORE without MODSEQ."""
+        """Return a STORE without MODSEQ."""
         number = link.number(self.key)
         return Store(number, self.uids, self.added, self.removed, self.seen_modseq, self.unchanged_since, self.head)
 
     def run(self, tx: Transaction) -> Reply:
-        """Stored."""
+        """Number the change; the reply is Stored."""
         _check_head(tx, self.key, self.head)
         absent = sequencer.absent(tx, self.key, self.uids)
         done = sequencer.store(
@@ -229,7 +231,7 @@ def _ids(new_id: NewId) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """Create a folder and the parents that it lacks."""
+    """Request to create a folder and its missing parents."""
 
     user: str
     name: str
@@ -243,18 +245,18 @@ class CreateRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """CREATE; the master gives the UIDVALIDITY."""
+        """Return a CREATE; the master gives the UIDVALIDITY."""
         return Create(self.user, self.name, self.mailbox_id, uidvalidity=0)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
         return Done(sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare))
 
 
 @dataclass(frozen=True, slots=True)
 class RenameRequest:
-    """Rename a folder with all below it."""
+    """Request to rename a folder with all folders below it."""
 
     user: str
     mailbox_id: bytes
@@ -268,18 +270,18 @@ class RenameRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """RENAME."""
+        """Return a RENAME."""
         return Rename(self.user, self.mailbox_id, self.name)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
         return Done(sequencer.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRequest:
-    """Take a folder out of the tree."""
+    """Request to remove a folder from the tree."""
 
     user: str
     mailbox_id: bytes
@@ -291,17 +293,17 @@ class DeleteRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """DELETE."""
+        """Return a DELETE."""
         return Delete(self.user, self.mailbox_id)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         return Done(sequencer.delete_folder(tx, self.user, self.mailbox_id))
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """Set or clear a subscription."""
+    """Request to set or clear a subscription."""
 
     user: str
     name: str
@@ -314,11 +316,11 @@ class SubscribeRequest:
         return _tree(self.user)
 
     def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """SUBSCRIBE."""
+        """Return a SUBSCRIBE."""
         return Subscribe(self.user, self.name, self.subscribed)
 
     def run(self, tx: Transaction) -> Reply:
-        """Done."""
+        """Number the change; the reply is Done."""
         return Done(sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
 
 
@@ -332,7 +334,7 @@ def _mailbox(link: PeerLink, number: int) -> MailboxKey:
 
 
 def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[ChangeRequest]:
-    """What a peer's SAVE asks for, whose message is at this node. Raises ProtocolError."""
+    """Return the requests of a peer's SAVE, whose message this node has as `stored`. Raises ProtocolError."""
     if abs(save.received_ms) >= NUMBER_MAX:
         raise ProtocolError(f"a SAVE was received {save.received_ms} ms from the epoch")
     return [
@@ -342,7 +344,10 @@ def saves_from(link: PeerLink, save: Save, stored: StoredText) -> list[ChangeReq
 
 
 def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[ChangeRequest]:
-    """The operations that any other request of a peer asks for. Raises ProtocolError for a wrong mailbox number."""
+    """Return the changes that any other command of a peer requests; none if it is no change.
+
+    Raises ProtocolError for a wrong mailbox number, and for a COPY with more or fewer GUIDs than UIDs.
+    """
     key = partial(_mailbox, link)
     match command:
         case Copy():

@@ -1,8 +1,9 @@
-"""A change on its way: to the mailbox's master, over as many nodes as it takes, and to enough disks.
+"""Routes a change to the mailbox's master, over any number of nodes, and waits until it is on enough disks.
 
-`perform` runs an operation where it belongs. If this node is the master, the store numbers it, a large message not
-before others have its parts, and the reply waits until enough disks have it; if not, it goes on to the next node on the
-way to the master, and the reply comes back the same way. The caller is never told to try elsewhere.
+`perform` brings an operation to the master. If this node is the master, the store numbers the change (a large message
+only after other nodes have its parts), and the reply waits until enough disks have it. Otherwise the operation goes to
+the next node on the route to the master, and the reply comes back the same way. The caller is never told to try another
+node.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
 
-REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; of a large message more
-LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of what was numbered, however large it is
-ASK_TIMEOUT_S = 5.0  # for all nodes to say so
-ASK_EVERY_S = 0.5  # who has an entry whose ACKs may go elsewhere
-SHOW_TIMEOUT_S = 10.0  # for this node to show what was done
-SOURCE_TIMEOUT_S = 3.0  # for what a request speaks of to arrive at the mailbox's master
+REQUEST_TIMEOUT_S = 30.0  # of one change, from the client's command to its durability; longer for a large message
+LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S  # of a client for copies of a numbered change of any size
+ASK_TIMEOUT_S = 5.0  # for all nodes to say whether they have an entry
+ASK_EVERY_S = 0.5  # pause before other nodes are asked for an entry whose ACKs may go to another node
+SHOW_TIMEOUT_S = 10.0  # for this node to show the change
+SOURCE_TIMEOUT_S = 3.0  # for the head or message that a request names to arrive at the mailbox's master
 
 
 class _NotOursError(MailError):
-    """The change was not numbered: the term has ended, or the mailbox has another master now."""
+    """The change was not numbered, because the term has ended or the mailbox has another master now."""
 
 
 class NotMasterError(MailError):
-    """The change goes back where it came from: the node that sent it knows an old master."""
+    """The change goes back to the node that sent it, which knows only a former master."""
 
 
 class Router:
-    """Belongs to the event loop."""
+    """The routing of changes to their masters. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Router:
         met_others: trio.Event,
         wait_to_number: Callable[[MailboxKey], Awaitable[None]],
     ) -> None:
-        """Nothing begins before `met_others`. `wait_to_number`: see `Readiness`."""
+        """Create a router that begins no change before `met_others`. For `wait_to_number` see `Readiness`."""
         self._store = store
         self._mastership = mastership
         self._handover = handover
@@ -84,14 +85,14 @@ class Router:
     async def carry_out(self, operation: ChangeRequest) -> Reply:
         """Make a change; return when it is durable and this node shows it. Raises MailError.
 
-        A node that is so far behind that it cannot show it soon returns without that.
+        If this node is too far behind to show the change soon, return without that.
         """
         reply: Reply | None = None
         with trio.move_on_after(REQUEST_TIMEOUT_S + transfer_s(message_of(operation))):
             await self._met_others.wait()
             reply = await self.perform(operation)
         if reply is not None:
-            # It is done and durable: a node that is far behind must not make its client try again.
+            # The change is made and durable: a node that is far behind must not make its client retry.
             with trio.move_on_after(SHOW_TIMEOUT_S):
                 for dot in dots_of(reply):
                     await self._store.wait_applied(dot, operation.key.mailbox_id)
@@ -99,9 +100,9 @@ class Router:
         raise UnavailableError("the change was not confirmed in time; it may or may not have been made; try again")
 
     async def perform(self, operation: ChangeRequest, came_from: PeerLink | None = None) -> Reply:
-        """Bring an operation to its master and return its reply. Raises MailError. Waits without a bound."""
+        """Bring an operation to its master and return its reply. Raises MailError. Waits without a time limit."""
         key = operation.key
-        # A node that has just started may be behind: it does not number before it has had time to meet the others.
+        # A node that has just started may be behind: it numbers only after it has had time to meet the other nodes.
         await self._met_others.wait()
         is_to_be_offered = self._prestage.is_for(message_of(operation))
         while True:
@@ -113,7 +114,7 @@ class Router:
                     self._durability.check()
                     await self._prestage.offer(message_of(operation))
                     is_to_be_offered = False
-                    continue  # that may have taken its time
+                    continue  # the master may have changed during the offer
                 try:
                     if is_ready:
                         return await self._number(operation)
@@ -137,7 +138,7 @@ class Router:
             await trio.sleep(RETRY_S)
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
-        """The reply of the master that this link leads to; None: there is none, and it can be tried again."""
+        """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""
         term = self._mastership.masters.term
         try:
             with self._forwarded.passing(operation):
@@ -165,16 +166,17 @@ class Router:
         while True:
             for dot in dots_of(reply):
                 await self._wait_durable(operation.key, dot)
-            # A node that stood still since has no links: that none can be reached is only said after a while.
+            # If this node has stood still since, it has no links, and too few nodes may seem reachable for a while.
             if self._mastership.has_met:
                 return reply
             await self._mastership.meet()
 
     async def _wait_durable(self, key: MailboxKey, dot: Dot) -> None:
-        """A change that was there already rests on another node's entry, whose ACKs go to that node.
+        """Wait until an entry is on enough disks.
 
-        This node's disk counts once its log has the entry, or shows what it did with all texts: mail that came with a
-        state that was taken over may lack them.
+        A change that was there already rests on another node's entry, whose ACKs go to that node: so the other nodes
+        are asked. This node's disk counts once its log has the entry, or once it shows the entry's effect with all
+        bodies: mail of an installed state may lack them.
         """
         shown = partial(queries.shows_whole, key=key, dot=dot)
         while self._store.context.get(dot.origin, 0) < dot.seq and not await self._store.read(shown):
@@ -192,7 +194,7 @@ class Router:
         term = mastership.masters.term
 
         def run(tx: Transaction) -> Reply:
-            # In the writer's turn: what comes after the flush that ends a term, or a move, is not numbered any more.
+            # Checked in the writer's turn: after the flush that ends a term or a move nothing more may be numbered.
             if mastership.masters.term != term or not mastership.is_ours(operation.key):
                 raise _NotOursError
             _check_mailbox(tx, operation.key)
@@ -217,7 +219,7 @@ class Router:
 
 
 def _check_mailbox(tx: Transaction, key: MailboxKey) -> None:
-    """Raises FolderNotFoundError for UIDs of the past: the folder has another UIDVALIDITY now, or another owner."""
+    """Check the folder's UIDVALIDITY and owner. Raises FolderNotFoundError if the request's UIDs are outdated."""
     chain = tx.chain(key.mailbox_id)
     if chain is None:
         return

@@ -1,12 +1,13 @@
-"""Requests that meet a merge: what they mean is found again by placement (design section 3).
+"""Retries requests that meet a merge: finds their messages again by placement (design section 3).
 
 A request names UIDs as of a head. Its master has seen that head, but a merge may have given messages other UIDs since.
-No UID then names another message, so nothing wrong is done; the master says which UIDs it has not found. When that
-reply is shown here, so is the merge: what was not found is either expunged, or has another UID, under which it is
-asked for again.
+No UID then names another message, so no wrong message is changed; the master says which UIDs it has not found. When
+this node shows what the reply reports, it also shows the merge: a message that was not found is either expunged, or has
+another UID, and is requested again under that.
 
-New mail has the same trouble the other way round. A UID that a master on another branch gave may be one under which
-this node has shown something else: it must not be told. The merge that brings the mail here settles its UID.
+New mail has the same problem in the other direction. A master on another branch may have given it a UID under which
+this node has shown another message, so clients must not be told that UID. The merge that brings the mail here settles
+its UID.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from replicator.store.log.placements import Target
 from replicator.store.store import Store
 from replicator.view import Message
 
-ROUNDS = 10  # a request can meet one merge for each branch, and there is hardly a cluster of more than ten nodes
+ROUNDS = 10  # a request can meet one merge for each branch, and clusters hardly ever have more than ten nodes
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""As `Coordinator.submit`."""
+"""A function like `Coordinator.submit`."""
 
 Targets = Sequence[Message] | Sequence[Target]
 Named = Callable[[UidSet, Dot | None], ChangeRequest]
-"""The request for these UIDs as of this head; it is answered by Stored."""
+"""(UIDs, head) -> the request for these UIDs as of this head; its reply must be Stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """New mail. `shown`: the UIDs are those that this node shows; else they are not to be told."""
+    """New mail. Clients may be told the UIDs only if `shown`: then this node shows the mail under them."""
 
     uids: tuple[int, ...]
     dots: tuple[Dot, ...]
@@ -48,21 +49,24 @@ class Added:
 
 
 class UidRetry:
-    """Belongs to the event loop. `timeout_s` bounds a change with all its rounds."""
+    """Submission of requests, repeated for messages with new UIDs. Belongs to the event loop.
+
+    `timeout_s` bounds a change with all its rounds.
+    """
 
     def __init__(self, store: Store, submit: Submit, *, timeout_s: float) -> None:
         self._store = store
         self._submit = submit
         self._timeout_s = timeout_s
-        self._merges = 0  # applied at this node so far: where none came meanwhile, no UID has changed
+        self._merges = 0  # applied at this node so far: as long as it stays the same, no UID has changed
         store.listeners.append(self._note_commit)
 
     async def change(
         self, key: MailboxKey, head: Dot | None, targets: Targets, named: Named, *, same_placement: bool
     ) -> None:
-        """Have this done to all of the messages that are not expunged. Raises MailError.
+        """Submit a change to all of the messages that are not expunged. Raises MailError.
 
-        `same_placement`: a message that has been put there anew is another one.
+        With `same_placement`, a message that has been placed anew under the same GUID is left out.
         """
         left = targets
         with trio.move_on_after(self._timeout_s):
@@ -82,7 +86,7 @@ class UidRetry:
         await self.change(key, head, targets, partial(ExpungeRequest, key), same_placement=True)
 
     async def expunge_anew(self, key: MailboxKey, targets: Sequence[Message]) -> None:
-        """Remove these placements, the folder of the key having another UIDVALIDITY at its master. Raises MailError."""
+        """Remove these placements, after the master has given the folder another UIDVALIDITY. Raises MailError."""
         by_guid = {target.guid: target for target in targets}
         with trio.move_on_after(self._timeout_s):
             while True:
@@ -99,7 +103,7 @@ class UidRetry:
         raise UnavailableError("the folder has another UIDVALIDITY, of which this node has not heard yet; try again")
 
     async def add(self, operation: SaveRequest | CopyRequest) -> Added:
-        """Have messages put into a mailbox. Raises MailError."""
+        """Submit a request that puts messages into a mailbox. Raises MailError."""
         merges = self._merges
         reply = await self._submit(operation)
         assert isinstance(reply, Saved)
@@ -109,7 +113,7 @@ class UidRetry:
         return Added(uids or reply.uids, reply.dots, shown=uids is not None)
 
     async def take_back(self, key: MailboxKey, added: Added) -> None:
-        """Remove what `add` has put there, as far as this node has heard of it. Raises MailError."""
+        """Remove the messages that `add` has put there, as far as this node knows of them. Raises MailError."""
         targets = await self._store.read(partial(placements.added_by, dots=added.dots))
         if targets:
             await self.expunge(key, targets[-1].dot, targets)
@@ -117,7 +121,10 @@ class UidRetry:
     async def _find(
         self, key: MailboxKey, missed: Iterable[Message | Target], dots: Sequence[Dot], *, same_placement: bool
     ) -> tuple[Dot | None, list[Target]]:
-        """The head here, and those of the messages that are there under another UID."""
+        """Return the head at this node, and the missed messages that are there under other UIDs.
+
+        Raises UnavailableError if this node has not seen the entries of the reply.
+        """
         by_guid = {target.guid: target for target in missed}
         now = await self._store.read(partial(placements.find, mailbox_id=key.mailbox_id, guids=by_guid))
         if now.chain is None or not now.has_seen(dots):
@@ -126,7 +133,7 @@ class UidRetry:
         return now.chain.head, _of_placements(found, by_guid) if same_placement else found
 
     async def _uids_now(self, operation: SaveRequest | CopyRequest, reply: Saved) -> tuple[int, ...] | None:
-        """The UIDs under which this node shows what was added; None if it does not show all of it."""
+        """Return the UIDs under which this node shows the added messages; None if it does not show all of them."""
         key = operation.key
         guids: Mapping[int, bytes]
         if isinstance(operation, SaveRequest):
@@ -147,6 +154,6 @@ class UidRetry:
 
 
 def _of_placements(found: Iterable[Target], by_guid: Mapping[bytes, Message | Target]) -> list[Target]:
-    """Those that have not been put there anew."""
+    """Return the targets that are still the placements in `by_guid`, not placed anew under the same GUID."""
     meant = {guid: (target.dot, target.change) for guid, target in by_guid.items()}
     return [target for target in found if (target.dot, target.change) == meant[target.guid]]
