@@ -18,6 +18,8 @@ FORMER_RETURN_PATH = re.compile(rb"\AReturn-Path:[^\r]*\r\n")  # which final del
 
 def hard_messages() -> list[bytes]:
     """As mail servers carry them: lines end in CRLF."""
+    if not corpus():
+        pytest.skip("this Python lacks its test package (Debian: libpython3-testsuite)")
     return [re.sub(rb"\r\n|\r|\n", b"\r\n", text) for text in corpus().values()]
 
 

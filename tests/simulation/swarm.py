@@ -66,14 +66,17 @@ def _limited() -> Iterator[None]:
 async def run_plan(plan: Plan, directory: Path) -> str:
     """The story of a plan. Raises SeedFailedError."""
     worlds: list[World] = []
+    failure: ExceptionGroup[Exception] | None = None
     try:
         async with simulated(directory, plan) as world:
             worlds.append(world)
             world.story.say(f"seed {plan.seed}: {plan}")
             await _run(world)
     except* Exception as errors:
+        failure = errors  # raised below: what is raised here Python 3.11.2 would put into a group
+    if failure is not None:
         story, faults = (worlds[0].story.text(), worlds[0].faults) if worlds else ("nothing has happened", 0)
-        raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above", faults) from errors
+        raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above", faults) from failure
     return worlds[0].story.text()
 
 
