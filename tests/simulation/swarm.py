@@ -72,8 +72,8 @@ async def run_plan(plan: Plan, directory: Path) -> str:
             worlds.append(world)
             world.story.say(f"seed {plan.seed}: {plan}")
             await _run(world)
-    except* Exception as errors:
-        failure = errors  # raised below: what is raised here Python 3.11.2 would put into a group
+    except* Exception as errors:  # noqa: BLE001  raised below: Python 3.11.2 would wrap what is raised here in a group
+        failure = errors
     if failure is not None:
         story, faults = (worlds[0].story.text(), worlds[0].faults) if worlds else ("nothing has happened", 0)
         raise SeedFailedError(f"{story}\nseed {plan.seed} breaks a promise, see above", faults) from failure
