@@ -22,10 +22,7 @@ READ_BYTES = 1 << 20  # of content at once, to hash or copy it
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A reference to an attachment, as its owner records it.
-
-    `kept`: the attachment is under its S-name, for this holder.
-    """
+    """A reference to an attachment, as its owner records it. `kept`: only this reference leads there, by its S-name."""
 
     hash: bytes
     holder: str

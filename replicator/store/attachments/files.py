@@ -20,7 +20,7 @@ class Outcome(Enum):
 
 
 class MissingError(Exception):
-    """Raised if a file or directory, or one above it, does not exist."""
+    """A file or directory that does not exist, or lies in a directory that does not exist."""
 
 
 class Writer(Protocol):
@@ -74,10 +74,7 @@ class Files(Protocol):
         ...
 
     def names(self, name: str) -> Iterator[str]:
-        """Yield every name present throughout the call, and any of the names that change meanwhile.
-
-        Raises MissingError.
-        """
+        """Yield all names present throughout, and any part of those that come or go meanwhile. Raises MissingError."""
         ...
 
     def read(self, name: str, start: int, length: int) -> bytes:

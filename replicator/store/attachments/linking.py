@@ -70,7 +70,7 @@ def sync_levels(levels: Sequence[str]) -> Algorithm[None]:
 
 
 def sync_built(place: str) -> Algorithm[None]:
-    """Sync all that was built but the content, before the rename: a power cut could otherwise leave half of it."""
+    """Sync everything built except the content, before the rename: a power cut could otherwise leave only a part."""
     yield SyncDirectory(names.holders(place))
     yield SyncDirectory(place)
 

@@ -58,7 +58,7 @@ H_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
     (State.IN_DELETION, Happening.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace an empty directory
     (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
 }
-"""Only another attachment leads back from "in deletion"."""
+"""Transitions of an H-name. From "in deletion", only another attachment leads back."""
 
 
 def state_of_h(found: AbstractSet[str] | None) -> State:

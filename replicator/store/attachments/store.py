@@ -99,7 +99,7 @@ class Attachments:
         return self.perform(linking.link(self.place(holding), holding.holder))
 
     def unlink(self, holding: Holding) -> None:
-        """Release a holding that its owner no longer records. May be called again.
+        """Release a reference that its owner no longer records. May be called again.
 
         Raises OSError: a sweep does the rest.
         """
@@ -141,7 +141,7 @@ class Attachments:
     # ---- content
 
     def place(self, what: Holding | bytes) -> str:
-        """Return a holding's H-name or S-name, or the H-name of a hash. Raises ValueError."""
+        """Return the H-name or S-name that a reference leads to, or the H-name of a hash. Raises ValueError."""
         if isinstance(what, bytes):
             return self.algorithms.h_name(what)
         return names.s_name(what.holder) if what.kept else self.algorithms.h_name(what.hash)

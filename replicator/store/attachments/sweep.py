@@ -22,26 +22,26 @@ from replicator.store.attachments.steps import Algorithm
 from replicator.store.attachments.store import Attachments
 
 SLICE = 1000
-"""Number of holders, or recorded holdings, that are checked between two pauses."""
+"""Number of holders, or recorded references, that are checked between two pauses."""
 
 
 class Records(Protocol):
-    """The database's records of holdings, durable and as of the moment of each call."""
+    """The database's records of references, durable and as of the moment of each call."""
 
     def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
-        """Return which of these are recorded holders of this attachment; kept holdings are left out."""
+        """Return which of these are recorded holders of this attachment; kept references are left out."""
         ...
 
     def is_held(self, content_hash: bytes) -> bool:
-        """Return True if the attachment has any recorded holder; kept holdings do not count."""
+        """Return True if the attachment has any recorded holder; kept references do not count."""
         ...
 
     def is_kept(self, holder: str) -> bool:
-        """Return True if the holder is of a holding kept under its S-name."""
+        """Return True if the holder is recorded as kept under its S-name."""
         ...
 
     def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
-        """Return the next holdings after this one, by hash and then in any stable order; none at the end."""
+        """Return the next references after this one, by hash and then in any stable order; none at the end."""
         ...
 
 
@@ -60,10 +60,7 @@ class Kind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """A finding.
-
-    `mended` is False for a holding whose attachment or content the caller must fetch from another node.
-    """
+    """A finding. `mended` is False if the caller must fetch a missing attachment or content from another node."""
 
     kind: Kind
     place: str
@@ -72,7 +69,7 @@ class Finding(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A slice of a sweep: the number of attachments, holders or holdings checked, and the findings.
+    """A slice of a sweep: the number of attachments, holders or recorded references checked, and the findings.
 
     `attachments`, with `size_bytes` in total, are recorded and present; over all slices each counts once.
     """
@@ -95,7 +92,7 @@ class _Sweep:
     def __init__(self, store: Attachments, records: Records, *, repair: bool) -> None:
         self._store, self._records, self._repair = store, records, repair
         self._own = self._own_owners()
-        self._used: set[str] = set()  # the own owners that some name uses
+        self._used: set[str] = set()  # this node's owners that occur in some name
         self._counted: bytes | None = None  # hash of the last shared attachment that was counted
 
     def run(self) -> Iterator[Slice]:
@@ -182,7 +179,7 @@ class _Sweep:
             yield Slice(len(some), found, len(sizes), sum(sizes))
 
     def _size_if_new(self, holding: Holding) -> int | None:
-        """Return the size of a holding's content; None: it is missing, or was counted for a holding that shares it."""
+        """Return the size of the content referenced; None: it is missing, or was counted for another reference."""
         if not holding.kept and holding.hash == self._counted:
             return None
         try:
@@ -194,7 +191,10 @@ class _Sweep:
         return size_bytes
 
     def _look_at_holding(self, holding: Holding) -> Finding | None:
-        """Check a holding. A missing file counts only if still recorded: its owner may have released it meanwhile."""
+        """Check a recorded reference. A missing file counts only if the reference is still recorded then.
+
+        The owner may have released it meanwhile.
+        """
         place = self._store.place(holding)
         kind = self._what_lacks(holding, place)
         if kind is None or not self._is_recorded(holding):
@@ -236,7 +236,7 @@ class _Sweep:
     def _look_at_owners(self) -> Iterator[Finding]:
         """Remove past owners that no name uses; they make nothing new.
 
-        Owners of what this sweep removed go in the next one.
+        An owner whose last name this sweep has removed goes in the next sweep.
         """
         for owner in sorted(self._own - self._used - {self._store.owner}):
             name = names.owner_file(self._store.sid, owner)

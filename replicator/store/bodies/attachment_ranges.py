@@ -91,7 +91,7 @@ class AttachedSlice:
 
 
 class ChunkHasher:
-    """Computes the hashes of an attachment's chunks while it is written."""
+    """The hasher of an attachment's chunks, used while the attachment is written."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

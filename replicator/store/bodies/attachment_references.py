@@ -22,7 +22,7 @@ PARTS_AT_ONCE = 500  # each is looked up on disk
 
 
 def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
-    """Yield holdings from rows of hash, holder and kept. Damaged rows are logged and skipped."""
+    """Yield references from rows of hash, holder and kept. Damaged rows are logged and skipped."""
     for row in rows:
         holding = _holding_in(row)
         if holding is None:
@@ -77,7 +77,7 @@ class LostParts(NamedTuple):
 
 
 def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]) -> LostParts:
-    """Return bodies with a part that is not where it is recorded to be. The part's content is not read."""
+    """Return the hashes of bodies with a part that is not where it is recorded to be. Parts are not verified."""
     query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
     rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
     lost = [text for text, *row in rows if not _is_there(attachments, row)]
@@ -93,7 +93,7 @@ def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
 
 
 def text_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
-    """Return the body that a holding is recorded for, if it still is."""
+    """Return the hash of the body that a reference is recorded for, if it still is."""
     query = "SELECT text FROM attachment WHERE hash = ? AND holder = ?"
     row = connection.execute(query, (holding.hash, holding.holder)).fetchone()
     return row[0] if row else None

@@ -15,7 +15,7 @@ from replicator.store.bodies.recipe_builder import H, Pieces
 
 
 class AttachmentWriter(Generic[H]):
-    """The writer of one part's content, of at least `part_min` octets. All methods raise OSError."""
+    """The writer of one part's content, of at least `part_min` octets. All methods may raise OSError."""
 
     def __init__(self, pieces: Pieces[H], part_min: int, *, is_base64: bool) -> None:
         self._pieces, self._part_min = pieces, part_min

@@ -20,7 +20,7 @@ from resync.row import Row
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
 MAX_TEXT_BYTES = 1 << 28  # of an unpacked body; doors accept far less
 DOUBTED_MS = -(1 << 63)
-"""Date of lacking bodies with no known message; no message has this date."""
+"""Date of lacking bodies for which no message was found; no message has this date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def memory_of(message: bytes | Parts) -> int:
 
 
 def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Store a body. One that is here already stays: nothing else may reference its parts.
+    """Store a body. A stored one stays: its references may be the only ones that lead to its parts.
 
     A damaged body in the database is replaced, and so is one in parts by one without parts, which cannot have lost any.
     """
@@ -101,19 +101,19 @@ def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Pa
 
 
 def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
-    """Return the holdings of a body's parts."""
+    """Return the references to a body's parts."""
     query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
     return list(holdings_in(connection.execute(query, (content_hash,))))
 
 
 def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
-    """Return the recorded holdings of a part that is not stored under its hash: see `Holding.kept`."""
+    """Return the recorded references to a part that is not stored under its hash: see `Holding.kept`."""
     query = "SELECT hash, holder, kept FROM attachment WHERE hash = ? AND kept = 1"
     return list(holdings_in(connection.execute(query, (part_hash,))))
 
 
 def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:
-    """Return the holdings that no body of this node has."""
+    """Return those references that are recorded for no body of this node."""
     query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ?"
     return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
 

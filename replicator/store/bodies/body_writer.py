@@ -35,7 +35,7 @@ class TakenIn(Generic[H]):
 class BodyWriter(Generic[H]):
     """The writer of one body. Parts of `inline_max` octets or more become attachments.
 
-    Everything blocks; one thread at a time. After an error all of the body's attachments are released. All methods
+    Everything blocks; one thread at a time. After an error all of the body's attachments are released. All methods may
     raise OSError.
     """
 

@@ -62,7 +62,7 @@ def texts_of(entry: Entry) -> set[bytes]:
 
 
 class Removed(NamedTuple):
-    """The number of removed bodies, and the holdings of their parts, to be released once the removal is on disk."""
+    """The number of removed bodies, and the references to their parts, to be released once the removal is on disk."""
 
     texts: int
     holdings: list[Holding]

@@ -103,7 +103,7 @@ class Pieces(Generic[H]):
             self._builder.unlink(holding)
 
     def finish(self) -> tuple[Recipe, tuple[H, ...]]:
-        """Return the recipe and the holdings of its attachments, which belong to the caller from here on."""
+        """Return the recipe and the references to its attachments, which belong to the caller from here on."""
         assert self._construction is None, "all attachments are closed"
         self._close_inline()
         holdings = tuple(self._holdings.values())

@@ -124,7 +124,7 @@ def state_of(head: Head, changes: Iterable[Merge | TreeMerge]) -> MailboxState |
 
 
 class CheckpointReader:
-    """Reads one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
+    """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
 
     `head` is the head that the object must have. The reader keeps GUIDs and names, 100 bytes a row, and nothing else of
     its output.

@@ -43,10 +43,7 @@ class Kind(Enum):
 
 
 class UnreadableError(Exception):
-    """Raised for an object that is damaged, cut short, or of an unsupported format.
-
-    The text says which, and what to do.
-    """
+    """An object that is damaged, cut short, or of an unsupported format. The text says which, and what to do."""
 
 
 def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
@@ -69,7 +66,10 @@ def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Unsealer:
-    """Reads one object: `receive` its bytes in order, then `finish`. `name` is for the errors, all UnreadableError."""
+    """The reader of one object: `receive` its bytes in order, then `finish`. All errors are UnreadableError.
+
+    `name` is the object's name in error texts.
+    """
 
     def __init__(self, name: str, kind: Kind) -> None:
         self._name, self._kind = name, kind

@@ -62,7 +62,7 @@ def write_entry(entry: Entry) -> Iterator[bytes]:
 
 
 class EntryReader:
-    """Reads one object: `receive` its bytes in order, then `changes`. Raises UnreadableError."""
+    """The reader of one object: `receive` its bytes in order, then `changes`. Raises UnreadableError."""
 
     def __init__(self, name: str, max_changes: int, max_bytes: int) -> None:
         self._sealed = Unsealer(name, Kind.ENTRY)

@@ -1,9 +1,9 @@
-"""A manifest: a list of a node's checkpoints that belong together, and the log's context in them (design section 6).
+"""A manifest: a list of a node's checkpoints that belong together, with the log context that they cover.
 
-The first frame has the node, the time and the context of the log; each further frame lists heads in the order of their
-mailbox ids. A manifest is written after all its checkpoints, so a whole manifest stands for a whole node: the
-checkpoints that it lists, and all entries after its context, are everything that the node had. One object is enough for
-any node: 16 million mailboxes are some 1 GB, written and read in frames of 1000.
+See design section 6. The first frame has the node, the time and the context of the log; each further frame lists heads
+in the order of their mailbox ids. A manifest is written after all its checkpoints, so a whole manifest stands for a
+whole node: the checkpoints that it lists, and all entries after its context, are everything that the node had. One
+object is enough for any node: 16 million mailboxes are some 1 GB, written and read in frames of 1000.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"/([0-9]{8}T[0-9]{6}\.[0-9]{3}Z)\.manifest\Z")
 
 
 class Manifest(NamedTuple):
-    """A manifest without its heads. `context`: of the log up to where all of it is in the checkpoints."""
+    """A manifest without its heads. `context`: the log's context; all entries within it are in the checkpoints."""
 
     home: Home
     made_ms: int
@@ -69,7 +69,7 @@ def write_manifest(manifest: Manifest, heads: Iterable[Head]) -> Iterator[bytes]
 
 
 class ManifestReader:
-    """Reads one object: `receive` its bytes in order, then `finish`. Raises UnreadableError. Keeps no heads."""
+    """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError. Keeps no heads."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -29,7 +29,7 @@ _LARGE = {
     "doomed": ("hash",),
 }
 
-# Conditions that no sound row meets, for tables that no repair could mend.
+# Conditions that no sound row meets, for tables that cannot be repaired.
 _NEVER = {
     "origin": (
         "name NOT LIKE '_%._%'",
@@ -55,7 +55,7 @@ SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
 
 
 class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
-    """Raised when data cannot be read because a part of the database is damaged.
+    """A failure to read data because a part of the database is damaged.
 
     Doors report it to their clients; code that uses the database treats it as any other database failure; a node that
     meets it at its start does not run.
@@ -63,7 +63,7 @@ class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
 
 
 class WrongCountError(sqlite3.DatabaseError):
-    """Raised when the log already has an entry of the name under which a new one is to be written."""
+    """A conflict in the log: it already has an entry under the name that a new entry is to get."""
 
 
 class Damage:

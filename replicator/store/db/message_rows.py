@@ -19,7 +19,7 @@ ROW_COLUMNS = (
 
 
 class DamagedRowError(DatabaseDamagedError):
-    """Raised when a stored row cannot be read because the database is damaged."""
+    """A stored row that cannot be read because the database is damaged."""
 
     def __init__(self, what: str, wrong: str = "cannot be read; run `replicator check --repair` at this node") -> None:
         super().__init__(f"{what} {wrong}")

@@ -15,7 +15,7 @@ from replicator.store.db.damage import DatabaseDamagedError, check_file, check_t
 SCHEMA_VERSION = 9
 PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
 WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
-CACHE_KIB = 16 * 1024  # a connection; a node has three
+CACHE_KIB = 16 * 1024  # per connection; a node has three
 TRIAL_BYTES = 64 * 1024  # at least the size of nearly all mails
 
 OpenDatabase = Callable[[Path], sqlite3.Connection]
@@ -244,7 +244,7 @@ _UPGRADES = {
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Keep other processes from the database: two that number would assign UIDs twice.
+    """Keep other processes from the database: two numbering processes would assign UIDs twice.
 
     The lock dies with its process. Raises DataError if another process has the lock, if the directory does not exist,
     or if anything in the block finds the file unusable; DatabaseDamagedError if the database is damaged.

@@ -28,7 +28,7 @@ from resync.tree import TreeState
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
 NONE_BEFORE = Dot("", 0)
-"""Predecessor of entries without predecessors in the table `waiting`; no entry has this name."""
+"""Stand-in for the predecessor of entries that have none, in the table `waiting`; no entry has this name."""
 
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
@@ -251,7 +251,7 @@ class Transaction:
         return self.commit
 
     def _note_unproven(self) -> None:
-        """Note the heads taken over from other nodes: the log does not lead to them until the next checkpoint does."""
+        """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""
         adopted = [entry for entry in self.commit.applied if entry.dot in self.commit.adopted]
         self.connection.executemany(
             "INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)",

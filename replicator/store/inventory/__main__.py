@@ -47,7 +47,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
-    gc.disable()  # rows make no cycles, and collecting them takes a third of the time
+    gc.disable()  # rows make no cycles, and searching for cycles takes a third of the time
     node = _Node()
     order = order_of(node.lines.get())
     try:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 class _Node:
-    """The node's side of the conversation: its `lines`, and the cleanup when they end without KEEP."""
+    """The node as seen by this process: its `lines`, and the cleanup when they end without KEEP."""
 
     def __init__(self) -> None:
         self.lines: SimpleQueue[bytes] = SimpleQueue()

@@ -41,7 +41,7 @@ SAME = {"claim_origin": "origin", "claim_seq": "seq"}
 
 
 class WrongValueError(Exception):
-    """Raised if a column has a value that it cannot have."""
+    """A value that its column cannot have."""
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -51,7 +51,7 @@ def schema_of(table: str) -> pa.Schema:
 
 
 class Converter:
-    """Makes record batches of one table's rows."""
+    """The converter of one table's rows to record batches."""
 
     def __init__(self, table: str) -> None:
         self.schema = schema_of(table)

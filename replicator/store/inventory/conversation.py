@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 LINE_BYTES_MAX = 16 << 20
 KEEP = b"keep\n"
-REMOVAL_S = 5.0  # that the removal of an incomplete inventory may take
+REMOVAL_S = 5.0  # limit for the removal of an incomplete inventory
 
 MailboxName: TypeAlias = tuple[str, bytes, int]
 """User, mailbox id, UIDVALIDITY."""

@@ -2,4 +2,4 @@
 
 
 class TargetError(Exception):
-    """Raised if an inventory cannot be written to its target. The text says why, and what to do."""
+    """An obstacle to writing an inventory to its target. The text says why, and what to do."""

@@ -37,7 +37,7 @@ class FlagColumns(NamedTuple):
 
 
 class FlagReader:
-    """Reads blobs. `table` maps the numbers in `FlagColumns.kinds` to kinds, until the next `read`."""
+    """The reader of blobs. `table` maps the numbers in `FlagColumns.kinds` to kinds, until the next `read`."""
 
     def __init__(self) -> None:
         self.table: list[Kind] = []

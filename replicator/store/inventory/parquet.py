@@ -1,7 +1,6 @@
 """Writer of a table's rows as Parquet files, one after the other, a row group at a time.
 
-A row group is encoded, compressed and written in a thread, where pyarrow does not hold Python's lock, while the next
-group is read.
+A row group is encoded, compressed and written in a thread, where pyarrow needs no Python, while the next one is read.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[Tabl
 
 
 class TableWriter:
-    """Writes a table's files one after the other, each in the context of `file`."""
+    """The writer of a table's files, one after the other, each in the context of `file`."""
 
     def __init__(
         self, table: str, schema: pa.Schema, target: Target, file: ExitStack, thread: ThreadPoolExecutor
@@ -45,7 +44,7 @@ class TableWriter:
         self._table, self._schema, self._target = table, schema, target
         self._file, self._thread = file, thread
         self._group: list[pa.RecordBatch] = []
-        self._group_rows = self._group_bytes = self._groups = self._files = 0  # of the group, the file, all
+        self._group_rows = self._group_bytes = self._groups = self._files = 0  # of this group, this file, and all
         self._writer: pq.ParquetWriter | None = None
         self._writing: Future[None] | None = None
 

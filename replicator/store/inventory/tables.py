@@ -63,7 +63,7 @@ def batches(connection: sqlite3.Connection, source: Source) -> Iterator[Sequence
 
 
 class _TextError(Exception):
-    """Raised if a text after the row with the key `last` is not UTF-8."""
+    """A text that is not UTF-8, after the row with the key `last`."""
 
     def __init__(self, last: Values | None) -> None:
         super().__init__()

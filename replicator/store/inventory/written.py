@@ -1,7 +1,7 @@
 """Record of the files and directories that one process made, so that it can remove these, and nothing else.
 
 A finished file is identified by its inode, size and last change: a file that another process has put in its place is
-left alone. If the node cancels the inventory, another thread removes the files than the one that writes them.
+left alone. If the node cancels the inventory, another thread than the writing one removes the files.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
 
 
 def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: int) -> None:
-    """Keep messages that another branch added and the merge does not show as expunged, as if they had been here."""
+    """Keep, as expunged, messages that another branch added and the merge does not show: they were expunged there."""
     added = [change for change in entry.changes if isinstance(change, MailAdd)]
     gone = [add for add in added if queries.placement(tx.connection, add.guid, entry.mailbox_id) is None]
     if gone and chain is not None:

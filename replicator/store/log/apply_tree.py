@@ -22,7 +22,7 @@ FolderRow = tuple[bytes, str, str, int, int, int, str]
 
 
 def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -> None:
-    """Apply one change of an entry that fits to the tree."""
+    """Apply one change of a fitting entry to the tree."""
     stamp = entry.stamp
     match change:
         case FolderCreate(mailbox_id, name, uidvalidity):

@@ -125,9 +125,8 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
 def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> State | None:
     """Return the state at the head of a whole branch.
 
-    None if the state cannot be told yet, because a merge arrived before all that it joined, or at all, because the
-    branch begins before the log. Raises ContradictionError if no node can show it, or if a node has numbered on two
-    branches.
+    None if the state cannot be told yet (a merge arrived before all that it joined) or not at all (the branch begins
+    before the log). Raises ContradictionError if no node can show it, or if a node has numbered on two branches.
     """
     past = past_at(connection, head, base)
     if past is None or not check_apart(connection, past.chain_id, head, past.state.context, base):
@@ -160,7 +159,7 @@ class _Walk:
     """A walk down the histories of two heads, which collects the entries that only one of them has: `apart`.
 
     It goes by MODSEQ, which falls from entry to predecessor, until all that is left is common to both. Entries that the
-    base has seen are skipped: they are common if both walks have reached the base itself.
+    base has seen are skipped: they are common if both sides have reached the base itself.
     """
 
     _BOTH = 3
@@ -224,7 +223,7 @@ def _check_seen(apart: list[Dot], context: Context) -> None:
 
 
 class MiscountedError(DamagedRowError):
-    """Raised when this node's rows do not match its head's counters: a merge would take a lost row for expunged."""
+    """A mismatch between this node's rows and its head's counters: a merge would take a lost row for expunged."""
 
     def __init__(self) -> None:
         wrong = "is not what its head counts; run `replicator check --repair` at this node"

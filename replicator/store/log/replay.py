@@ -81,7 +81,8 @@ def past_at(
 def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> Head | None:
     """Return the head of this node's checkpoint to read before a replay of the chain to `head`, or None without one.
 
-    It is a checkpoint from which the log leads to the head; if there is none such, or no head is given, the newest one.
+    The log leads from that checkpoint to the head. If no checkpoint is like that, or no head is given, it is the
+    newest.
     """
     saved = {saved.dot: saved for saved in catalog.heads_of(connection, chain_id)}
     way = _way(connection, head, saved, ways=2, from_first=False) if saved and head is not None else None

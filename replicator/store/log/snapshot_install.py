@@ -36,7 +36,7 @@ SELECT
 
 
 class DamageError(Exception):
-    """Raised when the state that this node or another node shows is not what follows from its head."""
+    """A state shown by this node or another one that does not follow from its head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
 
 
 def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
-    """Return why a lost mailbox's step would take back what other tables tell of it, or None if it would not."""
+    """Return why the step would take back what is known of a mailbox whose row is lost, or None if it would not."""
     for origin, seq in tx.connection.execute(_SEEN_OF_LOST, (theirs.id,)):
         if not isinstance(seq, int) or theirs.context.get(origin, 0) < seq:
             return "the other node has not seen what was shown here"

@@ -151,7 +151,7 @@ class DamagedDatabase:
         return None
 
     def keepers(self, part_hash: bytes) -> list[Holding]:
-        """Return the holdings of a part that is not stored under its hash, as far as they are readable."""
+        """Return the references to a part that is not stored under its hash, as far as they are readable."""
         found: dict[str, Holding] = {}
         for connection in self._ways:
             with suppress(sqlite3.Error):
@@ -169,7 +169,7 @@ class DamagedDatabase:
         return list(found.values())
 
     def rows(self, chain: Chain) -> list[Row]:
-        """Return the readable rows of a mailbox, each from the best way that can read it."""
+        """Return the readable rows of a mailbox, by the first way of reading that yields any."""
         select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"
         for connection in self._ways:
             found: dict[int, Row] = {}

@@ -25,7 +25,7 @@ _UNREADABLE = (DamagedRowError, ValueError, TypeError, KeyError, IndexError, Att
 
 
 class UnprovenError(Exception):
-    """Raised when the log cannot tell and need not: the mailbox's past is elsewhere until its next checkpoint."""
+    """A state that the log cannot tell and need not: until the next checkpoint, the mailbox's past is elsewhere."""
 
 
 def proven_past(

@@ -145,7 +145,7 @@ class Comparison:
         if self.stored is not None or begun is not None:
             forget = tuple(
                 (f"DELETE FROM {table} WHERE {key} = ?", (self.chain_id,))
-                for table, key in (("chain", "id"), ("recent", "mailbox"))  # left there, it would block a new mailbox
+                for table, key in (("chain", "id"), ("recent", "mailbox"))  # a `recent` row would block a new one
             )
             self._found("chain", "the log knows no such mailbox", shown, mends=forget)
 

@@ -91,7 +91,7 @@ class OtherText(NamedTuple):
 
 
 def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherText]) -> list[Dot]:
-    """Return the mailbox's entries that name the bodies which these messages have. Reads the whole log."""
+    """Return the mailbox's entries that reference these messages' present bodies. Reads the whole log."""
     query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
     hashes = {other.row.content_hash for other in others}
     found = (connection.execute(query, (mailbox_id, content_hash)) for content_hash in hashes)
