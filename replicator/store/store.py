@@ -1,4 +1,4 @@
-"""The store, as the rest of the node uses it: submit work to the writer, read beside it, follow what is published."""
+"""The store as the rest of the node uses it: submit work to the writer, read beside it, follow what is published."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ READERS = 2  # connections, and so threads, that read at once
 TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep up are served
 TAIL_ENTRY_OVERHEAD = 1024
 SLICE_ENTRIES, SLICE_BYTES = 64, 4 << 20  # of one read of the log from disk
-LOOK_EVERY_S = 0.5  # whether what is waited for has come without its entry, with a state that was taken over
-CLOSE_TIMEOUT_S = 10.0  # for what was submitted before the end
+LOOK_EVERY_S = 0.5  # interval of checks whether a state taken over from a peer has brought an awaited entry's effect
+CLOSE_TIMEOUT_S = 10.0  # for work submitted before the store closes
 
 Listener = Callable[[Commit], None]
 
@@ -54,7 +54,7 @@ class Tail:
         self._grown = trio.Event()
 
     def extend(self, logged: list[Logged]) -> None:
-        """These entries were written."""
+        """Add entries that were just written."""
         if not logged:
             return
         for item in logged:
@@ -66,7 +66,7 @@ class Tail:
         self.wake()
 
     def after(self, position: int) -> list[Logged] | None:
-        """Entries after a position, or None if they are not all in memory."""
+        """Return the entries after a position, or None if they are not all in memory."""
         if position >= self.end:
             return []
         if not self._entries or self._entries[0].position > position + 1:
@@ -75,7 +75,7 @@ class Tail:
         return [self._entries[index] for index in range(skip, min(len(self._entries), skip + SLICE_ENTRIES))]
 
     def wake(self) -> None:
-        """Let those look who wait for entries."""
+        """Wake the tasks that wait for entries."""
         self._grown.set()
         self._grown = trio.Event()
 
@@ -85,7 +85,7 @@ class Tail:
 
 
 class Reader:
-    """A reading connection, for one query after the other."""
+    """A reading connection, for one query at a time."""
 
     def __init__(self, connection: sqlite3.Connection, run_in_thread: ThreadRunner, damage: Damage) -> None:
         self._connection = connection
@@ -93,7 +93,7 @@ class Reader:
         self._damage = damage
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query beside the writer. It sees the last commit, or what the transaction sees that it stands in."""
+        """Run a query beside the writer. It sees the last commit, or the snapshot of the reader's open transaction."""
         with self._damage.noticed():
             return await self._run_in_thread(partial(query, self._connection))
 
@@ -125,7 +125,7 @@ class Store:
             self.context = queries.log_context(self._connection)
             self.collected = queries.log_collected(self._connection)
             self.tail = Tail(queries.log_end(self._connection))
-            self._waiting = queries.log_waiting(self._connection)  # dot -> chain, of what is not applied
+            self._waiting = queries.log_waiting(self._connection)  # dot -> chain, of entries not applied
             self._waiting_in = Counter(self._waiting.values())
             self._unsettled_after = pending_resync.unsettled_after(self._connection)
             self._opened = opened.pop_all()
@@ -140,11 +140,11 @@ class Store:
     async def open(
         cls, path: Path, origin: str, environment: Environment, files: Files | None = None
     ) -> AsyncIterator[Self]:
-        """The store of the database at `path`; on leaving, what was submitted is written and all is closed.
+        """Open the store of the database at `path`; on exit, submitted work is written and everything is closed.
 
         `files`: the attachment store's directory; None: `attachments` beside the database.
 
-        Raises DataError if the file cannot be used, ConfigError if it is not ours.
+        Raises DataError if the file cannot be used, ConfigError if it belongs to another node.
         """
         files = files or DiskFiles(path.parent / ATTACHMENTS)
         store = await environment.run_in_thread(partial(cls, path, origin, environment, files))
@@ -159,18 +159,18 @@ class Store:
             store.close()
 
     async def run(self) -> None:
-        """Write until `stop`, even when all around is being cancelled."""
+        """Write until `stop`, even while the surrounding nursery is being cancelled."""
         with self._writing:
             await self._writer.run()
 
     async def stop(self) -> None:
-        """Write what was submitted, then no more."""
+        """Write what was submitted, then stop the writer."""
         with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self.flush()
         self._writing.cancel()
 
     def close(self) -> None:
-        """Close the connections. Nothing may run any more."""
+        """Close the connections. No read or write may be running any more."""
         self._opened.close()
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
@@ -187,7 +187,10 @@ class Store:
         await self._writer.flush()
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query beside the writer. It sees the last commit. Raises what it raises, DatabaseDamagedError."""
+        """Run a query beside the writer; it sees the last commit.
+
+        Raises what the query raises and DatabaseDamagedError.
+        """
         async with self._reader_room:
             reader = self._idle_readers.pop()
             try:
@@ -198,7 +201,7 @@ class Store:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """A connection of the caller's own, for work that takes long: it keeps none of the others from clients."""
+        """Open a reading connection for a long job, so that the job keeps none of the shared ones from clients."""
         connection = await self._environment.run_in_thread(self._open_reader)
         try:
             yield Reader(connection, self._environment.run_in_thread, self.damage)
@@ -207,9 +210,9 @@ class Store:
 
     @asynccontextmanager
     async def scratch(self) -> AsyncIterator[BinaryIO]:
-        """A file on this disk for what is too large to be held in memory; nothing of it is left afterwards.
+        """Open a temporary file on this disk for data too large for memory; it is removed afterwards.
 
-        It is to be used in threads. Raises UnavailableError where the block raises OSError, for want of room.
+        It is to be used in threads. Raises UnavailableError if the block raises OSError, for example for want of room.
         """
         open_scratch = partial(self._environment.open_scratch, self._directory)
         try:
@@ -220,27 +223,27 @@ class Store:
             raise UnavailableError(text) from error
 
     async def log_after(self, position: int) -> list[Logged]:
-        """Entries after a position, at least one if there is one; from memory if they are recent."""
+        """Return entries after a position, at least one if there is any; from memory if they are recent."""
         recent = self.tail.after(position)
         if recent is not None:
             return recent
-        end = self.tail.end  # a commit can be read before it is published, and then has not happened yet
+        end = self.tail.end  # a commit readable but not yet published must not be returned
         return await self.read(lambda reader: queries.log_after(reader, position, end, SLICE_ENTRIES, SLICE_BYTES))
 
     async def view(self, key: MailboxKey) -> MailboxView:
-        """The live view of a mailbox."""
+        """Return the live view of a mailbox."""
         return await self.views.get(key)
 
     def has_waiting(self, chain_id: bytes) -> bool:
-        """Whether entries of the mailbox or tree wait for what is not here, or stand on another branch."""
+        """Return True if entries of the mailbox or tree wait for missing predecessors, or stand on another branch."""
         return bool(self._waiting_in[chain_id])
 
     def is_waiting(self, dot: Dot) -> bool:
-        """Whether the entry is in the log and this node does not show what it did."""
+        """Return True if the entry is in the log but this node does not show its effect."""
         return dot in self._waiting
 
     def settled(self) -> dict[str, int]:
-        """Of each origin, up to where all entries are in the log, or were, and this node shows what they did."""
+        """Return, per origin, the seq up to which all entries are or were in the log and their effect is shown here."""
         settled = dict(self.context)
         for origin, seq in self._waiting:
             settled[origin] = min(settled[origin], seq - 1)
@@ -249,12 +252,12 @@ class Store:
         return {origin: seq for origin, seq in settled.items() if seq}
 
     async def wait_logged(self, dot: Dot) -> None:
-        """Return when the entry, and all of its origin before it, is on this disk."""
+        """Return when the entry, and all entries of its origin before it, are on this disk."""
         while self.context.get(dot.origin, 0) < dot.seq:
             await self.tail.grown()
 
     async def wait_applied(self, dot: Dot, chain_id: bytes) -> None:
-        """Return when this node shows what an entry of the mailbox or tree did."""
+        """Return when this node shows the effect of an entry of the mailbox or tree."""
         if self.context.get(dot.origin, 0) >= dot.seq and dot not in self._waiting:
             return
         event = trio.Event()
@@ -265,7 +268,7 @@ class Store:
                 with trio.move_on_after(LOOK_EVERY_S):
                     await event.wait()
                     return
-                with suppress(MailError, sqlite3.Error):  # what cannot be read now may still come
+                with suppress(MailError, sqlite3.Error):  # a failed read is tried again in the next round
                     chain = await self.read(partial(chains.load, chain_id=chain_id))
                     if chain is not None and chain.has_seen(dot):
                         return
@@ -275,11 +278,11 @@ class Store:
                 self._awaited.pop(dot, None)
 
     async def reread_waiting(self) -> None:
-        """Let the disk say which entries wait, whatever was believed. Raises MailError, sqlite3.Error."""
+        """Reload the set of waiting entries from the database. Raises MailError, sqlite3.Error."""
         await self.write(lambda tx: tx.reread_waiting(queries.log_waiting))
 
     def waiting(self) -> Mapping[Dot, bytes]:
-        """The entries in the log of which this node does not show what they did, and their mailboxes or trees."""
+        """Return the entries in the log whose effect this node does not show, with their mailboxes or trees."""
         return self._waiting
 
     def _note_waiting(self, dot: Dot, chain_id: bytes) -> None:
@@ -320,6 +323,6 @@ class Store:
             self._believe_disk(commit.waiting)
         self.tail.extend(commit.logged)
         if commit.context and not commit.logged:
-            self.tail.wake()  # the log was said to begin later
+            self.tail.wake()  # a state was taken over, so the log begins later
         for listener in self.listeners:
             listener(commit)

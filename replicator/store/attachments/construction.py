@@ -1,4 +1,4 @@
-"""An attachment, or a replacement for damaged content, while it is written. Each belongs to one thread at a time."""
+"""Attachments, and replacements for damaged content, while they are written. Each belongs to one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from replicator.store.attachments.steps import Algorithm
 
 T = TypeVar("T")
 
-READ_BYTES = 1 << 20  # of content that is looked at
+READ_BYTES = 1 << 20  # of content at once, to hash or copy it
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A reference to an attachment, as its owner records it. `kept`: only it leads there, under its S-name."""
+    """A reference to an attachment, as its owner records it. `kept`: only this reference leads there, by its S-name."""
 
     hash: bytes
     holder: str
@@ -30,38 +30,38 @@ class Holding:
 
 
 class Site(Protocol):
-    """The store, as those who build in it see it."""
+    """The part of the store that constructions and replacements use."""
 
     files: Files
     algorithms: names.Algorithms
 
     def perform(self, algorithm: Algorithm[T]) -> T:
-        """Run it. Raises OSError."""
+        """Run an algorithm. Raises OSError."""
         ...
 
     def new_levels(self, place: str) -> Sequence[str]:
-        """Those of the directories above, the upper one first, that are not known to survive a power cut."""
+        """Return the directories above, the upper one first, that are not known to survive a power cut."""
         ...
 
     def note_durable(self, levels: Sequence[str]) -> None:
-        """They do."""
+        """Note that these directories survive a power cut."""
         ...
 
     def new_holder(self) -> str:
-        """A name that was never used, in flight from now on."""
+        """Return a holder's name that was never used; it is in flight from now on."""
         ...
 
     def settle(self, holder: str) -> None:
-        """It is in flight no more."""
+        """End the holder's time in flight."""
         ...
 
 
 class Unfinished(ABC):
-    """What is written to the directory. As a context manager: abandoned unless finished."""
+    """A write to the directory. As a context manager: abandoned unless finished."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Remove what was written, as far as the disk lets it go: a sweep removes the rest. May be called again."""
+        """Remove what was written, as far as the disk allows: a sweep removes the rest. May be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,9 +73,9 @@ class Unfinished(ABC):
 
 
 class Construction(Unfinished):
-    """A new attachment of one holder, whose hash is known in the end.
+    """A new attachment of one holder, whose hash is known only at the end.
 
-    Raises OSError where it begins, and is gone then.
+    Construction may raise OSError, and leaves nothing then.
     """
 
     def __init__(self, site: Site, holder: str) -> None:
@@ -83,13 +83,13 @@ class Construction(Unfinished):
         self._built = names.s_name(holder)
         self._hasher = site.algorithms.current.new()
         self._writer: Writer | None = None
-        self._place: str | None = None  # the H-name, once there may be anything of ours
+        self._place: str | None = None  # the H-name, once our holder may exist there
         self._is_over = False
         self.size_bytes = 0
         self._guarded(self._begin)
 
     def write(self, data: bytes) -> None:
-        """Append to the content. Raises OSError, and is abandoned then."""
+        """Append to the content. On OSError the construction is abandoned."""
         assert not self._is_over, "nothing is written to what is finished or abandoned"
         assert self._writer is not None
         writer = self._writer
@@ -99,11 +99,11 @@ class Construction(Unfinished):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is finished or abandoned."""
+        """True if it is finished or abandoned."""
         return self._is_over
 
     def finish(self) -> Holding:
-        """Hold what has this content already, or publish what was written. It is on disk then. Raises OSError.
+        """Link an existing attachment of this content, or publish the one written. It is on disk then. Raises OSError.
 
         The holder is in flight until it is settled.
         """
@@ -119,7 +119,7 @@ class Construction(Unfinished):
             self._close()
         with suppress(OSError):
             self._site.perform(linking.drop(self._built))
-        if self._place is not None:  # an error after the rename, or after a link
+        if self._place is not None:  # the error came after the rename, or after a link
             with suppress(OSError):
                 self._site.perform(linking.unlink(self._place, self._holder))
         self._site.settle(self._holder)
@@ -144,7 +144,7 @@ class Construction(Unfinished):
         return Holding(content_hash, self._holder, kept=not is_shared)
 
     def _is_sound(self, place: str, content_hash: bytes) -> bool:
-        """Whether what is there is what was written here: that would be dropped in favour of damage."""
+        """Return True if the existing content is sound: the new content must not be dropped in favour of damage."""
         hasher = self._site.algorithms.current.new()
         try:
             content = linking.content_in(self._site.files.names(place))
@@ -155,9 +155,9 @@ class Construction(Unfinished):
         return hasher.digest() == content_hash
 
     def _put_in_place(self, place: str, content_hash: bytes) -> None:
-        """Give what was written to all who hold what is damaged. Raises OSError, MissingError.
+        """Replace the damaged content, for all its holders, with what was written. Raises OSError, MissingError.
 
-        A disk that reads it back as something else is ill.
+        If the written content reads back differently, the disk is faulty.
         """
         with Replacement(self._site, place, content_hash, self._site.new_holder()) as replacement:
             for data in self._pieces(f"{self._built}/{names.content(self._holder)}"):
@@ -174,7 +174,10 @@ class Construction(Unfinished):
             at += len(data)
 
     def _make_durable(self, place: str) -> None:
-        """All names are made before the first sync: where there is a journal, that writes all of them at once."""
+        """Sync what was built.
+
+        All names are made before the first sync, which writes them all if there is a journal.
+        """
         new = self._site.new_levels(place)
         self._site.perform(linking.make_levels(new))
         assert self._writer is not None
@@ -197,7 +200,7 @@ class Construction(Unfinished):
 
 
 class Replacement(Unfinished):
-    """New bytes for an attachment whose content is damaged or missing.
+    """New content for an attachment whose content is damaged or missing.
 
     Raises MissingError if there is no such attachment, and OSError.
     """
@@ -219,9 +222,9 @@ class Replacement(Unfinished):
         self._hasher.update(data)
 
     def finish(self) -> None:
-        """Put it in the place of what is damaged. Raises MissingError if the attachment went meanwhile, OSError.
+        """Put the new content in place. Raises MissingError if the attachment was removed meanwhile, OSError.
 
-        Raises ValueError if what was written has another hash.
+        Raises ValueError if the content written has another hash.
         """
         try:
             if self._hasher.digest() != self._expected:

@@ -1,9 +1,9 @@
-"""A directory of a real file system, local or shared.
+"""A directory in a real file system, local or shared.
 
-Each fsync costs milliseconds. On file systems that write all changes of names in order, into one journal, one of them
-makes everything safe that was done before. So a thread that has done nothing since its last one need not do another:
-what the algorithms sync one right after the other costs once. That holds as long as what is synced first has changed
-last: content is touched for that, and of directories the algorithms first sync the one that they have just changed.
+Each fsync costs milliseconds. On file systems that write all name changes in order, into one journal, one fsync makes
+everything safe that was done before. So a thread that has done nothing since its last fsync need not repeat it, and
+consecutive syncs of the algorithms cost one. This holds only if the object synced first was changed last: file content
+is touched for that, and the algorithms first sync the directory that they have just changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import ParamSpec
 from replicator.store.attachments import ordering
 from replicator.store.attachments.files import MissingError, Outcome
 
-_MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # NFS: removed by another machine
-_EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # Linux says the latter of a directory that is not empty
-_REFUSED = frozenset({errno.EACCES, errno.EPERM})  # CIFS and VFAT, of a rename onto a directory
+_MISSING = frozenset({errno.ENOENT, errno.ESTALE})  # ESTALE: on NFS, removed by another machine
+_EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})  # ENOTEMPTY: Linux, of a directory that is not empty
+_REFUSED = frozenset({errno.EACCES, errno.EPERM})  # from CIFS and VFAT, of a rename onto a directory
 P = ParamSpec("P")
 
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
@@ -57,9 +57,9 @@ class DiskWriter:
 
 
 class DiskFiles:
-    """See `Files`. `root` is made by `make_directory("")`, with all above it, if it is not there.
+    """A directory as `Files`. `make_directory("")` makes `root`, with all directories above, if it does not exist.
 
-    `is_ordered`: whether changes of names reach the disk in order; None: as is known of the file system.
+    `is_ordered`: True if name changes reach the disk in order; None: as known of the file system.
     """
 
     def __init__(self, root: Path, *, is_ordered: bool | None = None) -> None:
@@ -70,11 +70,11 @@ class DiskFiles:
 
     @cached_property
     def is_ordered(self) -> bool:
-        """Whether one sync makes safe what was done before it, whatever it is of. Asked when there is a directory."""
+        """True if one sync makes all earlier changes safe, whatever it syncs. Determined once the directory exists."""
         return ordering.is_ordered(self._root) if self._is_ordered is None else self._is_ordered
 
     def note_sync(self) -> None:
-        """This thread has synced all it did, if the file system is ordered."""
+        """Note that this thread has synced all that it did, if the file system is ordered."""
         self._synced.is_all = self.is_ordered
 
     def make_directory(self, name: str) -> Outcome:
@@ -93,7 +93,7 @@ class DiskFiles:
             raise _translated(error, name) from error
 
     def rename(self, old: str, new: str) -> Outcome:
-        """See `Files`. Where a refusal only means that the name is taken, the other file systems' answer is given."""
+        """See `Files`. A refusal that only means that the name is taken becomes EXISTS, as on other file systems."""
         try:
             return _outcome(self._rename, self._path(old), self._path(new))
         except OSError as error:
@@ -149,19 +149,22 @@ class DiskFiles:
         """See `Files`."""
         try:
             state = os.statvfs(self._root)
-        except OSError:  # not made yet; or what is wrong, whoever writes is told
+        except OSError:  # not made yet; any other error shows at the next write
             return None
         return state.f_bavail * state.f_frsize if state.f_blocks else None
 
     def _make_root(self) -> None:
-        """So that a power cut does not take it back: what is in it is synced by whoever made that."""
+        """Make the root durably; whatever is put into it is synced by its maker."""
         new = [level for level in (self._root, *self._root.parents) if not level.exists()]
         self._root.mkdir(parents=True)
         for level in new:
             _sync(level.parent)
 
     def _create(self, path: str) -> None:
-        """Without a journal, the directory's fsync says nothing of the file itself, not even of an empty one."""
+        """Create an empty file.
+
+        Without a journal, the directory's fsync does not cover the file itself, even an empty one.
+        """
         descriptor = os.open(path, _NEW, 0o666)
         try:
             if not self.is_ordered:
@@ -173,7 +176,7 @@ class DiskFiles:
         Path(old).rename(new)
 
     def _path(self, name: str) -> str:
-        """For any access. A `Path` would take as long to make as some accesses take."""
+        """Return the full path for any access. Building a `Path` would take as long as some accesses."""
         self._synced.is_all = False
         return self._prefix + name
 

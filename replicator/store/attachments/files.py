@@ -1,7 +1,7 @@
-"""What is asked of a file system.
+"""The interface to a file system.
 
-Names are relative to the store's directory, with slashes; "" is that directory itself. What can be expected to happen
-is an `Outcome`; everything else (a full disk, a broken one, no permission) is an OSError.
+Names are relative to the store's directory, with slashes; "" is that directory itself. Results that are to be expected
+are an `Outcome`; everything else (a full disk, a faulty one, no permission) is an OSError.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Protocol
 
 
 class Outcome(Enum):
-    """What came of one step."""
+    """The result of one step."""
 
     DONE = "done"
-    MISSING = "missing"  # the file or the directory, or one above it
-    EXISTS = "exists"  # the name is taken; or the directory to be removed is not empty
+    MISSING = "missing"  # the file or directory, or one above it
+    EXISTS = "exists"  # the name is taken, or the directory to be removed is not empty
 
 
 class MissingError(Exception):
-    """There is no such file or directory, or none above it."""
+    """A file or directory that does not exist, or lies in a directory that does not exist."""
 
 
 class Writer(Protocol):
@@ -31,11 +31,11 @@ class Writer(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when all that was written would survive a power cut. Raises OSError."""
+        """Return when everything written would survive a power cut. Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Let go of it; may be called again. Raises OSError."""
+        """Close the file; may be called again. Raises OSError."""
         ...
 
 
@@ -43,48 +43,48 @@ class Files(Protocol):
     """A directory in a file system. Any thread may call. All methods may raise OSError."""
 
     def make_directory(self, name: str) -> Outcome:
-        """DONE, MISSING (the one above), EXISTS."""
+        """Make a directory. DONE, MISSING (the one above), EXISTS."""
         ...
 
     def create_file(self, name: str) -> Outcome:
-        """An empty file, exclusively. DONE, MISSING, EXISTS."""
+        """Create an empty file, exclusively. DONE, MISSING, EXISTS."""
         ...
 
     def open_new(self, name: str) -> Writer:
-        """A file that is not there yet. Raises MissingError, FileExistsError."""
+        """Create a file that does not exist yet. Raises MissingError, FileExistsError."""
         ...
 
     def rename(self, old: str, new: str) -> Outcome:
-        """DONE, MISSING, EXISTS. A file takes the place of a file, a directory that of an empty one or of none."""
+        """Rename. DONE, MISSING, EXISTS. A file replaces a file, a directory an empty directory."""
         ...
 
     def remove_file(self, name: str) -> Outcome:
-        """DONE, MISSING."""
+        """Remove a file. DONE, MISSING."""
         ...
 
     def remove_directory(self, name: str) -> Outcome:
-        """DONE, MISSING, EXISTS: it is not empty."""
+        """Remove a directory. DONE, MISSING, EXISTS (it is not empty)."""
         ...
 
     def sync_directory(self, name: str) -> Outcome:
-        """Make what it lists survive a power cut, where the file system can do that.
+        """Make the directory's entries survive a power cut, if the file system can do that.
 
-        DONE, or MISSING; the latter is not said where there was nothing to do.
+        DONE, or MISSING; if there was nothing to do, MISSING may go unnoticed.
         """
         ...
 
     def names(self, name: str) -> Iterator[str]:
-        """All that was in the directory all the while, of what changes meanwhile any part. Raises MissingError."""
+        """Yield all names present throughout, and any part of those that come or go meanwhile. Raises MissingError."""
         ...
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """Bytes of a file, fewer where it ends. Raises MissingError."""
+        """Read bytes of a file, fewer at its end. Raises MissingError."""
         ...
 
     def size(self, name: str) -> int:
-        """Bytes in a file. Raises MissingError."""
+        """Return the size of a file in bytes. Raises MissingError."""
         ...
 
     def free_bytes(self) -> int | None:
-        """Room that is left, for those without privileges; None: that is not known."""
+        """Return the free bytes available without privileges, or None if unknown."""
         ...

@@ -1,11 +1,11 @@
-"""How references are made and given back, and attachments appear and go. Strategy and proofs: docs/attachments.md.
+"""The algorithms that make and release references, and publish and remove attachments. Proofs: docs/attachments.md.
 
-Three facts carry everything. (1) `holders/` comes with an attachment, by the rename, with a holder inside; once
-removed, which works only while it is empty, it never comes back. So an attachment without it is dead for good, whoever
-sees that and however long ago. (2) Nothing in an attachment but `holders/` has a name that is ever used again. So what
-is dead may be removed by anyone, at any later time, in any order, by the names that were seen: a successor under the
-same H-name has others, and its directory, which is not empty, stays. (3) Whoever lists a directory sees at least what
-was in it all the while.
+They rest on three facts. (1) `holders/` comes with an attachment, by the rename, with a holder inside; once removed,
+which works only while it is empty, it never comes back. So an attachment without `holders/` is dead for good, no matter
+which process sees that, and when. (2) Except for `holders/`, no name in an attachment is ever reused. So any process
+may remove a dead attachment, at any later time, in any order, by the names that it saw: a successor under the same
+H-name has other names, and its directory stays, as it is not empty. (3) A directory listing shows at least the names
+present throughout.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from replicator.store.attachments.steps import (
 )
 
 TRIES = 5
-"""Renames before an attachment stays under its S-name. What is in the way is helped away, so few are ever needed."""
+"""Number of renames tried before an attachment stays under its S-name.
+
+Obstacles are cleared between tries, so few are ever needed.
+"""
 
 
 def link(place: str, holder: str) -> Algorithm[bool]:
-    """Hold what is there, so that a power cut does not take it back. False: there is nothing, or it is dead.
+    """Link an attachment durably. Return False if there is none, or it is dead.
 
-    The directory above is synced too: who renamed the attachment to its name may not have come to that yet.
+    The directory above is synced too: the process that renamed the attachment may not have done so yet.
     """
     if (yield CreateFile(f"{names.holders(place)}/{holder}")) is Outcome.MISSING:
         return False
@@ -46,7 +49,7 @@ def link(place: str, holder: str) -> Algorithm[bool]:
 
 
 def begin(place: str, holder: str) -> Algorithm[None]:
-    """A new S-named directory with its first holder, ready for content."""
+    """Make a new S-named directory with its first holder, ready for content."""
     if (yield MakeDirectory(place)) is Outcome.MISSING:
         yield from make_levels(names.levels(place))
         yield MakeDirectory(place)
@@ -55,25 +58,25 @@ def begin(place: str, holder: str) -> Algorithm[None]:
 
 
 def make_levels(levels: Sequence[str]) -> Algorithm[None]:
-    """Directories above a name, which stay for ever; the upper one first."""
+    """Make the directories above a name, the upper one first; they are never removed."""
     for level in levels:
         yield MakeDirectory(level)
 
 
 def sync_levels(levels: Sequence[str]) -> Algorithm[None]:
-    """Afterwards a power cut leaves them where they are."""
+    """Sync the directories above a name, so that they survive a power cut."""
     for level in reversed(levels):
         yield SyncDirectory(names.parent(level))
 
 
 def sync_built(place: str) -> Algorithm[None]:
-    """What was built, but for the content itself: before it is renamed, or else a power cut could leave half of it."""
+    """Sync everything built except the content, before the rename: a power cut could otherwise leave only a part."""
     yield SyncDirectory(names.holders(place))
     yield SyncDirectory(place)
 
 
 def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
-    """Give what was built, and synced, its H-name, or hold what is there under it. False: kept under its S-name."""
+    """Rename a built and synced attachment to its H-name, or link the one there. False: it is kept under its S-name."""
     for attempt in range(TRIES):
         if attempt > 1:
             yield Pause(attempt - 1)
@@ -82,7 +85,7 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
             yield SyncDirectory(names.parent(place))
             yield SyncDirectory(names.parent(built))
             return True
-        # MISSING, too: NFS says so of a rename that it has done, if the first answer was lost. The holder came with it.
+        # After MISSING too: NFS reports that of a completed rename whose first reply was lost. The holder came with it.
         if (yield from link(place, holder)):
             yield from drop(built)
             return True
@@ -95,21 +98,21 @@ def publish(built: str, place: str, holder: str) -> Algorithm[bool]:
 
 
 def unlink(place: str, holder: str) -> Algorithm[None]:
-    """Let go of an attachment; the last holder removes it. May be done again, by whoever is this holder."""
+    """Release a holder; the last one removes the attachment. The same holder may be released again."""
     yield RemoveFile(f"{names.holders(place)}/{holder}")
     yield from remove_unheld(place)
 
 
 def remove_unheld(place: str) -> Algorithm[None]:
-    """Remove an attachment if nobody holds it, or finish that. Anyone may, at any time: fact (1)."""
+    """Remove an attachment without holders, or finish its removal. Any process may, at any time: fact (1)."""
     if (yield RemoveDirectory(names.holders(place))) is not Outcome.EXISTS:
         yield from clear(place)
 
 
 def clear(place: str) -> Algorithm[None]:
-    """Remove what is dead; nothing happens to what is not.
+    """Remove a dead attachment; leave a live one untouched.
 
-    Synced first: if power fails in between, `holders/` must not come back with nothing to hold.
+    Synced first: after a power cut in between, `holders/` must not come back without content.
     """
     found = yield ListDirectory(place)
     if isinstance(found, Outcome) or names.HOLDERS in found:
@@ -121,7 +124,7 @@ def clear(place: str) -> Algorithm[None]:
 
 
 def drop(place: str) -> Algorithm[None]:
-    """Remove an S-named directory of one's own, in whatever state. What a power cut leaves of it, a sweep removes."""
+    """Remove an own S-named directory in any state. After a power cut, a sweep removes the rest."""
     holders = names.holders(place)
     held = yield ListDirectory(holders)
     if not isinstance(held, Outcome):
@@ -134,7 +137,7 @@ def drop(place: str) -> Algorithm[None]:
 
 
 def put_in_place(place: str, replacement: str) -> Algorithm[bool]:
-    """Rename a synced `new.` file over damaged content, or to where there is none. False: the attachment is gone."""
+    """Rename a synced `new.` file over damaged content, or to where none is. False: the attachment is gone."""
     found = yield ListDirectory(place)
     new = f"{place}/{names.NEW_PREFIX}{replacement}"
     if isinstance(found, Outcome) or names.HOLDERS not in found:
@@ -146,13 +149,13 @@ def put_in_place(place: str, replacement: str) -> Algorithm[bool]:
     yield SyncDirectory(place)
     found = yield ListDirectory(place)
     if isinstance(found, Outcome) or names.HOLDERS not in found:
-        yield from clear(place)  # who removed it may not have seen what this has put there
+        yield from clear(place)  # the process that removed it may not have seen the new content
         return False
     return True
 
 
 def content_in(found: Iterable[str]) -> str | None:
-    """The name of the content among those in an attachment."""
+    """Return the name of the content among the names in an attachment."""
     return min((name for name in found if name.startswith(names.CONTENT_PREFIX) and names.is_ours(name)), default=None)
 
 

@@ -1,16 +1,16 @@
-"""What is called how in the directory.
+"""The names in the attachment directory.
 
-An attachment lies under its H-name, which follows from its hash alone: `e3/b0/c44298...`. While it is built, and for
-good where it could not be shared, it lies under an S-name that nobody else uses: `cd/ab/s<owner>i43981`, a run of a
-process and a number. A holder is named like an S-name, without the levels above it.
+An attachment is stored under its H-name, which follows from its hash alone: `e3/b0/c44298...`. While it is built, and
+for good if it could not be shared, it is stored under an S-name that no other process uses: `cd/ab/s<owner>i43981`,
+made of a run of a process and a number. A holder is named like an S-name, without the levels above.
 
     <H or S>/holders/<holder>     an empty file for each reference
-    <H or S>/content.<S-name>     the bytes, named by the S-name that they were written under
-    <H or S>/new.<S-name>         a replacement for damaged bytes, while it is written
-    owners/<sid>.<owner>          whose the owners are
+    <H or S>/content.<S-name>     the content, named by the S-name that it was written under
+    <H or S>/new.<S-name>         a replacement for damaged content, while it is written
+    owners/<sid>.<owner>          the node that each owner belongs to
 
-No name of content is ever used twice, so what was seen of one attachment never names part of its successor.
-All names are lower case: file systems may not tell cases apart.
+No name of content is ever used twice, so a name seen in one attachment never means a part of its successor. All names
+are lower case: file systems may not distinguish cases.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _PREFIX = re.compile(r"[g-z]?")
 
 
 class Hasher(Protocol):
-    """As hashlib has them."""
+    """A hasher, as in hashlib."""
 
     def update(self, data: bytes, /) -> None:
-        """Go on with these bytes."""
+        """Hash these bytes too."""
         ...
 
     def digest(self) -> bytes:
-        """Of all bytes so far."""
+        """Return the digest of all bytes so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """A hash algorithm. `prefix`: a letter that begins the leaf of its H-names, other than s and i; "" for one only."""
+    """A hash algorithm. `prefix`: the first letter of its H-names' leaves, not s or i; at most one algorithm has ""."""
 
     prefix: str
     size_bytes: int
@@ -62,9 +62,9 @@ SHA256 = Algorithm("", 32, hashlib.sha256)
 
 
 class Algorithms:
-    """Those that H-names may be of; new attachments get the last one. Each is told by the size of its digests.
+    """The hash algorithms that H-names may use; new attachments use the last one. The digest size tells them apart.
 
-    Adding one renames no file: the old ones are found by their hashes as before.
+    Adding one renames no file: old attachments are found by their hashes as before.
     """
 
     def __init__(self, algorithms: Sequence[Algorithm] = (SHA256,)) -> None:
@@ -75,16 +75,16 @@ class Algorithms:
             raise ValueError("hash algorithms must differ in their prefixes and in the sizes of their digests")
 
     def new(self, content_hash: bytes) -> Hasher:
-        """What makes such hashes. Raises ValueError for one of no known size."""
+        """Return a hasher of the algorithm of this hash. Raises ValueError for a hash of no known size."""
         return self._of(content_hash).new()
 
     def h_name(self, content_hash: bytes) -> str:
-        """Where an attachment lies. Raises ValueError for a hash of no known size."""
+        """Return the H-name of a hash. Raises ValueError for a hash of no known size."""
         digits = content_hash.hex()
         return f"{digits[:2]}/{digits[2:4]}/{self._of(content_hash).prefix}{digits[4:]}"
 
     def hash_of(self, name: str) -> bytes | None:
-        """The hash that an H-name stands for; None: it is none."""
+        """Return the hash of an H-name, or None for any other name."""
         first, _, rest = name.partition("/")
         second, _, leaf = rest.partition("/")
         algorithm = self._by_prefix.get(leaf[:1]) or self._by_prefix.get("")
@@ -102,20 +102,20 @@ class Algorithms:
 
 
 def new_holder(owner: str, counter: int) -> str:
-    """The name of a holder, and of the S-name that it builds under, without its levels."""
+    """Return the name of a holder, and of its S-name without the levels."""
     return f"s{owner}i{counter}"
 
 
 def owner_of(holder: str) -> str | None:
-    """The owner of a holder or an S-name; None: it is none."""
+    """Return the owner of a holder or S-name, or None for any other name."""
     match = _S_NAME.fullmatch(holder)
     return match[1] if match else None
 
 
 def s_name(holder: str) -> str:
-    """Where this holder's attachment is built. Consecutive numbers go to all first levels in turn.
+    """Return the holder's S-name. Consecutive numbers take all first levels in turn.
 
-    Raises ValueError if that is no name of a holder.
+    Raises ValueError for a name that is not a holder's.
     """
     match = _S_NAME.fullmatch(holder)
     if match is None:
@@ -125,38 +125,38 @@ def s_name(holder: str) -> str:
 
 
 def owner_file(sid: str, owner: str) -> str:
-    """The file that says whose an owner is."""
+    """Return the name of the file that assigns an owner to a node."""
     return f"{OWNERS}/{sid}.{owner}"
 
 
 def parse_owner_file(leaf: str) -> tuple[str, str] | None:
-    """SID and owner; None: it is no such file."""
+    """Return SID and owner, or None if the name is not an owner file's."""
     match = _OWNER.fullmatch(leaf)
     return (match[1], match[2]) if match else None
 
 
 def parent(name: str) -> str:
-    """The directory above; "" is the uppermost one."""
+    """Return the directory above; "" is the root."""
     return name.rpartition("/")[0]
 
 
 def levels(place: str) -> tuple[str, str]:
-    """The two directories above an S-name or an H-name, the upper one first."""
+    """Return the two directories above an S-name or an H-name, the upper one first."""
     lower = parent(place)
     return parent(lower), lower
 
 
 def holders(place: str) -> str:
-    """The directory of an attachment's holders."""
+    """Return the directory of an attachment's holders."""
     return f"{place}/{HOLDERS}"
 
 
 def content(holder: str) -> str:
-    """The name of content that is written by this holder, in its directory."""
+    """Return the name, in its directory, of content written by this holder."""
     return f"{CONTENT_PREFIX}{holder}"
 
 
 def is_ours(leaf: str) -> bool:
-    """Whether this is a name that the store gives to a file beside `holders/`."""
+    """Return True for a name that the store gives to a file beside `holders/`."""
     prefix = CONTENT_PREFIX if leaf.startswith(CONTENT_PREFIX) else NEW_PREFIX
     return leaf.startswith(prefix) and owner_of(leaf.removeprefix(prefix)) is not None

@@ -1,8 +1,8 @@
-"""Whether a file system writes changes of names in the order in which they were made, all into one journal.
+"""Detection of file systems that write all name changes in order, into one journal.
 
-Where it does, one fsync makes safe all that was done before. Its type says so, but for ext3 and ext4: those may have
-been made without their journal, and the kernel says whether they were. What nobody says counts as no, which takes
-longer and is always right.
+On those, one fsync makes everything safe that was done before. The file system's type tells, except for ext3 and ext4,
+which may have been made without a journal: there the kernel tells. Unknown counts as unordered, which is slower and
+always safe.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _ALWAYS = frozenset({"xfs"})
 _WITH_JOURNAL = frozenset({"ext3", "ext4"})
 _MOUNTS = Path("/proc/self/mountinfo")
 _DEVICES = Path("/sys/dev/block")
-_JOURNALS = Path("/sys/fs/ext4")  # of ext3, too
+_JOURNALS = Path("/sys/fs/ext4")  # for ext3 too
 _NONE = "<none>"
 
 
 def is_ordered(directory: Path) -> bool:
-    """Whether the file system of this directory is known to do so."""
+    """Return True if the file system of this directory is known to be ordered."""
     try:
         device = directory.stat().st_dev
         number = f"{os.major(device)}:{os.minor(device)}"
@@ -30,7 +30,10 @@ def is_ordered(directory: Path) -> bool:
 
 
 def _type(number: str) -> str:
-    """Of the file system on a device, such as ext4; "" if nothing says so (proc_pid_mountinfo(5)). Raises OSError."""
+    """Return the file system type of a device, such as ext4, or "" if unknown (proc_pid_mountinfo(5)).
+
+    Raises OSError.
+    """
     mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").split("\n")
     return next(
         (mount.partition(" - ")[2].split(" ")[0] for mount in mounts if mount and mount.split(" ")[2] == number), ""
@@ -38,6 +41,9 @@ def _type(number: str) -> str:
 
 
 def _has_journal(number: str) -> bool:
-    """Whether the ext3 or ext4 there has one (Linux, Documentation/ABI/testing/sysfs-fs-ext4). Raises OSError."""
+    """Return True if the ext3 or ext4 has a journal (Linux, Documentation/ABI/testing/sysfs-fs-ext4).
+
+    Raises OSError.
+    """
     name = (_DEVICES / number).readlink().name
     return (_JOURNALS / name / "journal_task").read_text(encoding="ascii").strip() != _NONE

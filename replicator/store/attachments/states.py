@@ -1,7 +1,7 @@
-"""The states of names in the directory, and what leads from one to another. docs/attachments.md is drawn from this.
+"""The states of names in the directory, and the transitions between them. docs/attachments.md is generated from this.
 
-An S-name belongs to one process. An H-name belongs to all: whoever removes `holders/` makes it dead, and whoever finds
-it dead may remove what is left.
+An S-name belongs to one process. An H-name belongs to all: a process that removes `holders/` makes the attachment dead,
+and any process that finds it dead may remove the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replicator.store.attachments.linking import content_in
 
 
 class State(StrEnum):
-    """Of an S-name or an H-name."""
+    """The state of an S-name or an H-name."""
 
     NON_EXISTENT = "non-existent"
     IN_CONSTRUCTION = "in construction"  # S-names only
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 class Happening(StrEnum):
-    """What changes the state of a name."""
+    """An event that changes the state of a name."""
 
     BEGUN = "its directory is made"
     WRITTEN = "its content is whole"
@@ -55,23 +55,23 @@ H_TRANSITIONS: Mapping[tuple[State, Happening], State] = {
     (State.COMPLETE, Happening.UNLINKED): State.COMPLETE,
     (State.COMPLETE, Happening.CLOSED): State.IN_DELETION,
     (State.IN_DELETION, Happening.EMPTIED): State.IN_DELETION,
-    (State.IN_DELETION, Happening.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace such a directory
+    (State.IN_DELETION, Happening.PUBLISHED): State.COMPLETE,  # if empty, where a rename may replace an empty directory
     (State.IN_DELETION, Happening.REMOVED): State.NON_EXISTENT,
 }
-"""There is no way back from in deletion but by another attachment."""
+"""Transitions of an H-name. From "in deletion", only another attachment leads back."""
 
 
 def state_of_h(found: AbstractSet[str] | None) -> State:
-    """The state that an H-name's directory shows, by what is in it; None: it is not there."""
+    """Return the state that an H-name's directory shows by its content; None: there is no directory."""
     if found is None:
         return State.NON_EXISTENT
     return State.COMPLETE if names.HOLDERS in found else State.IN_DELETION
 
 
 def states_of_s(found: AbstractSet[str] | None, *, is_whole: bool) -> frozenset[State]:
-    """The states that an S-name's directory may be in. Whether its content `is_whole` only its builder knows.
+    """Return the possible states of an S-name's directory. Only its builder knows if the content `is_whole`.
 
-    An empty one may be about to be filled or about to go.
+    An empty directory may be about to be filled or about to be removed.
     """
     if found is None:
         return frozenset({State.NON_EXISTENT})
@@ -82,5 +82,5 @@ def states_of_s(found: AbstractSet[str] | None, *, is_whole: bool) -> frozenset[
 
 
 def may_follow(transitions: Mapping[tuple[State, Happening], State], before: State, after: State) -> bool:
-    """Whether one step can lead from one state to the other; to remain is always possible."""
+    """Return True if one step can lead from one state to the other; remaining in a state is always possible."""
     return before is after or any(old is before and new is after for (old, _), new in transitions.items())

@@ -1,8 +1,8 @@
-"""The single steps that the algorithms are made of, and what performs them.
+"""The single steps of the algorithms, and their execution.
 
-An algorithm is a generator: it yields a step, is sent its `Answer`, and returns its result. Between two steps anything
-may happen in the directory. The node performs them by `run`; the model checker of the tests takes the same generators
-and tries every order.
+An algorithm is a generator: it yields a step, is sent the step's `Answer`, and returns its result. Between two steps,
+other processes may change the directory. The node executes algorithms by `run`; the tests' model checker takes the same
+generators and tries every order.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from replicator.store.attachments.files import Files, MissingError, Outcome
 T = TypeVar("T")
 
 PAUSE_S = 0.004
-"""Before the second try, twice as long before each further one: a removal takes about a millisecond."""
+"""Pause before the second try, doubled before each further one: a removal takes about a millisecond."""
 
 Answer: TypeAlias = Outcome | frozenset[str]
-"""The names in a directory, for `ListDirectory`; else an outcome."""
+"""The names in a directory for `ListDirectory`, otherwise an outcome."""
 
 
 class Step(Protocol):
     """One access to the file system."""
 
     def on(self, files: Files) -> Answer:
-        """Do it. Raises OSError."""
+        """Perform the step. Raises OSError."""
         ...
 
 
@@ -40,7 +40,7 @@ class MakeDirectory:
     name: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.make_directory(self.name)
 
 
@@ -51,7 +51,7 @@ class CreateFile:
     name: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.create_file(self.name)
 
 
@@ -63,7 +63,7 @@ class Rename:
     new: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.rename(self.old, self.new)
 
 
@@ -74,7 +74,7 @@ class RemoveFile:
     name: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.remove_file(self.name)
 
 
@@ -85,7 +85,7 @@ class RemoveDirectory:
     name: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.remove_directory(self.name)
 
 
@@ -96,18 +96,18 @@ class SyncDirectory:
     name: str
 
     def on(self, files: Files) -> Outcome:
-        """Do it."""
+        """Perform the step."""
         return files.sync_directory(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ListDirectory:
-    """All names in a directory of few."""
+    """List all names in a directory that has few."""
 
     name: str
 
     def on(self, files: Files) -> Answer:
-        """Do it."""
+        """Perform the step."""
         try:
             return frozenset(files.names(self.name))
         except MissingError:
@@ -116,18 +116,18 @@ class ListDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait a little, the longer the more often this was tried."""
+    """Wait a little, longer with each attempt."""
 
     attempt: int
 
     def on(self, files: Files) -> Outcome:
-        """Nothing; `run` waits."""
+        """Do nothing; `run` waits."""
         del files
         return Outcome.DONE
 
 
 def run(files: Files, algorithm: Algorithm[T], sleep: Callable[[float], None]) -> T:
-    """Perform an algorithm to its end. Raises OSError, after which a sweep finds what is left."""
+    """Run an algorithm to its end. Raises OSError, after which a sweep cleans up."""
     try:
         step = next(algorithm)
         while True:

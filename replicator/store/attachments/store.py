@@ -1,7 +1,7 @@
-"""The attachment store as the rest of the node uses it. Any thread may call; everything blocks.
+"""The attachment store as the rest of the node uses it. Safe to call from any thread; everything blocks.
 
-A holder is *in flight* from before its file exists until its owner says, by `settle`, that it has recorded the holding
-(or let it go): a sweep leaves it alone for so long.
+A holder is *in flight* from before its file exists until its owner calls `settle`, having recorded the holding or
+released it. A sweep leaves it alone until then.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from replicator.store.attachments.steps import Algorithm, ListDirectory, run
 T = TypeVar("T")
 
 READ_TRIES = 3
-TRIAL_BYTES = 64 * 1024  # as large as small attachments
+TRIAL_BYTES = 64 * 1024  # the size of a small attachment
 
 
 class Attachments:
     """One process's access to the directory.
 
-    `owner`: 32 hex digits, new at every start, so that a node whose data came back from a backup names nothing twice.
-    Only one process of a SID may be at work at a time. The directory is made when something is to be in it.
+    `owner`: 32 hex digits, new at every start, so that a node restored from a backup never reuses a name. Only one
+    process of a SID may run at a time. The directory is made when it is first needed.
     """
 
     def __init__(
@@ -48,18 +48,21 @@ class Attachments:
         self._lock = threading.Lock()
         self._counter = itertools.count()
         self._in_flight: set[str] = set()
-        self._durable: set[str] = set()  # of the 65,792 levels: those that were synced from here, with all above
+        self._durable: set[str] = set()  # levels (of 65,792) synced by this process, with all above them
         self._is_introduced = False
 
     # ---- references
 
     def link(self, content_hash: bytes) -> Holding | None:
-        """Hold an attachment that is there; None: it is not. On disk then, in flight until settled. Raises OSError."""
+        """Link an existing attachment, or return None if there is none. On disk then, in flight until settled.
+
+        Raises OSError.
+        """
         holder = self.new_holder()
         try:
             is_held = self.perform(linking.link(self.algorithms.h_name(content_hash), holder))
         except (OSError, ValueError):
-            self.settle(holder)  # a sweep finds it, if it is there
+            self.settle(holder)  # a sweep removes the holder, if it was made
             raise
         if is_held:
             return Holding(content_hash, holder)
@@ -74,12 +77,12 @@ class Attachments:
             with self._lock:
                 if self._owner_is_there():
                     raise
-                self._durable.clear()  # somebody has removed the whole directory
+                self._durable.clear()  # the whole directory was removed
                 self._introduce()
             return Construction(self, self.new_holder())
 
     def is_held(self, holding: Holding) -> bool:
-        """Whether its holder is there, and some content; nobody looks at that. Raises OSError."""
+        """Return True if the holder exists and has some content, which is not verified. Raises OSError."""
         try:
             self.files.size(f"{names.holders(self.place(holding))}/{holding.holder}")
             self.size(holding)
@@ -88,15 +91,18 @@ class Attachments:
         return True
 
     def relink(self, holding: Holding) -> bool:
-        """Make a holder's file again that was lost. False: the attachment is not there. Raises OSError."""
+        """Make a holder's lost file again. Return False if the attachment does not exist. Raises OSError."""
         owner = names.owner_of(holding.holder)
-        if owner is not None:  # a sweep is to know later whose it is
+        if owner is not None:  # so that later sweeps know its node
             self.files.create_file(names.owner_file(self.sid, owner))
             self.files.sync_directory(names.OWNERS)
         return self.perform(linking.link(self.place(holding), holding.holder))
 
     def unlink(self, holding: Holding) -> None:
-        """Let go of it. Its owner records it no more; may be called again. Raises OSError: a sweep does the rest."""
+        """Release a reference that its owner no longer records. May be called again.
+
+        Raises OSError: a sweep does the rest.
+        """
         place = self.place(holding)
         try:
             self.perform(linking.drop(place) if holding.kept else linking.unlink(place, holding.holder))
@@ -104,20 +110,23 @@ class Attachments:
             self.settle(holding.holder)
 
     def settle(self, holder: str) -> None:
-        """Its owner has recorded the holding, durably, or will never do so: from here on a sweep asks for it."""
+        """End a holder's time in flight: its owner has recorded it durably, or never will.
+
+        From now on sweeps check it.
+        """
         with self._lock:
             self._in_flight.discard(holder)
 
     def in_flight(self) -> frozenset[str]:
-        """Holders, S-names among them, that only this process knows of."""
+        """Return the holders, S-names among them, that only this process knows of."""
         with self._lock:
             return frozenset(self._in_flight)
 
     def try_to_write(self) -> None:
-        """Write as much as an attachment has, and take it away. Raises OSError, MissingError."""
+        """Write and remove as much data as a small attachment has. Raises OSError, MissingError."""
         self.files.make_directory("")
         trial = f"trial.{self.sid}"
-        self.files.remove_file(trial)  # of a process that died there
+        self.files.remove_file(trial)  # left by a process that died at this point
         writer = self.files.open_new(trial)
         try:
             writer.write(bytes(TRIAL_BYTES))
@@ -132,40 +141,40 @@ class Attachments:
     # ---- content
 
     def place(self, what: Holding | bytes) -> str:
-        """Where it lies: a holding's H-name or S-name, or the H-name of a hash. Raises ValueError."""
+        """Return the H-name or S-name that a reference leads to, or the H-name of a hash. Raises ValueError."""
         if isinstance(what, bytes):
             return self.algorithms.h_name(what)
         return names.s_name(what.holder) if what.kept else self.algorithms.h_name(what.hash)
 
     def read(self, what: Holding | bytes, start: int, length: int) -> bytes:
-        """Bytes of the content, fewer where it ends; nobody has looked at its hash. Raises MissingError, OSError."""
+        """Read bytes of the content, fewer at its end; the hash is not verified. Raises MissingError, OSError."""
         return self._on_content(what, lambda name: self.files.read(name, start, length))
 
     def size(self, what: Holding | bytes) -> int:
-        """Bytes of the content. Raises MissingError, OSError."""
+        """Return the size of the content in bytes. Raises MissingError, OSError."""
         return self._on_content(what, self.files.size)
 
     def replace(self, what: Holding | bytes) -> Replacement:
-        """Begin new bytes for one whose content is damaged. Raises MissingError if it is not there, OSError."""
+        """Begin a replacement for damaged content. Raises MissingError if the attachment does not exist, OSError."""
         content_hash = what if isinstance(what, bytes) else what.hash
         return Replacement(self, self.place(what), content_hash, self.new_holder())
 
     # ---- for constructions and sweeps
 
     def perform(self, algorithm: Algorithm[T]) -> T:
-        """Run it. Raises OSError."""
+        """Run an algorithm. Raises OSError."""
         return run(self.files, algorithm, self._sleep)
 
     def new_levels(self, place: str) -> Sequence[str]:
-        """Those above that this process has not made to survive a power cut, the upper one first."""
+        """Return the directories above that this process has not made durable, the upper one first."""
         return [level for level in names.levels(place) if level not in self._durable]
 
     def note_durable(self, levels: Sequence[str]) -> None:
-        """It has."""
+        """Note that this process has made these directories durable."""
         self._durable.update(levels)
 
     def _on_content(self, what: Holding | bytes, work: Callable[[str], T]) -> T:
-        """A file that went after it was listed is looked for again: healing gives missing content another name."""
+        """Run `work` on the content's file, again if it vanished after it was listed: healing may rename content."""
         place = self.place(what)
         for _ in range(READ_TRIES):
             found = ListDirectory(place).on(self.files)
@@ -195,7 +204,7 @@ class Attachments:
             return False
 
     def _introduce(self) -> None:
-        """Before anything has this owner's name: whose it is then follows from the directory, without any database."""
+        """Write the owner file before any name has this owner, so that the directory alone tells the owner's node."""
         own = names.owner_file(self.sid, self.owner)
         self.files.make_directory("")
         self.files.make_directory(names.OWNERS)

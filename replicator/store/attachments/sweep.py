@@ -1,10 +1,10 @@
-"""What crashes leave in the directory, found and mended a little at a time.
+"""Sweep: finds and repairs what crashes leave in the directory, a little at a time.
 
-Only what belongs to this node is judged: names of owners that say so in `owners/`. What is dead, or held by nobody,
-belongs to nobody, and anyone may finish it (docs/attachments.md). Nothing that lives is touched, because of the order
-of the questions: what lies in the directory is listed first; then it is asked what is in flight; then what is recorded.
-A holder is in flight before its file exists, and stops to be so after it has been recorded. So one that was listed, is
-not in flight afterwards, and is not recorded after that, has been let go of, or never came to be.
+A sweep judges only names of owners that `owners/` assigns to this node. What is dead or has no holder belongs to no
+node, and any node may finish its removal (docs/attachments.md). Nothing live is touched, because of the order of the
+checks: first the directory is listed, then the holders in flight are read, then the recorded ones. A holder is in
+flight before its file exists, and until after it has been recorded. So a holder that was listed, was not in flight
+afterwards, and was not recorded after that, was released or never came to be.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from replicator.store.attachments.steps import Algorithm
 from replicator.store.attachments.store import Attachments
 
 SLICE = 1000
-"""Holders, or recorded holdings, that are looked at between two pauses."""
+"""Number of holders, or recorded references, that are checked between two pauses."""
 
 
 class Records(Protocol):
-    """What the database says of holdings, as of the moment of each call, durably."""
+    """The database's records of references, durable and as of the moment of each call."""
 
     def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
-        """Those of these that are holders of this attachment; of those that are kept, none."""
+        """Return which of these are recorded holders of this attachment; kept references are left out."""
         ...
 
     def is_held(self, content_hash: bytes) -> bool:
-        """Whether it has any holder that is recorded; those that are kept do not count."""
+        """Return True if the attachment has any recorded holder; kept references do not count."""
         ...
 
     def is_kept(self, holder: str) -> bool:
-        """Whether it is of a holding that is kept under its S-name."""
+        """Return True if the holder is recorded as kept under its S-name."""
         ...
 
     def holdings(self, after: Holding | None, limit: int) -> Sequence[Holding]:
-        """The next ones after this one, by hash, and then in any order that stays the same; none: that was the last."""
+        """Return the next references after this one, by hash and then in any stable order; none at the end."""
         ...
 
 
 class Kind(StrEnum):
-    """What is found."""
+    """The kind of a finding."""
 
     DEAD = "a removal that was not finished"
     UNHELD = "an attachment that nobody holds"
@@ -60,7 +60,7 @@ class Kind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One of them. `mended`: a holding without attachment or content is the caller's to fetch from another node."""
+    """A finding. `mended` is False if the caller must fetch a missing attachment or content from another node."""
 
     kind: Kind
     place: str
@@ -69,9 +69,9 @@ class Finding(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """A part of a sweep: attachments, holders or holdings that were looked at, and what was found.
+    """A slice of a sweep: the number of attachments, holders or recorded references checked, and the findings.
 
-    `attachments`, of so many bytes, are recorded and there; over all slices each counts once.
+    `attachments`, with `size_bytes` in total, are recorded and present; over all slices each counts once.
     """
 
     size: int
@@ -81,9 +81,9 @@ class Slice(NamedTuple):
 
 
 def sweep(store: Attachments, records: Records, *, repair: bool) -> Iterator[Slice]:
-    """Look at everything; each step does a bounded amount of work. Without `repair` nothing is changed.
+    """Check everything; each step does a bounded amount of work. Without `repair` nothing is changed.
 
-    Raises OSError, after which it begins anew.
+    Raises OSError, after which the caller must begin again.
     """
     yield from _Sweep(store, records, repair=repair).run()
 
@@ -92,8 +92,8 @@ class _Sweep:
     def __init__(self, store: Attachments, records: Records, *, repair: bool) -> None:
         self._store, self._records, self._repair = store, records, repair
         self._own = self._own_owners()
-        self._used: set[str] = set()  # those of them that anything is named after
-        self._counted: bytes | None = None  # the last hash that led to a recorded attachment
+        self._used: set[str] = set()  # this node's owners that occur in some name
+        self._counted: bytes | None = None  # hash of the last shared attachment that was counted
 
     def run(self) -> Iterator[Slice]:
         for place in self._places():
@@ -112,7 +112,7 @@ class _Sweep:
     # ---- what is in the directory
 
     def _places(self) -> Iterator[str | None]:
-        """All S-names and H-names; None between directories, of which most may be empty."""
+        """Yield all S-names and H-names; None between directories, most of which may be empty."""
         for first in self._levels(""):
             for second in self._levels(first):
                 yield None
@@ -131,11 +131,11 @@ class _Sweep:
             is_held = is_held or len(strays) < len(some)
             gone = [self._mended(Kind.STRAY_HOLDER, place, linking.unlink(place, stray)) for stray in strays]
             yield Slice(len(some), gone)
-        if not is_held and not self._records.is_held(content_hash):  # else its holder is made again
+        if not is_held and not self._records.is_held(content_hash):  # otherwise its holder file is made again
             yield Slice(0, list(self._look_at_unheld(place)))
 
     def _look_at_unheld(self, place: str) -> Iterator[Finding]:
-        """Again, for someone may have come, or gone on with the removal."""
+        """Look again, since another process may have linked it or continued its removal; then remove it."""
         try:
             leaves = frozenset(self._store.files.names(place))
         except MissingError:
@@ -146,7 +146,7 @@ class _Sweep:
             yield self._mended(Kind.UNHELD, place, linking.remove_unheld(place))
 
     def _stray_holders(self, listed: Iterable[str], content_hash: bytes) -> list[str]:
-        """In the order that the module's head gives reasons for."""
+        """Return the stray holders. The order of the checks matters: see the module's docstring."""
         own = {holder for holder in listed if self._is_own(holder)}
         strays = own - self._store.in_flight()
         return sorted(strays - self._records.holders(content_hash, strays)) if strays else []
@@ -158,7 +158,7 @@ class _Sweep:
             yield self._mended(Kind.STRAY_BUILD, place, linking.drop(place))
 
     def _look_at_replacements(self, place: str, leaves: Iterable[str]) -> Iterator[Finding]:
-        """Their names are in flight until the files are gone."""
+        """Remove unfinished replacements. A replacement's name is in flight until its file is gone."""
         listed = {leaf: leaf.removeprefix(names.NEW_PREFIX) for leaf in leaves if leaf.startswith(names.NEW_PREFIX)}
         in_flight = self._store.in_flight() if listed else frozenset()
         for leaf, name in sorted(listed.items()):
@@ -179,7 +179,7 @@ class _Sweep:
             yield Slice(len(some), found, len(sizes), sum(sizes))
 
     def _size_if_new(self, holding: Holding) -> int | None:
-        """Of its content in bytes; None: it is not there, or was counted by another holding that shares it."""
+        """Return the size of the content referenced; None: it is missing, or was counted for another reference."""
         if not holding.kept and holding.hash == self._counted:
             return None
         try:
@@ -191,7 +191,10 @@ class _Sweep:
         return size_bytes
 
     def _look_at_holding(self, holding: Holding) -> Finding | None:
-        """What is missing counts if it is recorded still: its owner may have let go of it meanwhile."""
+        """Check a recorded reference. A missing file counts only if the reference is still recorded then.
+
+        The owner may have released it meanwhile.
+        """
         place = self._store.place(holding)
         kind = self._what_lacks(holding, place)
         if kind is None or not self._is_recorded(holding):
@@ -231,7 +234,10 @@ class _Sweep:
         return True
 
     def _look_at_owners(self) -> Iterator[Finding]:
-        """Past owners make nothing new. What was removed by this sweep counts as theirs still: the next one sees."""
+        """Remove past owners that no name uses; they make nothing new.
+
+        An owner whose last name this sweep has removed goes in the next sweep.
+        """
         for owner in sorted(self._own - self._used - {self._store.owner}):
             name = names.owner_file(self._store.sid, owner)
             if self._repair:

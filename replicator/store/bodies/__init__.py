@@ -1,4 +1,4 @@
-"""A message body on disk: its recipe, its attachments, and the rows that name both.
+"""Message bodies on disk: a body's recipe, its attachments, and the rows that reference both.
 
-Below the database: transactions and replication's bodies use it.
+This package is below the database: transactions and replication's bodies use it.
 """

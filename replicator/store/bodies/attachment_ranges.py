@@ -1,7 +1,7 @@
-"""Attachments as pieces of message texts: what of one is to be read, and proved, for some octets of the text.
+"""Ranges of attachments: the chunks to read and verify for a range of a body's octets.
 
-An attachment is read in chunks of `CHUNK_BYTES`, each of which has a hash in the recipe, so that nothing is given out
-that is not what came in. A slice of the text is made of one chunk or, as base64 does not keep to their borders, of two.
+An attachment is read in chunks of `CHUNK_BYTES`. The recipe has a hash of each chunk, so only octets that came in are
+ever given out. A slice of the body needs one chunk or, since base64 does not align with chunks, two.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from protocol.units import KIB
 from replicator.mime.base64_lines import Coding
 
-CHUNK_BYTES = 128 * KIB  # part of the format of recipes; and what each of those who handle a large text holds in memory
+CHUNK_BYTES = 128 * KIB  # part of the recipe format, and the memory held by each task that handles a large body
 HASH_BYTES = 32
-CHUNK_HASH_BYTES = 16  # of the SHA-256 of a chunk
+CHUNK_HASH_BYTES = 16  # prefix of a chunk's SHA-256
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A piece of a text that is an attachment of `size_bytes` octets, written in base64 if there is a `coding`.
+    """A piece of a body stored as an attachment of `size_bytes` octets, base64-encoded in the body if `coding` is set.
 
-    `lines`: line feeds in the piece. `opaque`: there are headers and delimiters in it.
-    `chunk_hashes`: those of all chunks, joined.
+    `lines`: line feeds in the piece. `opaque`: the piece has headers and delimiters in it. `chunk_hashes`: the hashes
+    of all chunks, joined.
     """
 
     hash: bytes
@@ -35,28 +35,28 @@ class Attached:
 
     @property
     def length(self) -> int:
-        """Octets of the text."""
+        """Length of the piece in the body, in octets."""
         return self.size_bytes if self.coding is None else self.coding.length(self.size_bytes)
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks it has."""
+        """The number of chunks."""
         return len(self.chunk_hashes) // CHUNK_HASH_BYTES
 
     def verify(self, number: int, chunk: bytes) -> bool:
-        """Whether this is chunk `number` of the attachment, counted from 0."""
+        """Return True if this is chunk `number` of the attachment, counted from 0."""
         at = number * CHUNK_HASH_BYTES
         return _chunk_hash(chunk) == self.chunk_hashes[at : at + CHUNK_HASH_BYTES]
 
     def slices(self, start: int, end: int) -> Iterator[AttachedSlice]:
-        """The octets of the piece from `start` up to `end`."""
+        """Yield the slices that make up the piece's octets from `start` up to `end`."""
         for at in range(start - start % CHUNK_BYTES, end, CHUNK_BYTES):
             yield AttachedSlice(self, max(start, at), min(at + CHUNK_BYTES, end))
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedSlice:
-    """Octets of a piece from `start` up to `end`, at most `CHUNK_BYTES`, and what of the attachment makes them."""
+    """A range of a piece's octets, `start` up to `end`, at most `CHUNK_BYTES`, and its source in the attachment."""
 
     attached: Attached
     start: int
@@ -64,18 +64,18 @@ class AttachedSlice:
 
     @property
     def chunks(self) -> range:
-        """The numbers of the one or two chunks that are to be read. They overlap those of the next slice."""
+        """The numbers of the one or two chunks to read. They overlap those of the next slice."""
         start, end = self._source
         return range(start // CHUNK_BYTES, -(-end // CHUNK_BYTES))
 
     @property
     def source(self) -> tuple[int, int]:
-        """The same as octets of the attachment, from where up to where."""
+        """The octet range of these chunks in the attachment: start and end."""
         chunks = self.chunks
         return chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, self.attached.size_bytes)
 
     def octets(self, chunks: bytes) -> bytes:
-        """The octets of the text, of the chunks that were read and verified, joined."""
+        """Return the slice's octets of the body, given the verified chunks joined."""
         start, end = self._source
         origin = start - start % CHUNK_BYTES
         data = chunks[start - origin : end - origin]
@@ -91,7 +91,7 @@ class AttachedSlice:
 
 
 class ChunkHasher:
-    """The hashes of an attachment's chunks, while it is written."""
+    """The hasher of an attachment's chunks, used while the attachment is written."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -99,7 +99,7 @@ class ChunkHasher:
         self._current = hashlib.sha256()
 
     def update(self, data: bytes) -> None:
-        """The next octets."""
+        """Add the next octets."""
         with memoryview(data) as view:
             at = 0
             while at < len(data):
@@ -113,7 +113,7 @@ class ChunkHasher:
                     self._close()
 
     def finish(self) -> bytes:
-        """All of them, joined."""
+        """Return all chunk hashes, joined."""
         if self.size_bytes % CHUNK_BYTES:
             self._close()
         return bytes(self._hashes)

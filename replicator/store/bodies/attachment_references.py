@@ -1,4 +1,4 @@
-"""What the database says of holders in the attachment store, for a sweep of that (`attachments.sweep.Records`)."""
+"""The database's records of references to attachments, for a sweep of the store (`attachments.sweep.Records`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from replicator.store.bodies.attachment_ranges import HASH_BYTES
 
 log = logging.getLogger(__name__)
 
-PARTS_AT_ONCE = 500  # each is looked for on the disk
+PARTS_AT_ONCE = 500  # each is looked up on disk
 
 
 def holdings_in(rows: Iterable[tuple[object, ...]]) -> Iterator[Holding]:
-    """Holdings as they are recorded: hash, holder, kept. A row that cannot be one is damaged, which is told."""
+    """Yield references from rows of hash, holder and kept. Damaged rows are logged and skipped."""
     for row in rows:
         holding = _holding_in(row)
         if holding is None:
@@ -39,13 +39,13 @@ def _holding_in(row: Sequence[object]) -> Holding | None:
 
 
 class Recorded:
-    """See `Records`. Each call sees the last commit."""
+    """The database as the sweep's `Records`. Each call sees the last commit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def holders(self, content_hash: bytes, among: Iterable[str]) -> AbstractSet[str]:
-        """See `Records`. One attachment may have any number of them, so these alone are asked for."""
+        """See `Records`. An attachment may have any number of holders, so only these are looked up."""
         query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ? AND kept = 0"
         asked = ((holder, self._connection.execute(query, (content_hash, holder)).fetchone()) for holder in among)
         return {holder for holder, found in asked if found is not None}
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class LostParts(NamedTuple):
-    """A slice of what is recorded: how much, the text and the part to go on after, and texts that lack a part."""
+    """A slice of the recorded references: their number, the key to continue after, and the bodies that lack a part."""
 
     size: int
     after: tuple[bytes, bytes] | None
@@ -77,7 +77,7 @@ class LostParts(NamedTuple):
 
 
 def lost_parts(connection: sqlite3.Connection, attachments: Attachments, after: tuple[bytes, bytes]) -> LostParts:
-    """Texts of which a part is not where it is recorded to be. Nobody looks at what is in it."""
+    """Return the hashes of bodies with a part that is not where it is recorded to be. Parts are not verified."""
     query = "SELECT text, hash, holder, kept FROM attachment WHERE (text, hash) > (?, ?) ORDER BY text, hash LIMIT ?"
     rows = connection.execute(query, (*after, PARTS_AT_ONCE)).fetchall()
     lost = [text for text, *row in rows if not _is_there(attachments, row)]
@@ -93,13 +93,13 @@ def _is_there(attachments: Attachments, row: Sequence[object]) -> bool:
 
 
 def text_of(connection: sqlite3.Connection, holding: Holding) -> bytes | None:
-    """The text that a holding is recorded for, if it is still."""
+    """Return the hash of the body that a reference is recorded for, if it still is."""
     query = "SELECT text FROM attachment WHERE hash = ? AND holder = ?"
     row = connection.execute(query, (holding.hash, holding.holder)).fetchone()
     return row[0] if row else None
 
 
 def parted_texts(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, bytes]]:
-    """Texts in parts: a number to go on after, and the hash."""
+    """Return bodies stored in parts: the row id to continue after, and the hash."""
     query = "SELECT id, hash FROM content WHERE parted = 1 AND id > ? ORDER BY id LIMIT ?"
     return connection.execute(query, (after, limit)).fetchall()

@@ -1,8 +1,9 @@
-"""The body of a large part on its way into attachments.
+"""Writer of a large part's content into attachments.
 
-Base64 is kept decoded as far as encoding gives it back; where that fails early, in the octets that are looked at first,
-the body is kept as it came. What follows decoded lines is kept inline if it is small; but where they end within a line,
-it is another attachment, for what is inline would begin a line in the skeleton that the text does not have.
+Base64 is stored decoded as far as encoding reproduces it; if that fails early, in the first octets examined, the
+content is stored as it came. The rest after the decoded lines is kept inline if it is small. If those lines end within
+a line, the rest becomes another attachment, since inline it would begin a line in the skeleton that the body does not
+have.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from replicator.store.bodies.recipe_builder import H, Pieces
 
 
 class AttachmentWriter(Generic[H]):
-    """One body, of at least `part_min` octets. All raise OSError."""
+    """The writer of one part's content, of at least `part_min` octets. All methods may raise OSError."""
 
     def __init__(self, pieces: Pieces[H], part_min: int, *, is_base64: bool) -> None:
         self._pieces, self._part_min = pieces, part_min
         self._decoder = Decoder() if is_base64 else None
         self._has_begun = False
-        self._held = bytearray()  # the first octets, later the first ones of what is not decoded
+        self._held = bytearray()  # the first octets; later the first octets that are not decoded
         self._is_decoding = is_base64
 
     def write(self, data: bytes) -> None:
-        """The next octets."""
+        """Add the next octets."""
         if self._decoder is None:
             self._pieces.attach(data)
         elif self._has_begun:
@@ -35,7 +36,7 @@ class AttachmentWriter(Generic[H]):
                 self._begin(self._decoder)
 
     def finish(self) -> bytes:
-        """That was all. Gives back what is to be inline."""
+        """Finish the content. Return the octets to keep inline."""
         assert self._has_begun or self._decoder is None, "smaller bodies are not cut out"
         if self._decoder is not None:
             self._take(self._decoder, self._decoder.finish())

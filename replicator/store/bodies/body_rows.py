@@ -1,6 +1,6 @@
-"""Message texts on their way to and from the database: compressed, and named by their SHA-256.
+"""Message bodies in the database: compressed, and named by their SHA-256.
 
-Of a large text the database has the recipe, and what holds its parts in the attachment store.
+For a large body the database has the recipe and the references to its parts in the attachment store.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from replicator.store.bodies.attachment_references import holdings_in
 from resync.row import Row
 
 COMPRESSION_LEVEL = 1  # mail is small: higher levels cost more than they save
-MAX_TEXT_BYTES = 1 << 28  # of a text when unpacked; what the doors let in is far smaller
+MAX_TEXT_BYTES = 1 << 28  # of an unpacked body; doors accept far less
 DOUBTED_MS = -(1 << 63)
-"""The date of texts that no message was seen to have: none is of that date."""
+"""Date of lacking bodies for which no message was found; no message has this date."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A message text, ready to be written. Making one is the costly part; it needs no lock and no thread.
+    """A message body ready to be written. Preparing it is the costly step; it needs no lock and no thread.
 
-    `message` is what travels: the text itself, or of a large one the `Parts` of which it is put together, each of which
-    is held in the attachment store by one of the `holdings`.
+    `message` is what is sent to peers: the body itself or, for a large one, the `Parts` that it is assembled from, each
+    of which one of the `holdings` keeps in the attachment store.
     """
 
     content_hash: bytes
@@ -38,36 +38,36 @@ class StoredText:
 
     @classmethod
     def of(cls, text: bytes) -> StoredText:
-        """Hash and compress."""
+        """Hash and compress a body."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         return cls(hashlib.sha256(text).digest(), text, compressor.compress(text))
 
     @classmethod
     def of_parts(cls, parts: Parts, holdings: Iterable[Holding]) -> StoredText:
-        """Of a text whose parts are all held."""
+        """Prepare a body whose parts are all referenced by `holdings`."""
         compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
         return cls(parts.content_hash, parts, compressor.compress(parts.recipe), tuple(holdings))
 
     @property
     def size_bytes(self) -> int:
-        """Of the text."""
+        """Size of the body, in octets."""
         return size_of(self.message)
 
 
 def size_of(message: bytes | Parts) -> int:
-    """Octets of a message text."""
+    """Return the size of a message body, in octets."""
     return len(message) if isinstance(message, bytes) else message.size
 
 
 def memory_of(message: bytes | Parts) -> int:
-    """Bytes that it takes in memory."""
+    """Return the bytes that a message body or its recipe takes in memory."""
     return len(message) if isinstance(message, bytes) else len(message.recipe)
 
 
 def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Keep a text; one that is there already is left as it is: what holds its parts may be held by nothing else.
+    """Store a body. A stored one stays: its references may be the only ones that lead to its parts.
 
-    One that is damaged in the database is replaced, and one in parts by one without, which cannot have lost any.
+    A damaged body in the database is replaced, and so is one in parts by one without parts, which cannot have lost any.
     """
     if _insert(connection, "IGNORE", stored):
         _record(connection, stored)
@@ -76,14 +76,17 @@ def write_text(connection: sqlite3.Connection, stored: StoredText) -> None:
 
 
 def replace_text(connection: sqlite3.Connection, stored: StoredText) -> None:
-    """Keep a text in the place of a damaged one. What held parts of that one a sweep lets go."""
+    """Store a body in place of a damaged one. A sweep releases the damaged one's parts."""
     connection.execute("DELETE FROM attachment WHERE text = ?", (stored.content_hash,))
     _insert(connection, "REPLACE", stored)
     _record(connection, stored)
 
 
 def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Parts | None:
-    """A text, or None if it is not here or no longer what its hash says. Of parts nobody has looked at them."""
+    """Return a body, or None if it is missing or does not match its hash.
+
+    For a body in parts, the parts are not checked.
+    """
     row = connection.execute("SELECT body, size_bytes, parted FROM content WHERE hash = ?", (content_hash,)).fetchone()
     if row is None or not isinstance(row[0], bytes):
         return None
@@ -98,25 +101,25 @@ def read_text(connection: sqlite3.Connection, content_hash: bytes) -> bytes | Pa
 
 
 def holdings_of(connection: sqlite3.Connection, content_hash: bytes) -> list[Holding]:
-    """What holds the parts of a text."""
+    """Return the references to a body's parts."""
     query = "SELECT hash, holder, kept FROM attachment WHERE text = ?"
     return list(holdings_in(connection.execute(query, (content_hash,))))
 
 
 def keepers_of(connection: sqlite3.Connection, part_hash: bytes) -> list[Holding]:
-    """What is recorded to hold a part that lies where its hash does not lead: see `Holding.kept`."""
+    """Return the recorded references to a part that is not stored under its hash: see `Holding.kept`."""
     query = "SELECT hash, holder, kept FROM attachment WHERE hash = ? AND kept = 1"
     return list(holdings_in(connection.execute(query, (part_hash,))))
 
 
 def unrecorded(connection: sqlite3.Connection, holdings: Iterable[Holding]) -> list[Holding]:
-    """Those that no text of this node has."""
+    """Return those references that are recorded for no body of this node."""
     query = "SELECT 1 FROM attachment WHERE hash = ? AND holder = ?"
     return [held for held in holdings if connection.execute(query, (held.hash, held.holder)).fetchone() is None]
 
 
 def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) -> bool:
-    """Whether it was not there."""
+    """Insert the body's row. Return True if a row was written."""
     parted = isinstance(stored.message, Parts)
     row = (stored.content_hash, stored.size_bytes, parted, stored.body)
     query = f"INSERT OR {otherwise} INTO content (hash, size_bytes, parted, body) VALUES (?, ?, ?, ?)"
@@ -124,7 +127,7 @@ def _insert(connection: sqlite3.Connection, otherwise: str, stored: StoredText) 
 
 
 def _may_stay(connection: sqlite3.Connection, stored: StoredText) -> bool:
-    """Whether what is there is as good as this text. It mostly has the same bytes, and is not unpacked then."""
+    """Return True if the stored body is as good as this one. Mostly the bytes are equal, and nothing is unpacked."""
     parted = isinstance(stored.message, Parts)
     query = "SELECT (size_bytes, parted, body) = (?, ?, ?) FROM content WHERE hash = ?"
     row = (stored.size_bytes, parted, stored.body, stored.content_hash)
@@ -147,7 +150,7 @@ def _record(connection: sqlite3.Connection, stored: StoredText) -> None:
 
 
 def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    """Messages came without their texts: those that are not here are to be fetched."""
+    """Note the missing bodies of messages that arrived without them, to be fetched."""
     connection.executemany(
         "INSERT OR IGNORE INTO lacking (received_ms, hash)"
         " SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM content WHERE hash = ?2)",
@@ -156,35 +159,36 @@ def note_lacking(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
 
 
 def lacking(connection: sqlite3.Connection, before: tuple[int, bytes] | None, count: int) -> list[tuple[int, bytes]]:
-    """Texts that are to be fetched, by their messages' dates and their hashes, the newest first."""
+    """Return bodies to be fetched, as message dates and hashes, the newest first."""
     where, values = ("", ()) if before is None else (" WHERE (received_ms, hash) < (?, ?)", before)
     query = f"SELECT received_ms, hash FROM lacking{where} ORDER BY received_ms DESC, hash DESC LIMIT ?"
     return connection.execute(query, (*values, count)).fetchall()
 
 
 def still_lacking(connection: sqlite3.Connection, noted: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Those of these texts that are to be fetched, in their order."""
+    """Return those of the noted bodies that are still to be fetched, in their order."""
     query = "SELECT 1 FROM lacking WHERE received_ms = ? AND hash = ?"
     return [item for item in noted if connection.execute(query, item).fetchone() is not None]
 
 
 def lacking_count(connection: sqlite3.Connection) -> int:
-    """How many texts are to be fetched; one of several messages may count more than once."""
+    """Return the number of bodies to be fetched; one that several messages share may count more than once."""
     count: int = connection.execute("SELECT COUNT(*) FROM lacking").fetchone()[0]
     return count
 
 
 def lacking_in_vain(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
-    """Those that no message has any more. Reads all messages, so not in the writer's turn.
+    """Return the noted bodies that no message has any more. Reads all messages, so it runs beside the writer.
 
-    By that turn, a message may have come that has one. Only what was doubted before this look may be forgotten.
+    By the time of the writer's turn, a message with such a body may have arrived. So only bodies doubted before this
+    look may be forgotten.
     """
     query = "SELECT received_ms, hash FROM lacking WHERE hash NOT IN (SELECT content_hash FROM by_uid)"
     return connection.execute(query).fetchall()
 
 
 def doubt_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
-    """Put these under `DOUBTED_MS`: from here on a message that comes with one notes it anew, under its own date."""
+    """Move these bodies to `DOUBTED_MS`: a message that arrives with one later notes it anew, under its own date."""
     connection.executemany(
         "UPDATE OR REPLACE lacking SET received_ms = ? WHERE received_ms = ? AND hash = ?",
         ((DOUBTED_MS, *item) for item in found),
@@ -192,15 +196,15 @@ def doubt_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, byt
 
 
 def is_lacking(connection: sqlite3.Connection, content_hash: bytes) -> bool:
-    """Whether the text is to be fetched."""
+    """Return True if the body is to be fetched."""
     return connection.execute("SELECT 1 FROM lacking WHERE hash = ?", (content_hash,)).fetchone() is not None
 
 
 def is_here(connection: sqlite3.Connection, content_hash: bytes) -> bool:
-    """Whether there is a text of that hash, whole or not."""
+    """Return True if a body of that hash is here, whole or not."""
     return connection.execute("SELECT 1 FROM content WHERE hash = ?", (content_hash,)).fetchone() is not None
 
 
 def forget_lacking(connection: sqlite3.Connection, found: Iterable[tuple[int, bytes]]) -> None:
-    """These texts are here by now, or no message has them any more."""
+    """Forget lacking bodies that have arrived, or that no message has any more."""
     connection.executemany("DELETE FROM lacking WHERE received_ms = ? AND hash = ?", found)

@@ -1,7 +1,7 @@
-"""Message texts on their way in: the bodies of large parts become attachments as they come, the rest is the recipe.
+"""Writer of incoming message bodies: the content of large parts becomes attachments, the rest stays in the recipe.
 
-A text of at most `inline_max` octets is not looked into. Beyond `INLINE_TOTAL_MAX` octets inline, all the rest of the
-text is one opaque attachment, which takes no parsing: this bounds the memory, and the time that a hostile text costs.
+A body of at most `inline_max` octets is not parsed. Beyond `INLINE_TOTAL_MAX` inline octets, the whole rest of the body
+becomes one opaque attachment without parsing, which bounds the memory and the time that a hostile body costs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from replicator.store.bodies.recipe_builder import Builder, H, Pieces
 
 @dataclass(frozen=True, slots=True)
 class TakenIn(Generic[H]):
-    """A text that has come in whole: the SHA-256 of its `size_bytes` octets, and how they are put together.
+    """A completely received body: the SHA-256 of its `size_bytes` octets, and its recipe.
 
-    `holdings`: one for each attachment, however often it is in the text, for the owner to record or to unlink.
+    `holdings`: one for each distinct attachment, for the owner to record or to unlink.
     """
 
     content_hash: bytes
@@ -33,9 +33,10 @@ class TakenIn(Generic[H]):
 
 
 class BodyWriter(Generic[H]):
-    """One text. Everything blocks; one thread at a time. Parts of `inline_max` octets or more become attachments.
+    """The writer of one body. Parts of `inline_max` octets or more become attachments.
 
-    After an error nothing is left of it. All raise OSError.
+    Everything blocks; one thread at a time. After an error all of the body's attachments are released. All methods may
+    raise OSError.
     """
 
     def __init__(self, builder: Builder[H], inline_max: int) -> None:
@@ -43,13 +44,13 @@ class BodyWriter(Generic[H]):
         self._pieces = Pieces(builder)
         self._hasher = hashlib.sha256()
         self._size_bytes = 0
-        self._held = bytearray()  # all of a text that is small so far
+        self._held = bytearray()  # the whole body, while it is small
         self._splitter: Splitter | None = None
         self._body: AttachmentWriter[H] | None = None
         self._is_opaque = False
 
     def write(self, data: bytes) -> None:
-        """The next octets of the text."""
+        """Add the next octets of the body."""
         with self._all_or_nothing():
             for at in range(0, len(data), CHUNK_BYTES):
                 chunk = data[at : at + CHUNK_BYTES]
@@ -58,7 +59,7 @@ class BodyWriter(Generic[H]):
                 self._take(chunk)
 
     def finish(self) -> TakenIn[H]:
-        """That was all."""
+        """Finish the body."""
         with self._all_or_nothing():
             if self._splitter is not None:
                 self._handle(self._splitter.finish())
@@ -68,7 +69,7 @@ class BodyWriter(Generic[H]):
         return TakenIn(self._hasher.digest(), self._size_bytes, recipe, holdings)
 
     def abandon(self) -> None:
-        """Let go of all that came in, unless it was finished. May be called again."""
+        """Release all attachments of the body, unless it was finished. May be called again."""
         self._pieces.abandon()
 
     def _take(self, data: bytes) -> None:

@@ -1,15 +1,16 @@
-"""Texts that no message may have any more, until that is certain and they are removed (design section 6).
+"""Candidates for deletion: bodies that perhaps no message has any more, until proved garbage (design section 6).
 
-Nothing leads from a text to its messages, so all rows that name texts are read, beside the writer
-(`gc.body_references`).
-What is kept of expunged mail is forgotten first, and its texts are doomed. Then each text is spared that a row of
-`by_uid` or `expunged` names, or an entry that waits. What is doomed still is removed.
+Bodies do not point to their messages, so all rows that reference bodies are read, beside the writer
+(`gc.body_references`). First, expunged mail past its retention is forgotten, and its bodies are doomed. Then each
+doomed body is spared that a row of `by_uid` or `expunged`, or a waiting entry, references. The bodies still doomed are
+removed.
 
-No text that a message shows, or may come to show, is ever removed, whatever comes meanwhile. A row that is there when
-texts are removed has come after its text was doomed, or was there before and has stayed under its key. In the first
-case it has spared the text as it came, by a trigger of its table; so has an entry that came and waits. In the second
-case the look, which begins when all that is doomed is on disk, has met it. An entry that waits no longer has left rows,
-which have come. One task does all this, so nothing is doomed while it looks; after a crash it looks again.
+No body that a message shows or may come to show is ever removed, whatever arrives meanwhile. A row that references a
+body at the time of its removal was either inserted after the body was doomed, or was there before and has kept its key.
+In the first case its insertion spared the body, by a trigger of its table; an arriving entry that waits spares its
+bodies likewise. In the second case the scan, which begins once all dooming is on disk, has met the row. An entry that
+no longer waits has left rows, which count as inserted. One task does all this, so nothing is doomed during a scan;
+after a crash the scan starts again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from resync.entry import Entry, MailAdd, Merge
 
 
 def doom_expired(connection: sqlite3.Connection, before_ms: int, limit: int) -> int:
-    """Forget mail that was expunged before a time, the oldest first, and doom its texts; how many messages that was."""
+    """Forget mail expunged before a time, the oldest first, and doom its bodies. Return the number of messages."""
     query = "SELECT mailbox, guid, content_hash FROM expunged WHERE expunged_ms < ? ORDER BY expunged_ms LIMIT ?"
     found = connection.execute(query, (before_ms, limit)).fetchall()
     connection.executemany("DELETE FROM expunged WHERE mailbox = ? AND guid = ?", [row[:2] for row in found])
@@ -33,24 +34,24 @@ def doom_expired(connection: sqlite3.Connection, before_ms: int, limit: int) -> 
 
 
 def is_any_expired(connection: sqlite3.Connection, before_ms: int) -> bool:
-    """Whether there is anything to do."""
+    """Return True if any body is doomed or any expunged mail is past its retention."""
     query = "SELECT EXISTS (SELECT 1 FROM doomed) OR EXISTS (SELECT 1 FROM expunged WHERE expunged_ms < ?)"
     return bool(connection.execute(query, (before_ms,)).fetchone()[0])
 
 
 def spare(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> None:
-    """These texts are named."""
+    """Spare bodies that are referenced."""
     connection.executemany("DELETE FROM doomed WHERE hash = ?", ((content_hash,) for content_hash in hashes))
 
 
 def spare_texts_of(connection: sqlite3.Connection, entry: Entry) -> None:
-    """An entry has come that waits: what it names is to be here when it is applied."""
+    """Spare the bodies of a waiting entry: they must be here when it is applied."""
     if connection.execute("SELECT 1 FROM doomed LIMIT 1").fetchone() is not None:
         spare(connection, texts_of(entry))
 
 
 def texts_of(entry: Entry) -> set[bytes]:
-    """Hashes of the texts that an entry names."""
+    """Return the hashes of the bodies that an entry references."""
     found: set[bytes] = set()
     for change in entry.changes:
         if isinstance(change, MailAdd):
@@ -61,16 +62,16 @@ def texts_of(entry: Entry) -> set[bytes]:
 
 
 class Removed(NamedTuple):
-    """How many texts there are less now, and what held their parts: to be let go once this is on disk."""
+    """The number of removed bodies, and the references to their parts, to be released once the removal is on disk."""
 
     texts: int
     holdings: list[Holding]
 
 
 def remove(connection: sqlite3.Connection, texts: int, size_bytes: int) -> Removed:
-    """Remove doomed texts within these limits, but at least one. 0: none is doomed any more.
+    """Remove doomed bodies within these limits, but at least one. `texts` is 0 if none is doomed any more.
 
-    They are not fetched any more either: one that came with its entry may still be noted as lacking.
+    They are no longer fetched either: a body that came with its entry may still be noted as lacking.
     """
     query = "SELECT d.hash, COALESCE(length(c.body), 0) FROM doomed d LEFT JOIN content c ON c.hash = d.hash LIMIT ?"
     hashes: list[bytes] = []

@@ -1,7 +1,7 @@
-"""Recipes: how a message text is put together of octets that stand in the recipe, and of attachments.
+"""Recipes: a message body as a sequence of octets in the recipe itself and of attachments.
 
-A recipe comes from this node's database or from another node, so whatever is read is checked: each text has exactly one
-recipe that `BodyWriter` makes, and each recipe one packed form. Reading is a plan, made without I/O: octets, and slices
+A recipe comes from this node's database or from another node, so everything read is checked: each body has exactly one
+recipe that `BodyWriter` makes, and each recipe one packed form. Reading yields a plan without I/O: octets, and slices
 of attachments for others to read.
 """
 
@@ -21,17 +21,17 @@ from replicator.mime.skeleton import Gap, Skeleton
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, CHUNK_HASH_BYTES, HASH_BYTES, Attached, AttachedSlice
 
 INLINE_TOTAL_MAX = MIB
-"""Octets of a text that stand in its recipe: what is in memory to tell its structure."""
+"""Maximum number of inline octets of a body, all of which are in memory to tell its structure."""
 
 PACKED_MAX = 4 * MIB
-"""Octets of a packed recipe: what is inline, 16 bytes for each chunk of an attachment and some 60 for each of those."""
+"""Maximum size of a packed recipe: inline octets, 16 bytes per attachment chunk, and some 60 per attachment."""
 
 Piece: TypeAlias = bytes | Attached
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The pieces of a text in their order. Raises ValueError if they cannot be those of one."""
+    """The pieces of a body in their order. Raises ValueError if they cannot be the pieces of one."""
 
     pieces: tuple[Piece, ...] = field(repr=False)
 
@@ -46,21 +46,21 @@ class Recipe:
 
     @property
     def length(self) -> int:
-        """Octets of the text."""
+        """Length of the body, in octets."""
         return sum(_length(piece) for piece in self.pieces)
 
     @property
     def attached(self) -> tuple[Attached, ...]:
-        """The pieces that are attachments; one attachment may be several."""
+        """The pieces that are attachments; several may be of one attachment."""
         return tuple(piece for piece in self.pieces if isinstance(piece, Attached))
 
     @property
     def distinct(self) -> tuple[Attached, ...]:
-        """The attachments, each once, however often it is in the text."""
+        """The attachments, each once, however often it occurs in the body."""
         return tuple({attached.hash: attached for attached in self.attached}.values())
 
     def skeleton(self) -> Skeleton:
-        """The text without its attachments."""
+        """Return the body without its attachments."""
         raw, gaps, is_opaque = bytearray(), [], False
         for piece in self.pieces:
             if isinstance(piece, bytes):
@@ -72,7 +72,7 @@ class Recipe:
         return replace(skeleton, lacks_header=is_opaque and not _has_header(skeleton))
 
     def slices(self, start: int, end: int) -> Iterator[bytes | AttachedSlice]:
-        """The octets of the text from `start` up to `end`, each time at most `CHUNK_BYTES`."""
+        """Yield the octets of the body from `start` up to `end`, at most `CHUNK_BYTES` at a time."""
         at = 0
         for piece in self.pieces:
             first, behind = max(start - at, 0), min(end - at, _length(piece))
@@ -86,12 +86,12 @@ class Recipe:
                     yield piece[cut : min(cut + CHUNK_BYTES, behind)]
 
     def pack(self) -> bytes:
-        """The recipe as MessagePack."""
+        """Return the recipe as MessagePack."""
         return cast("bytes", msgpack.packb([_packed(piece) for piece in self.pieces]))
 
     @classmethod
     def unpack(cls, packed: bytes) -> Recipe:
-        """The recipe that `pack` gave. Raises ValueError for whatever else."""
+        """Return the recipe that `pack` packed. Raises ValueError for anything else."""
         if len(packed) > PACKED_MAX:
             raise ValueError(f"a recipe has at most {PACKED_MAX} bytes, not {len(packed)}")
         try:
@@ -107,7 +107,7 @@ class Recipe:
 
 
 def _has_header(skeleton: Skeleton) -> bool:
-    """Whether a whole line stands between the header and what was cut out, which so has nothing of it."""
+    """Return True if a whole line separates the header from the part cut out, which thus has nothing of the header."""
     behind = skeleton.gaps[0].at
     return b"\n" in skeleton.raw[Header.at(skeleton.raw, 0, behind).end : behind]
 
@@ -124,7 +124,7 @@ def _packed(piece: Piece) -> object:
 
 
 def _piece(values: object) -> Piece:
-    # Whatever `int` makes a number of here is packed as another thing than it was, which does not pass.
+    # A value that `int` converts here, such as a bool, packs differently and fails the check in `unpack`.
     match values:
         case bytes():
             return values

@@ -1,6 +1,6 @@
-"""The pieces of a message text while it comes in: octets that are kept in the recipe, and attachments that are built.
+"""Collection of an incoming body's pieces: octets kept in the recipe, and attachments being built.
 
-One attachment is written at a time. Until all of them are given to the text's owner, they can be let go of together.
+One attachment is written at a time. Until all of them are handed to the body's owner, they can be released together.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ class Construction(Protocol[H_co]):
         ...
 
     def finish(self) -> H_co:
-        """It is on disk, and held. Raises OSError."""
+        """Put the attachment on disk and return a reference to it. Raises OSError."""
         ...
 
     def abandon(self) -> None:
-        """Forget what is not finished. May be called again."""
+        """Discard an unfinished attachment. May be called again."""
         ...
 
 
 class Builder(Protocol[H]):
-    """The attachment store, as far as texts that come in need it."""
+    """The part of the attachment store that incoming bodies need."""
 
     def build(self) -> Construction[H]:
         """Begin an attachment. Raises OSError."""
         ...
 
     def unlink(self, holding: H) -> None:
-        """Let go of one. Raises OSError."""
+        """Release a reference. Raises OSError."""
         ...
 
 
 class Pieces(Generic[H]):
-    """The pieces of one text, in their order."""
+    """The pieces of one body, in their order."""
 
     def __init__(self, builder: Builder[H]) -> None:
         self._builder = builder
@@ -68,7 +68,7 @@ class Pieces(Generic[H]):
         self._holdings: dict[bytes, H] = {}
 
     def inline(self, data: bytes) -> bytes:
-        """Append octets that stand in the recipe. Gives back those that there is no room for."""
+        """Append inline octets to the recipe. Return those for which there is no room."""
         assert self._construction is None, "an attachment is closed before anything follows it"
         fitting = data[: self._inline_left]
         self._inline += fitting
@@ -76,7 +76,7 @@ class Pieces(Generic[H]):
         return data[len(fitting) :]
 
     def attach(self, data: bytes) -> None:
-        """Append octets to the attachment that is open; to a new one if there is none. Raises OSError."""
+        """Append octets to the open attachment, or to a new one if none is open. Raises OSError."""
         if not data:
             return
         if self._construction is None:
@@ -88,7 +88,7 @@ class Pieces(Generic[H]):
         self._lines += data.count(b"\n")
 
     def close(self, coding: Coding | None = None, *, opaque: bool = False) -> None:
-        """Finish the attachment that is open, if there is one. It is held once, however often it is in the text.
+        """Finish the open attachment, if any. It is referenced once, however often it occurs in the body.
 
         Raises OSError.
         """
@@ -103,7 +103,7 @@ class Pieces(Generic[H]):
             self._builder.unlink(holding)
 
     def finish(self) -> tuple[Recipe, tuple[H, ...]]:
-        """The recipe, and the holdings of its attachments, which are the caller's from here on."""
+        """Return the recipe and the references to its attachments, which belong to the caller from here on."""
         assert self._construction is None, "all attachments are closed"
         self._close_inline()
         holdings = tuple(self._holdings.values())
@@ -111,7 +111,7 @@ class Pieces(Generic[H]):
         return Recipe(tuple(self._pieces)), holdings
 
     def abandon(self) -> None:
-        """Let go of all attachments, as far as the disk lets them go: a sweep does the rest. May be called again."""
+        """Release all attachments, as far as the disk allows: a sweep does the rest. May be called again."""
         if self._construction is not None:
             self._construction.abandon()
             self._construction = None

@@ -1,4 +1,4 @@
-"""Objects that last for years: checkpoints, the manifests that list them, entries too large for a link.
+"""Objects kept for years: checkpoints, the manifests that list them, and entries too large for a link.
 
-Used by replication's checkpoints and links, and where the log is replayed.
+Used by replication's checkpoints and links, and by replay of the log.
 """

@@ -1,8 +1,8 @@
-"""A cluster's checkpoints and manifests in the object store: written by each node for itself, read by any.
+"""A cluster's checkpoints and manifests in the object store; each node writes its own and may read the others'.
 
-Order is all that keeps them consistent: first checkpoints, then the manifest that lists them; first manifests are
-deleted, then what only they listed. All raises ObjectStoreError where the store does not do its part. Who leaves an
-iteration early closes it (`contextlib.aclosing`).
+Only order keeps them consistent: checkpoints are written before the manifest that lists them; manifests are deleted
+before the checkpoints that only they listed. All methods raise ObjectStoreError if the store fails. A caller that
+leaves an iteration early must close it (`contextlib.aclosing`).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 HeadsOf = Callable[[Sequence[bytes]], Awaitable[Iterable[Head]]]
-"""Ids of chains -> what is saved of them."""
+"""Ids of chains -> their saved heads."""
 
 
 class Archive:
-    """What the node `home` keeps, and what others of its cluster keep, in one object store."""
+    """The objects of the node `home`, and those of the other nodes of its cluster, in one object store."""
 
     def __init__(self, objects: ObjectStore, home: Home) -> None:
         self.home = home
         self._objects = objects
 
     async def save(self, head: Head, data: Iterable[bytes]) -> None:
-        """Keep a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
+        """Save a checkpoint (`write_mailbox`, `write_tree`). One that a manifest lists need not be saved again."""
         await self._objects.put(checkpoint_name(self.home, head), data)
 
     async def changes(self, home: Home, head: Head) -> AsyncGenerator[Merge | TreeMerge, None]:
-        """A checkpoint: the changes that take an empty chain to the head.
+        """Yield the changes of a checkpoint, which take an empty chain to the head.
 
-        They are to be believed when the last one has come. Raises UnreadableError, ObjectMissingError.
+        They are to be trusted only once the last one has come. Raises UnreadableError, ObjectMissingError.
         """
         name = checkpoint_name(home, head)
         reader = CheckpointReader(name, head)
@@ -55,24 +55,24 @@ class Archive:
         reader.finish()
 
     async def saved(self) -> AsyncGenerator[str, None]:
-        """The names of all checkpoints of this node, in no order."""
+        """Yield the names of all checkpoints of this node, in no order."""
         async with aclosing(self._objects.list(checkpoint.checkpoints_of(self.home))) as found:
             async for info in found:
                 yield info.name
 
     async def next_manifest(self, context: Context, now_ms: int) -> Manifest:
-        """What this node's next manifest says before its heads: it is newer than all that there are."""
+        """Return this node's next manifest without its heads, dated later than all existing ones."""
         earlier = [manifest.made_ms(name) or 0 for name in await self.manifests(self.home.sid)]
-        made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been put back
+        made_ms = max([now_ms, *(ms + 1 for ms in earlier)])  # the clock may have been set back
         dots = tuple(Dot(origin, seq) for origin, seq in sorted(context.items()))
         return Manifest(self.home, made_ms, dots)
 
     async def publish(self, made: Manifest, data: Iterable[bytes]) -> None:
-        """Write a manifest (`next_manifest`, `write_manifest`). All of its checkpoints are saved."""
+        """Write a manifest (`next_manifest`, `write_manifest`) whose checkpoints are all saved."""
         await self._objects.put(made.name, data)
 
     async def newest(self, sid: str | None = None, *, until_ms: int = DATE_MAX_MS) -> Manifest | None:
-        """The newest manifest that is whole, of any node or of one, made until then. Others are named in the log."""
+        """Return the newest readable manifest made by `until_ms`, of one node or any. Skipped ones are logged."""
         names = manifest.newest_first(await self.manifests(sid))
         for name in (name for name in names if (manifest.made_ms(name) or 0) <= until_ms):
             try:
@@ -82,7 +82,10 @@ class Archive:
         return None
 
     async def heads(self, listed: Manifest) -> AsyncGenerator[Head, None]:
-        """What a manifest lists, by mailbox id; to be believed when the last one has come. Raises UnreadableError."""
+        """Yield the heads that a manifest lists, by mailbox id.
+
+        They are to be trusted only once the last one has come. Raises UnreadableError.
+        """
         reader = ManifestReader(listed.name)
         async with aclosing(self._read(listed.name, reader.receive)) as heads:
             async for head in heads:
@@ -90,7 +93,7 @@ class Archive:
         reader.finish()
 
     async def manifests(self, sid: str | None = None) -> list[str]:
-        """The names of all manifests, of all nodes or one, in no order."""
+        """Return the names of all manifests, of all nodes or one, in no order."""
         return [info.name async for info in self._objects.list(manifest.manifests_of(self.home.cluster, sid))]
 
     async def delete(self, names: list[str]) -> None:
@@ -98,7 +101,7 @@ class Archive:
         await self._objects.delete(names)
 
     async def delete_manifests(self, kept_ms: Container[int | None]) -> None:
-        """Delete this node's manifests, but for those that were made then."""
+        """Delete this node's manifests except those made at the times `kept_ms`."""
         names = await self.manifests(self.home.sid)
         dated = {name: manifest.made_ms(name) for name in names}
         await self.delete([name for name, ms in dated.items() if ms is not None and ms not in kept_ms])
@@ -108,7 +111,7 @@ class Archive:
         await self.delete([checkpoint_name(self.home, head) for head in heads])
 
     async def delete_all_but(self, heads_of: HeadsOf) -> None:
-        """Delete this node's checkpoints of which nobody knows: all but those that `heads_of` their chains gives."""
+        """Delete this node's unknown checkpoints: all but those that `heads_of` returns for their chains."""
         unlooked: dict[str, bytes] = {}
         async with aclosing(self.saved()) as names:
             async for name in names:

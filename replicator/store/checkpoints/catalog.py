@@ -1,11 +1,12 @@
-"""Which checkpoints and manifests of this node stand in the object store (design section 6).
+"""The catalog of this node's checkpoints and manifests in the object store (design section 6).
 
-A round saves what is not saved, then publishes a manifest. A checkpoint's row says in which round it was saved; the
-manifest of a round lists of each chain the last one that was saved in that round or before. So a row is needed as long
-as a manifest lists it that counts: the one in force, or a newer one that is pending. The object is written before its
-row, and goes before it. Of a manifest the row comes first, for that is how a node knows its own again.
+A round saves the heads that are not saved, then publishes a manifest. A checkpoint's row says in which round it was
+saved; the manifest of a round lists, for each chain, the last checkpoint saved in that round or before. So a row is
+needed as long as a current manifest lists it: the one in force, or a newer one that is pending. A checkpoint's object
+is written before its row, and deleted before it. A manifest's row is written first, because the node recognizes its own
+manifest by it.
 
-Where neither the log nor a checkpoint leads to a chain's head, the chain is unproven until its next checkpoint.
+A chain to whose head neither the log nor a checkpoint leads is unproven until its next checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from resync import row as rows_of
 from resync.bulk import hash_of
 from resync.row import Row
 
-SLICE_ROWS = 1000  # some milliseconds of a reader's thread, or of the writer
+SLICE_ROWS = 1000  # some milliseconds of a reader's or the writer's thread
 
 _COLUMNS = "user, chain, uidvalidity, origin, seq, modseq, time"
 _UNSAVED = (
@@ -41,7 +42,7 @@ _UNSAVED = (
 
 
 class Round(NamedTuple):
-    """A manifest and what belongs to it. `made_ms` None: nobody knows whether it is in the object store."""
+    """A manifest and its data. `made_ms` None: it is unknown whether the manifest is in the object store."""
 
     number: int
     made_ms: int | None
@@ -53,14 +54,14 @@ class Round(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A chain's head, and the object that holds what is shown there: its bytes, read as they are taken."""
+    """A chain's head, and the bytes of the object that holds its state, generated as they are consumed."""
 
     head: Head
     data: Iterator[bytes]
 
 
 def rounds(connection: sqlite3.Connection) -> list[Round]:
-    """Those that count, in order: one in force, then one that is pending, then one that may not be finished.
+    """Return the current rounds in order: one in force, then one pending, then one that may be unfinished.
 
     Raises DamagedRowError.
     """
@@ -73,24 +74,24 @@ def rounds(connection: sqlite3.Connection) -> list[Round]:
 
 
 def is_unproven_unsaved(connection: sqlite3.Connection) -> bool:
-    """Whether there are chains that wait for their next checkpoint."""
+    """Return True if unproven chains wait for their next checkpoint."""
     query = f"SELECT 1 FROM unproven u JOIN chain ON id = u.chain WHERE {_UNSAVED} LIMIT 1"
     return connection.execute(query).fetchone() is not None
 
 
 def is_unproven(connection: sqlite3.Connection, chain_id: bytes) -> bool:
-    """Whether the chain is one of those, or was when it was last saved."""
+    """Return True if the chain is unproven, or was when it was last saved."""
     return connection.execute("SELECT 1 FROM unproven WHERE chain = ?", (chain_id,)).fetchone() is not None
 
 
 def unsaved(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
-    """A slice of the chains, by id, whose heads are not saved."""
+    """Return a slice of the chains, by id, whose heads are not saved."""
     query = f"SELECT id FROM chain WHERE id > ? AND {_UNSAVED} ORDER BY id LIMIT ?"
     return [chain_id for (chain_id,) in connection.execute(query, (after, SLICE_ROWS))]
 
 
 def unlisted(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
-    """A slice of the chains, by id, that have lost all their checkpoints, or were taken over and have none yet."""
+    """Return a slice of the chains, by id, that have lost all checkpoints, or were taken over and have none yet."""
     query = (
         "SELECT u.chain FROM unproven u JOIN chain ON id = u.chain WHERE u.chain > ? AND head_seq IS NOT NULL"
         " AND NOT EXISTS (SELECT 1 FROM checkpoint k WHERE k.chain = u.chain) ORDER BY u.chain LIMIT ?"
@@ -99,7 +100,7 @@ def unlisted(connection: sqlite3.Connection, after: bytes) -> list[bytes]:
 
 
 def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, int], bytes | None]:
-    """What a slice of the chains has seen, all in all, and the last id of it; None: there was no more.
+    """Return the joined context of a slice of the chains, and its last id; None: no chains left.
 
     Raises DamagedRowError.
     """
@@ -114,10 +115,10 @@ def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, in
 
 
 def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Checkpoint | None:
-    """What is shown of a chain, to be saved, in a transaction that the caller began and ends. None: there is no head.
+    """Return a checkpoint of a chain's state, or None without a head. The caller begins and ends the transaction.
 
-    `now_ms` stands for the time of a head whose entry is not in the log. Raises DatabaseDamagedError, also from the
-    data at its end: what is not whole here is not sealed, for the log may then be all that can mend it.
+    `now_ms` is the time used for a head whose entry is not in the log. Raises DatabaseDamagedError, possibly only at
+    the end of the data: a damaged state is not sealed, since the log may then be all that can repair it.
     """
     chain = chains.load(connection, chain_id)
     if chain is None or chain.head is None:
@@ -139,7 +140,7 @@ def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) 
 
 
 def _whole(chain: Chain, rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows; raises DatabaseDamagedError at the end if they are not those that the chain counts."""
+    """Yield the rows; raise DatabaseDamagedError at the end if they do not match the chain's counters."""
     total = count = 0
     for row in rows:
         total, count = rows_of.add(total, row.fingerprint()), count + 1
@@ -155,28 +156,28 @@ def _not_whole(chain: Chain) -> DatabaseDamagedError:
 
 
 def heads_of(connection: sqlite3.Connection, chain_id: bytes) -> list[Head]:
-    """What is saved of a chain, the newest first."""
+    """Return the saved heads of a chain, the newest first."""
     query = f"SELECT {_COLUMNS} FROM checkpoint WHERE chain = ? ORDER BY modseq DESC"
     return list(map(_head, connection.execute(query, (chain_id,))))
 
 
 def heads_in(connection: sqlite3.Connection, number: int) -> Iterator[Head]:
-    """What the manifest of a round lists, by the ids of chains."""
+    """Yield the heads that the manifest of a round lists, by chain id."""
     query = f"SELECT {_COLUMNS}, MAX(modseq) FROM checkpoint WHERE round <= ? GROUP BY chain ORDER BY chain"
     yield from (_head(row[:-1]) for row in connection.execute(query, (number,)))
 
 
 def count_heads(connection: sqlite3.Connection, number: int) -> int:
-    """How many that are."""
+    """Return the number of heads that the manifest of a round lists."""
     query = "SELECT COUNT(DISTINCT chain) FROM checkpoint WHERE round <= ?"
     count: int = connection.execute(query, (number,)).fetchone()[0]
     return count
 
 
 def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head], bytes | None]:
-    """Of a slice of the chains what no manifest lists that counts, and the last id of it; None: there was no more.
+    """Return checkpoints of a slice of the chains that no current manifest lists, and the last id; None: none left.
 
-    What is the newest of its chain is kept for the next round.
+    The newest checkpoint of each chain is kept for the next round.
     """
     numbers = [number for (number,) in connection.execute("SELECT round FROM manifest")]
     query = (
@@ -198,7 +199,7 @@ def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[Head
 
 
 def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> list[Head]:
-    """All that is saved of these chains."""
+    """Return all saved heads of these chains."""
     return [head for chain_id in chain_ids for head in heads_of(connection, chain_id)]
 
 
@@ -206,7 +207,7 @@ def are_saved(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> lis
 
 
 def note_saved(tx: Transaction, head: Head, number: int) -> None:
-    """The checkpoint is in the object store."""
+    """Record that the checkpoint is in the object store."""
     tx.connection.execute(
         f"INSERT OR REPLACE INTO checkpoint ({_COLUMNS}, round) VALUES (?,?,?,?,?,?,?,?)",
         (head.user, head.mailbox_id, head.uidvalidity, *head.dot, head.modseq, head.time, number),
@@ -216,12 +217,12 @@ def note_saved(tx: Transaction, head: Head, number: int) -> None:
 
 
 def note_unproven(tx: Transaction, chain_id: bytes, modseq: int) -> None:
-    """The chain stands at a head of this MODSEQ to which the log does not lead."""
+    """Record that the chain is at a head of this MODSEQ to which the log does not lead."""
     tx.connection.execute("INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)", (chain_id, modseq))
 
 
 def begin_manifest(tx: Transaction, begun: Round) -> None:
-    """The manifest is about to be written; all that it lists is saved."""
+    """Record a manifest about to be written; everything that it lists is saved."""
     tx.connection.execute("DELETE FROM manifest WHERE made_ms IS NULL")
     tx.connection.execute(
         "INSERT INTO manifest (round, in_force, context, covered, position, heads) VALUES (?,0,?,?,?,?)",
@@ -230,25 +231,25 @@ def begin_manifest(tx: Transaction, begun: Round) -> None:
 
 
 def note_manifest(tx: Transaction, number: int, made_ms: int) -> None:
-    """The manifest is in the object store, and pending; another one that was pending counts no more."""
+    """Record that the manifest is in the object store and pending; an earlier pending one is dropped."""
     tx.connection.execute("UPDATE manifest SET made_ms = ? WHERE round = ?", (made_ms, number))
     tx.connection.execute("DELETE FROM manifest WHERE in_force = 0 AND round <> ?", (number,))
 
 
 def put_in_force(tx: Transaction, number: int) -> None:
-    """The manifest counts, and no older one does."""
+    """Put the manifest in force, and drop all older ones."""
     tx.connection.execute("UPDATE manifest SET in_force = 1 WHERE round = ?", (number,))
     tx.connection.execute("DELETE FROM manifest WHERE round < ?", (number,))
 
 
 def forget_heads(tx: Transaction, heads: Sequence[Head]) -> None:
-    """These checkpoints are in the object store no more."""
+    """Forget checkpoints that are no longer in the object store."""
     rows = ((head.mailbox_id, head.modseq) for head in heads)
     tx.connection.executemany("DELETE FROM checkpoint WHERE chain = ? AND modseq = ?", rows)
 
 
 def forget_unreadable(tx: Transaction, head: Head) -> None:
-    """This checkpoint is not to be relied on: the next round saves the chain anew, unless a later one stands."""
+    """Forget an unreliable checkpoint: the next round saves the chain again, unless its head is saved otherwise."""
     chain = tx.chain(head.mailbox_id)
     query = "DELETE FROM checkpoint WHERE chain = ? AND modseq = ? AND origin = ? AND seq = ?"
     tx.connection.execute(query, (head.mailbox_id, head.modseq, *head.dot))
@@ -257,7 +258,7 @@ def forget_unreadable(tx: Transaction, head: Head) -> None:
 
 
 def forget(tx: Transaction) -> bool:
-    """Nothing in the object store is to be relied on: everything is to be saved anew. Whether there is more to do."""
+    """Forget everything in the object store, so that all is saved again. Return True if there is more to do."""
     tx.connection.execute("DELETE FROM manifest")
     query = "DELETE FROM checkpoint WHERE (chain, modseq) IN (SELECT chain, modseq FROM checkpoint LIMIT ?)"
     return tx.connection.execute(query, (SLICE_ROWS,)).rowcount == SLICE_ROWS

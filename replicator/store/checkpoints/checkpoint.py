@@ -1,13 +1,12 @@
-"""A checkpoint: all that one mailbox or folder tree shows at one head, as an object (`container` has the outer form).
+"""A checkpoint: the state of one mailbox or folder tree at one head, as an object (format: `container`).
 
-The first frame is the head and its context. Each further one is a change as of a MERGE entry (`resync.entry`), which
-would take an empty chain to the state, but for its context, which stands in the first frame only. So rows from a
-checkpoint must fulfil what rows in entries must, and can be used like them. There is at least one change; rows come in
-the order of their UIDs.
+The first frame is the head and its context. Each further frame is a change as in a MERGE entry (`resync.entry`);
+together they would take an empty chain to the state, except for its context, which is in the first frame only. So rows
+from a checkpoint must satisfy the rules for rows in entries, and can be used like them. There is at least one change;
+rows come in the order of their UIDs.
 
-An object's name says to a person whose it is, of which node, and of when; the newest of a chain is the last one by its
-name. A node that shows a head shows what all nodes show there: an object is never another one than before under its
-name.
+An object's name tells a reader its user, node and time; the newest of a chain is the last by name. All nodes that show
+a head show the same state there, so an object's content never changes under its name.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from resync.tree import TreeState, tree_difference
 
 T = TypeVar("T")
 
-ROWS_AT_ONCE = 1000  # of a frame: some 200 KiB
-NAMES_MAX = 1 << 20  # of a tree: a hundred times what a user may have, for those that were deleted
-LABEL_CHARS = 80  # of a name's levels, which file systems limit to 255 bytes; three times what most users have
+ROWS_AT_ONCE = 1000  # in a frame: some 200 KiB
+NAMES_MAX = 1 << 20  # of a tree: a hundred times a user's limit, to include deleted ones
+LABEL_CHARS = 80  # per level of a name: file systems limit one to 255 bytes; three times what most users' names need
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Home(NamedTuple):
-    """Whose checkpoints: a cluster's, of one node. Nodes do not share any, so none deletes what another one needs."""
+    """The owner of checkpoints: one node of a cluster. Nodes share none, so none deletes what another one needs."""
 
     cluster: str
     sid: str
 
 
 def checkpoint_name(home: Home, head: Head) -> str:
-    """The object's name: `CLUSTER/checkpoints/SID/USER/MAILBOX ID/MODSEQ_DATE_ORIGIN_SEQ.mailbox`, or `.tree`.
+    """Return the object's name: `CLUSTER/checkpoints/SID/USER/MAILBOX ID/MODSEQ_DATE_ORIGIN_SEQ.mailbox`, or `.tree`.
 
-    The user's name, and the origin, are percent-encoded, and cut where they are long.
+    The user's name and the origin are percent-encoded, and cut if they are long.
     """
     origin, seq = head.dot
     file = f"{head.modseq:019}_{date(head.time >> 16)}_{_label(origin)}_{seq}.{'tree' if head.is_tree else 'mailbox'}"
@@ -57,12 +56,12 @@ def checkpoint_name(home: Home, head: Head) -> str:
 
 
 def checkpoints_of(home: Home) -> str:
-    """What the names of all of a node's checkpoints begin with."""
+    """Return the prefix of the names of all of a node's checkpoints."""
     return f"{home.cluster}/checkpoints/{home.sid}"
 
 
 def chain_of(name: str) -> bytes | None:
-    """The mailbox or tree that a checkpoint's name says it is of; None for a name that is of none."""
+    """Return the id of the mailbox or tree in a checkpoint's name, or None for any other name."""
     levels = name.split("/")
     try:
         return bytes.fromhex(levels[-2]) if name.endswith((".tree", ".mailbox")) else None
@@ -71,22 +70,25 @@ def chain_of(name: str) -> bytes | None:
 
 
 def date(ms: int) -> str:
-    """A time for a name: such as 20261121T093005.123Z."""
+    """Format a time for a name, such as 20261121T093005.123Z."""
     return f"{_EPOCH + timedelta(milliseconds=ms):%Y%m%dT%H%M%S}.{ms % 1000:03}Z"
 
 
 def ms_of(text: str) -> int:
-    """The time that `date` gave. Raises ValueError for what is none."""
+    """Parse a time from `date`, into ms. Raises ValueError for any other text."""
     return (datetime.strptime(text, "%Y%m%dT%H%M%S.%f%z") - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _label(text: str) -> str:
     encoded = quote(text, safe="@+=")[:LABEL_CHARS]
-    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # neither "." nor ".." nor hidden
+    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded  # never ".", ".." or a hidden file
 
 
 def write_mailbox(head: Head, shown: state.Head, rows: Iterable[Row]) -> Iterator[bytes]:
-    """The object, in pieces. `rows`: all that are shown at the head, by UID; they are taken as the pieces are."""
+    """Yield the object in pieces.
+
+    `rows`: all rows shown at the head, by UID; they are consumed along with the pieces.
+    """
     uidnext, risen, remaining = shown.uidnext, shown.risen, iter(rows)
     first = tuple(islice(remaining, ROWS_AT_ONCE))
     further = iter(lambda: tuple(islice(remaining, ROWS_AT_ONCE)), ())
@@ -95,7 +97,7 @@ def write_mailbox(head: Head, shown: state.Head, rows: Iterable[Row]) -> Iterato
 
 
 def write_tree(head: Head, tree: TreeState) -> Iterator[bytes]:
-    """The object, in pieces."""
+    """Yield the object in pieces."""
     changes = (change._replace(context=()) for change in tree_difference(tree, [TreeState()]))
     return _write(head, tree.context, changes)
 
@@ -106,7 +108,7 @@ def _write(head: Head, context: Mapping[str, int], changes: Iterable[Merge | Tre
 
 
 def state_of(head: Head, changes: Iterable[Merge | TreeMerge]) -> MailboxState | TreeState:
-    """The whole state in memory, from what a reader gave."""
+    """Build the whole state in memory from the changes that a reader yielded."""
     mailbox, tree = MailboxState(modseq=head.modseq), TreeState(modseq=head.modseq)
     for change in changes:
         context = {dot.origin: dot.seq for dot in change.context}
@@ -122,9 +124,10 @@ def state_of(head: Head, changes: Iterable[Merge | TreeMerge]) -> MailboxState |
 
 
 class CheckpointReader:
-    """Reads one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
+    """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
 
-    `head` is what it must be of. Keeps GUIDs and names, 100 bytes a row, and nothing else of what it gave out.
+    `head` is the head that the object must have. The reader keeps GUIDs and names, 100 bytes a row, and nothing else of
+    its output.
     """
 
     def __init__(self, name: str, head: Head) -> None:
@@ -134,7 +137,7 @@ class CheckpointReader:
         self._content: _Rows | _Names | None = None
 
     def receive(self, data: bytes) -> Iterator[Merge | TreeMerge]:
-        """The changes that take an empty chain to the state, to be exhausted before the next call."""
+        """Yield the changes that take an empty chain to the state; exhaust it before the next call."""
         for frame in self._sealed.receive(data):
             if self._content is None:
                 self._content = self._begin(frame)
@@ -151,7 +154,7 @@ class CheckpointReader:
             yield change._replace(context=self._context)
 
     def finish(self) -> None:
-        """There are no more bytes; whatever was given out is the state."""
+        """End the object. On return, the changes yielded are proved to be the state."""
         self._sealed.finish()
         if self._content is None or not self._content.has_begun:
             raise self._sealed.refusal("there is no state in it")
@@ -171,7 +174,7 @@ class CheckpointReader:
 
 
 class _Rows:
-    """What must hold of a mailbox's rows among each other."""
+    """Checks of a mailbox's rows against each other."""
 
     def __init__(self, head: Head, context: Mapping[str, int]) -> None:
         self._head, self._context = head, context
@@ -208,7 +211,7 @@ class _Rows:
 
 
 class _Names:
-    """What must hold of a tree's folders and subscriptions among each other."""
+    """Checks of a tree's folders and subscriptions against each other."""
 
     def __init__(self, head: Head) -> None:
         self._user = head.user
@@ -240,7 +243,7 @@ def _add(names: set[T], new: list[T]) -> str | None:
 
 
 def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]:
-    """An array of MessagePack, of so many fields or any number. Raises ValueError if it is none."""
+    """Unpack a MessagePack array, of `count` fields or any number. Raises ValueError if it is none."""
     try:
         fields = msgpack.unpackb(packed, use_list=False)
     except (msgpack.UnpackException, ValueError) as error:
@@ -251,7 +254,7 @@ def unpack_fields(packed: bytes, count: int | None = None) -> tuple[object, ...]
 
 
 def head_from(fields: object) -> Head:
-    """A head that was packed as a tuple. Raises ValueError for what cannot be one."""
+    """Return a head that was packed as a tuple. Raises ValueError if it cannot be one."""
     match fields:
         case (str(user), bytes(mailbox_id), int(uidvalidity), (str(origin), int(seq)), int(modseq), int(time)):
             head = Head(user, mailbox_id, uidvalidity, Dot(origin, seq), modseq, time)
@@ -264,7 +267,7 @@ def head_from(fields: object) -> Head:
 
 
 def context_from(fields: object) -> tuple[Dot, ...]:
-    """A context that was packed as ordered pairs. Raises ValueError for what cannot be one."""
+    """Return a context that was packed as ordered pairs. Raises ValueError if it cannot be one."""
     dots: list[Dot] = []
     for pair in fields if isinstance(fields, tuple) else (None,):
         match pair:

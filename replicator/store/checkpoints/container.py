@@ -1,15 +1,15 @@
-"""The form of what lies in the object store for years: MessagePack frames, compressed, under a checksum.
+"""The format of objects in the object store, kept for years: MessagePack frames, compressed, under a checksum.
 
     8 bytes    "MAILREPL"
-    1 byte     what it is: `Kind`
-    2 bytes    version of the form of the frames
+    1 byte     what the object is: `Kind`
+    2 bytes    version of the frames' format
     a zstd frame of
         frames     4 bytes of length, and so many bytes of MessagePack
-        4 bytes    0: there are no more
+        4 bytes    0: end of frames
     32 bytes   SHA-256 of all before
 
-Numbers are big-endian. Both ways work piece by piece, in memory for a frame and little more. What a reader gives out
-is believed only when it has come to the end: the checksum stands there.
+Numbers are big-endian. Both directions work piece by piece, with little more than one frame in memory. A reader's
+output is to be trusted only once it has read to the end, where the checksum stands.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from protocol.units import MIB
 
 MAGIC = b"MAILREPL"
 VERSION = 1
-COMPRESSION_LEVEL = 3  # of hashes and ids, most of it: higher levels gain nothing
+COMPRESSION_LEVEL = 3  # the content is mostly hashes and ids: higher levels gain nothing
 WINDOW_LOG = 21  # 2 MiB, several frames of rows
-FRAME_BYTES_MAX = 64 * MIB  # as of a literal between nodes; a frame of a checkpoint is hardly ever over 1 MiB
+FRAME_BYTES_MAX = 64 * MIB  # like a literal between nodes; a checkpoint's frame is hardly ever over 1 MiB
 HASH_BYTES = 32
 
 _HEAD_BYTES = len(MAGIC) + 3
 _LENGTH_BYTES = 4
-_STEP_BYTES = 256  # are decompressed at once: each can become 8 MiB at most
+_STEP_BYTES = 256  # decompressed at once: they expand to 8 MiB at most
 
 
 class Kind(Enum):
-    """What it is that is sealed."""
+    """The kind of a sealed object."""
 
     CHECKPOINT = b"C"
     MANIFEST = b"M"
@@ -43,11 +43,11 @@ class Kind(Enum):
 
 
 class UnreadableError(Exception):
-    """An object that is damaged, cut short, or of a form that is not read here. The text says which, and what to do."""
+    """An object that is damaged, cut short, or of an unsupported format. The text says which, and what to do."""
 
 
 def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
-    """The object's bytes, in pieces. Raises ValueError for a frame that is empty or too large to be read again."""
+    """Yield the object's bytes in pieces. Raises ValueError for a frame that is empty or too large to be read again."""
     parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     head = MAGIC + kind.value + VERSION.to_bytes(2)
@@ -66,19 +66,22 @@ def seal(kind: Kind, frames: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Unsealer:
-    """Reads one object: `receive` its bytes in order, then `finish`. `name` is for the errors, all UnreadableError."""
+    """The reader of one object: `receive` its bytes in order, then `finish`. All errors are UnreadableError.
+
+    `name` is the object's name in error texts.
+    """
 
     def __init__(self, name: str, kind: Kind) -> None:
         self._name, self._kind = name, kind
         self._head = bytearray()
-        self._held = bytearray()  # the last bytes that came: the checksum, if no more come
+        self._held = bytearray()  # the last bytes received: the checksum, if no more follow
         self._checksum = sha256()
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).decompressobj()
         self._plain = bytearray()
         self._is_over = False
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """The frames that are complete; to be exhausted before the next call."""
+        """Yield the completed frames; exhaust it before the next call."""
         self._held += data
         taken = bytes(self._held[:-HASH_BYTES])
         del self._held[: len(taken)]
@@ -93,14 +96,14 @@ class Unsealer:
             yield from self._frames()
 
     def finish(self) -> None:
-        """There are no more bytes. Whatever `receive` gave out is as it was sealed."""
+        """End the object. On return, all frames that `receive` yielded are proved to be as sealed."""
         if not self._is_over or not self._decompressor.eof:
             raise self.refusal("it ends too early")
         if bytes(self._held) != self._checksum.digest():
             raise self.refusal("its checksum is wrong")
 
     def refusal(self, problem: str) -> UnreadableError:
-        """What to raise for what the frames hold."""
+        """Return the error to raise for a problem in the frames."""
         advice = "delete it" if self._kind is Kind.ENTRY else "delete it, and use the one before it"
         return UnreadableError(f"{self._name}: damaged: {problem}; {advice}")
 

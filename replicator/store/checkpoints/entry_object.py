@@ -1,7 +1,7 @@
-"""An entry as an object: each of its changes a frame (`container` has the outer form), its header travels on the link.
+"""An entry as an object: one frame for each change (format: `container`); the entry's header travels on the link.
 
-Whoever reads one trusts neither the object nor the node that named it: a change out of it is as sound as one that came
-over a link, and the digest in the header is of the whole entry.
+A reader trusts neither the object nor the node that named it: each change is checked as if it had come over a link, and
+the digest in the header covers the whole entry.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _TYPES: dict[type, tuple[type, ...]] = {
     FolderDelete: (bytes,),
     FolderSubscribe: (str, bool),
 }
-"""Of the fields of what merges are not: those are checked as they are unpacked."""
+"""Field types of the changes other than merges, which are checked as they are unpacked."""
 
 
 def entries_of(cluster: str) -> str:
-    """What the names of all entries of a cluster begin with."""
+    """Return the prefix of the names of all entries of a cluster."""
     return f"{cluster}/entries"
 
 
 def entry_name(cluster: str, dot: Dot) -> str:
-    """The object's name: `CLUSTER/entries/ORIGIN/SEQ`."""
+    """Return the object's name: `CLUSTER/entries/ORIGIN/SEQ`."""
     return f"{entries_of(cluster)}/{dot.origin}/{dot.seq}"
 
 
 def dot_of(name: str) -> Dot | None:
-    """The entry that `entry_name` named; None for a name that it did not give."""
+    """Return the dot in a name from `entry_name`, or None for any other name."""
     _, origin, seq = name.rsplit("/", 2) if name.count("/") > 1 else ("", "", "")
     return Dot(origin, int(seq)) if seq.isascii() and seq.isdecimal() else None
 
 
 def write_entry(entry: Entry) -> Iterator[bytes]:
-    """The object, in pieces. Raises ValueError for a change that is too large to be read again."""
+    """Yield the object in pieces. Raises ValueError for a change that is too large to be read again."""
     return seal(Kind.ENTRY, map(pack_change, entry.changes))
 
 
 class EntryReader:
-    """Reads one object: `receive` its bytes in order, then `changes`. Raises UnreadableError."""
+    """The reader of one object: `receive` its bytes in order, then `changes`. Raises UnreadableError."""
 
     def __init__(self, name: str, max_changes: int, max_bytes: int) -> None:
         self._sealed = Unsealer(name, Kind.ENTRY)
@@ -70,7 +70,7 @@ class EntryReader:
         self._changes_left, self._bytes_left = max_changes, max_bytes
 
     def receive(self, data: bytes) -> None:
-        """The next bytes."""
+        """Read the next bytes."""
         for frame in self._sealed.receive(data):
             self._changes_left -= 1
             self._bytes_left -= len(frame)
@@ -82,13 +82,13 @@ class EntryReader:
                 raise self._sealed.refusal(str(error)) from None
 
     def changes(self) -> tuple[Change, ...]:
-        """There are no more bytes: these are the entry's changes."""
+        """End the object, and return the entry's changes."""
         self._sealed.finish()
         return tuple(self._changes)
 
 
 def _checked(change: Change) -> Change:
-    """Raises TypeError, ValueError for values of other types than a command of the wire could have."""
+    """Check a change. Raises TypeError or ValueError for values that no command on the wire could have."""
     types = _TYPES.get(type(change))
     if types is not None:
         checked(tuple(change), *types)

@@ -1,9 +1,9 @@
-"""A manifest: which checkpoints of a node belong together, and up to where the log is in them (design section 6).
+"""A manifest: a list of a node's checkpoints that belong together, with the log context that they cover.
 
-The first frame says whose it is, of when, and the context of the log; each further one lists heads in the order of
-their mailbox ids. It is written when all its checkpoints are, so whoever reads a whole manifest has found a whole node:
-what it lists, and all entries after its context, are everything that the node had. One object is enough for any node:
-16 million mailboxes are some 1 GB, which is written and read in frames of 1000.
+See design section 6. The first frame has the node, the time and the context of the log; each further frame lists heads
+in the order of their mailbox ids. A manifest is written after all its checkpoints, so a whole manifest stands for a
+whole node: the checkpoints that it lists, and all entries after its context, are everything that the node had. One
+object is enough for any node: 16 million mailboxes are some 1 GB, written and read in frames of 1000.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from replicator.store.checkpoints.checkpoint import Home, context_from, date, he
 from replicator.store.checkpoints.container import Kind, Unsealer, seal
 from replicator.store.db.entry_validation import Head
 
-HEADS_AT_ONCE = 1000  # of a frame: some 100 KiB
+HEADS_AT_ONCE = 1000  # in a frame: some 100 KiB
 HEADS_MAX = 1 << 24  # of a node: mailboxes and trees of a million users and more
-DATE_MAX_MS = 1 << 46  # the year 4199: beyond it dates would not have four digits for long
+DATE_MAX_MS = 1 << 46  # the year 4199, so that years keep four digits
 
 _NAME = re.compile(r"/([0-9]{8}T[0-9]{6}\.[0-9]{3}Z)\.manifest\Z")
 
 
 class Manifest(NamedTuple):
-    """What a manifest says before its heads. `context`: of the log, all of which is in the checkpoints."""
+    """A manifest without its heads. `context`: the log's context; all entries within it are in the checkpoints."""
 
     home: Home
     made_ms: int
@@ -41,18 +41,18 @@ class Manifest(NamedTuple):
 
 
 def manifests_of(cluster: str, sid: str | None = None) -> str:
-    """What the names of all manifests begin with, of all nodes or one."""
+    """Return the prefix of the names of all manifests, of all nodes or one."""
     return f"{cluster}/manifests" if sid is None else f"{cluster}/manifests/{sid}"
 
 
 def newest_first(names: Iterable[str]) -> list[str]:
-    """Those that are of manifests, the last one that was made first, whichever nodes made them."""
+    """Return the names that are of manifests, the last made first, whichever nodes made them."""
     dated = [(ms, name) for name in names if (ms := made_ms(name)) is not None]
     return [name for _, name in sorted(dated, reverse=True)]
 
 
 def made_ms(name: str) -> int | None:
-    """When a manifest was made, by its name; None for a name that is of none."""
+    """Return the time at which a manifest was made, by its name; None for a name that is none."""
     match = _NAME.search(name)
     try:
         return ms_of(match[1]) if match else None
@@ -61,7 +61,7 @@ def made_ms(name: str) -> int | None:
 
 
 def write_manifest(manifest: Manifest, heads: Iterable[Head]) -> Iterator[bytes]:
-    """The object, in pieces. `heads` in the order of their mailbox ids; they are taken as the pieces are."""
+    """Yield the object in pieces. `heads`, in the order of mailbox ids, are consumed along with the pieces."""
     first = cast("bytes", msgpack.packb((manifest.home, manifest.made_ms, manifest.context)))
     remaining = iter(heads)
     frames = iter(lambda: tuple(islice(remaining, HEADS_AT_ONCE)), ())
@@ -69,7 +69,7 @@ def write_manifest(manifest: Manifest, heads: Iterable[Head]) -> Iterator[bytes]
 
 
 class ManifestReader:
-    """Reads one object: `receive` its bytes in order, then `finish`. Raises UnreadableError. Keeps no heads."""
+    """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError. Keeps no heads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -79,7 +79,7 @@ class ManifestReader:
         self._count = 0
 
     def receive(self, data: bytes) -> Iterator[Head]:
-        """The heads, in the order of their mailbox ids; to be exhausted before the next call."""
+        """Yield the heads, in the order of their mailbox ids; exhaust it before the next call."""
         for frame in self._sealed.receive(data):
             try:
                 if self._manifest is None:
@@ -90,7 +90,7 @@ class ManifestReader:
                 raise self._sealed.refusal(str(error)) from None
 
     def finish(self) -> Manifest:
-        """There are no more bytes; whatever was given out is what the manifest lists."""
+        """End the object, and return the manifest. The heads yielded are now proved to be what it lists."""
         self._sealed.finish()
         if self._manifest is None:
             raise self._sealed.refusal("there is nothing in it")
@@ -109,7 +109,7 @@ class ManifestReader:
 
 
 def _manifest_from(frame: bytes, name: str) -> Manifest:
-    """Raises ValueError for what is none, or is of another name."""
+    """Return the manifest in the first frame. Raises ValueError if it is none, or has another name."""
     home, made_ms, context = unpack_fields(frame, 3)
     match home, made_ms:
         case (str(cluster), str(sid)), int(ms) if 0 <= ms < DATE_MAX_MS:

@@ -1,4 +1,4 @@
-"""The database: its tables, the one writer, transactions, queries, and the views that follow each commit.
+"""The database: tables, the single writer, transactions, queries, and the mailbox views updated after each commit.
 
-All of the store stands on it; the rest of the node reaches it through `store.store`.
+The rest of the store builds on this package; the rest of the node reaches it through `store.store`.
 """

@@ -1,4 +1,4 @@
-"""The head of a mailbox's or a tree's history, and its row in the database."""
+"""The head of a mailbox's or tree's history, and its row in the database."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from resync.entry import ID_BYTES
 
 @dataclass(slots=True)
 class Chain:
-    """What a node shows of one mailbox, but for its rows. A tree has UIDVALIDITY 0 and no messages.
+    """The state of one mailbox or tree as this node shows it, without its rows.
 
-    `uidvalidity` is that of the first entry, which tells a mailbox from a tree. The one that clients see is the
-    folder's in the tree and what merges have `risen` it by.
+    A tree has UIDVALIDITY 0 and no messages. `uidvalidity` comes from the first entry and tells a mailbox from a tree.
+    The UIDVALIDITY that clients see is the folder's in the tree plus `risen`, the amount by which merges have raised
+    it.
     """
 
     id: bytes
@@ -35,12 +36,15 @@ class Chain:
     fingerprint: int = 0
     risen: int = 0
     keeps_expunged: bool | None = field(default=None, compare=False)
-    """Whether `expunged` may have something of it; None: nobody has looked. The writer's, and not on disk."""
+    """True if the table `expunged` may have rows of this mailbox, None if not yet checked.
+
+    The writer's, not on disk.
+    """
     time: int = field(default=0, compare=False)
-    """Of the head's stamp, as far as this run of the node has seen it come. The writer's, and not on disk."""
+    """Time of the head's stamp, as far as this run of the node has seen it. The writer's, not on disk."""
 
     def digest(self) -> bytes:
-        """16 bytes, equal at two nodes if and only if they show the same state."""
+        """Return 16 bytes that are equal at two nodes if and only if both show the same state."""
         values = (
             self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
             self.messages, rows.to_bytes(self.fingerprint), self.risen,
@@ -48,11 +52,11 @@ class Chain:
         return rows.to_bytes(rows.fingerprint(values))
 
     def has_seen(self, dot: Dot) -> bool:
-        """Whether the entry is part of this state's history."""
+        """Return True if the entry is part of this state's history."""
         return self.context.get(dot.origin, 0) >= dot.seq
 
     def advance(self, dot: Dot, modseq: int, time: int) -> None:
-        """The entry becomes the head."""
+        """Make the entry the head."""
         self.head, self.highestmodseq, self.time = dot, modseq, time
         self.context[dot.origin] = dot.seq
 
@@ -62,12 +66,12 @@ _COLUMNS = (
     " messages, unseen, size_bytes, fingerprint, risen"
 )
 _NAME = "a mailbox's row"
-_NUMBER_MAX = 1 << 62  # far above what any counter reaches, and room below SQLite's largest to count on
+_NUMBER_MAX = 1 << 62  # far above what any counter reaches, and well below SQLite's largest integer
 SELECT = f"SELECT {_COLUMNS} FROM chain"
 _OTHERS = (("recent", "mailbox"), ("by_uid", "mailbox"), ("checkpoint", "chain"), ("unproven", "chain"))
 _KNOWN = " UNION ALL ".join(f"SELECT 1 FROM {table} WHERE {key} = ?1" for table, key in _OTHERS)
 _WAS_HERE = f"SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM chain WHERE id = ?1) AND EXISTS ({_KNOWN})"
-# The first of a table may have very many rows each: from one to the next is a step in its key.
+# A table may have very many rows for each id, so each recursive step jumps to the next id by index.
 _STEPS = """
 SELECT id FROM (
     WITH RECURSIVE step(id) AS (
@@ -85,13 +89,13 @@ _GONE = (
 
 
 def load(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
-    """The chain, if there is one here."""
+    """Return the chain, or None if this node has none of that id."""
     row = connection.execute(f"{SELECT} WHERE id = ?", (chain_id,)).fetchone()
     return None if row is None else from_row(row)
 
 
 def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
-    """As `load`, for whoever takes a mailbox that is not here for a new one. Raises DamagedRowError if it is none."""
+    """Load a chain whose absence the caller takes to mean a new mailbox. Raises DamagedRowError if its row was lost."""
     chain = load(connection, chain_id)
     if chain is None:
         check_new(connection, chain_id)
@@ -99,17 +103,20 @@ def load_known(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
 
 
 def ids(connection: sqlite3.Connection, after: object, limit: int) -> list[bytes]:
-    """Of all mailboxes and trees, also such as have lost their rows: a slice, by id. `after` may be of any type."""
+    """Return up to `limit` ids of mailboxes and trees above `after`, in order, including chains whose row is lost.
+
+    `after` may be of any SQLite type.
+    """
     return [chain_id for (chain_id,) in connection.execute(f"{_IDS} ORDER BY id LIMIT ?2", (after, limit))]
 
 
 def is_lost(connection: sqlite3.Connection, chain_id: bytes) -> bool:
-    """Whether a chain had a row, and has none. Its UIDs were given out; it must not begin with 1 again."""
+    """Return True if the chain once had a row but has none now. Its UIDs were given out: it must not restart at 1."""
     return connection.execute(_WAS_HERE, (chain_id,)).fetchone() is not None
 
 
 def check_new(connection: sqlite3.Connection, chain_id: bytes) -> None:
-    """Raises DamagedRowError for a chain that has no row and had one."""
+    """Raise DamagedRowError if the chain has no row but once had one."""
     if is_lost(connection, chain_id):
         found = connection.execute("SELECT user, name FROM folder WHERE mailbox_id = ?", (chain_id,)).fetchone()
         name = "the folder {1!r} of {0}".format(*found) if found else f"the mailbox or tree {chain_id.hex()}"
@@ -117,7 +124,7 @@ def check_new(connection: sqlite3.Connection, chain_id: bytes) -> None:
 
 
 def from_row(row: tuple[object, ...]) -> Chain:
-    """A chain from a row that `SELECT` gave. Raises DamagedRowError."""
+    """Build a chain from a row selected by `SELECT`. Raises DamagedRowError."""
     chain_id, user, uidvalidity, uidnext, highestmodseq, origin, seq, context, messages, unseen, size, total, risen = (
         row
     )
@@ -145,7 +152,7 @@ def from_row(row: tuple[object, ...]) -> Chain:
 
 
 def _can_be(chain: Chain) -> bool:
-    """Whether the numbers are such as a chain can have: nothing is numbered from others."""
+    """Return True if all numbers are in a chain's possible range; otherwise nothing must be numbered from them."""
     counted = (chain.highestmodseq, chain.messages, chain.unseen, chain.size_bytes)
     of_uids = (chain.uidvalidity, chain.uidnext, chain.risen)
     if not all(_is_within(number, 0, _NUMBER_MAX) for number in counted):
@@ -156,7 +163,7 @@ def _can_be(chain: Chain) -> bool:
 
 
 def _is_within(value: object, low: int, high: int) -> bool:
-    """Columns may hold anything."""
+    """Return True if the value is an integer within the bounds; SQLite columns may hold any type."""
     return isinstance(value, int) and low <= value <= high
 
 

@@ -1,8 +1,8 @@
-"""A database that is damaged: how that is found, told, and lived with (design section 11).
+"""Detection of database damage, and how the node reports it and lives with it (design section 11).
 
-SQLite finds damage where it meets it, in reading a page. At the start all small tables are read whole, and of the large
-ones the first and the last row: a node whose heads or contexts cannot be read does not run. What is met later fails
-whoever asked for it, is told once, and makes the node unhealthy; the rest goes on.
+SQLite finds damage when it reads a damaged page. At the start the node reads all small tables whole, and of the large
+ones the first and the last row: a node whose heads or contexts cannot be read does not run. Damage met later fails the
+request that met it, is reported once, and makes the node unhealthy; everything else goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 REMEDY = "end the node and run `replicator rebuild --from-peers` with its configuration"
 
-# Those that grow with the messages: reading them takes minutes. What orders them: the table itself, and each index.
+# Tables that grow with the messages, which take minutes to read -> the sort orders of the table and of each index.
 _LARGE = {
     "log": ("position", "origin, seq"),
     "by_uid": ("mailbox, uid",),
@@ -29,7 +29,7 @@ _LARGE = {
     "doomed": ("hash",),
 }
 
-# What no row has, where nothing could mend it.
+# Conditions that no sound row meets, for tables that cannot be repaired.
 _NEVER = {
     "origin": (
         "name NOT LIKE '_%._%'",
@@ -42,7 +42,7 @@ _NEVER = {
 }
 
 
-# An origin whose entries in the log go further than its row says. From each origin of the log to the next one by index.
+# Finds an origin whose log goes further than its row says; steps from each origin of the log to the next by index.
 _UNCOUNTED = """
 WITH RECURSIVE logged (name) AS (
     SELECT MIN(origin) FROM log
@@ -55,27 +55,27 @@ SELECT CAST(name AS BLOB) FROM logged WHERE name IS NOT NULL
 
 
 class DatabaseDamagedError(UnavailableError, DataError, sqlite3.DatabaseError):
-    """What was asked for cannot be had, because a part of the database is damaged.
+    """A failure to read data because a part of the database is damaged.
 
-    Doors tell it their clients; whoever has to do with the database lives with it as with any other failure of it; and
-    a node that meets it at its start does not run.
+    Doors report it to their clients; code that uses the database treats it as any other database failure; a node that
+    meets it at its start does not run.
     """
 
 
 class WrongCountError(sqlite3.DatabaseError):
-    """The log has an entry already under the name that one was to come under."""
+    """A conflict in the log: it already has an entry under the name that a new entry is to get."""
 
 
 class Damage:
-    """What SQLite has found since the node's start. Any thread may ask, and tell."""
+    """Damage that SQLite has found since the node's start. Safe to read and report from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.found: str | None = None  # the first, in SQLite's words
+        self.found: str | None = None  # the first finding, in SQLite's words
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Raises DatabaseDamagedError where SQLite finds damage in the block."""
+        """Raise DatabaseDamagedError if SQLite finds damage in the block."""
         try:
             yield
         except sqlite3.Error as error:
@@ -84,7 +84,7 @@ class Damage:
             raise self.note(error) from error
 
     def note(self, error: Exception) -> DatabaseDamagedError:
-        """What is to be raised in the error's place. The first is told to the operator."""
+        """Return the error to raise in place of `error`. The first finding is logged for the operator."""
         if self.found is None:
             self.found = str(error)
             log.error("%s is damaged: %s; what it still gives is served; %s", self._path, error, REMEDY)
@@ -92,7 +92,7 @@ class Damage:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether SQLite says that what it reads is no database, or one that cannot be, or the log that it is none."""
+    """Return True if the error means damage: a malformed file, no database, undecodable text, or WrongCountError."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     is_no_text = isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
     is_broken = isinstance(error, sqlite3.Error) and code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -100,14 +100,20 @@ def is_damage(error: Exception) -> bool:
 
 
 def check_file(path: Path) -> None:
-    """Before the database is opened. Raises DatabaseDamagedError: SQLite would take it for new, and drop its log."""
+    """Check the file before it is opened. Raises DatabaseDamagedError if it is empty and its write-ahead log is not.
+
+    SQLite would take the file for a new database, and drop the log.
+    """
     wal = path.with_name(f"{path.name}-wal")
     if path.is_file() and not path.stat().st_size and wal.is_file() and wal.stat().st_size:
         raise DatabaseDamagedError(f"{path}: the database is damaged: the file is empty, and {wal.name} is not")
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Once it is open. Raises DatabaseDamagedError or, where SQLite cannot go on, sqlite3.DatabaseError."""
+    """Check the tables of an open database.
+
+    Raises DatabaseDamagedError, or sqlite3.DatabaseError if SQLite cannot go on.
+    """
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (name,) in tables:
         if name in _LARGE:
@@ -129,8 +135,8 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _senseless(connection: sqlite3.Connection, table: str) -> str:
-    """A query for rows with a value of another type than its column's: SQLite lets columns hold anything."""
-    wrong = ["FALSE", *_NEVER.get(table, ())]  # tables that others have added may have no types
+    """Return a query for rows with a value of another type than its column's: SQLite lets columns hold anything."""
+    wrong = ["FALSE", *_NEVER.get(table, ())]  # tables added by other programs may have no types
     for _, column, kind, is_needed, _, is_key in connection.execute(f"PRAGMA table_info({table})"):
         types = f"'{kind.lower()}'" if is_needed or is_key else f"'{kind.lower()}', 'null'"
         if kind:

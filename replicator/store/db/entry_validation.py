@@ -1,8 +1,8 @@
-"""What an entry from another node must fulfil before it may change anything here.
+"""Validation of entries from other nodes, before they may change anything here.
 
-Two questions. Is it an entry at all: `check_form`, whose failure ends the link that brought it. And can it stand on
-the predecessor that it names: `contradiction`. One that cannot was made by a node whose state at that head was not
-ours; it stays in the log as a branch of its own, so that its origin's other mailboxes go on.
+There are two checks. `check_form`: is it an entry at all? If not, the link that brought it ends. `contradiction`: can
+it stand on the predecessor that it names? If not, its node had another state at that head than this node; the entry
+stays in the log as a branch of its own, so that its origin's other mailboxes go on.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from resync.state import RISEN_MAX, ContradictionError, Placement, why_not_merge
 from resync.tree import UIDVALIDITY_MAX
 
 HASH_BYTES = 32
-NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: SQLite's integers end at 2**63, and counting must be able to go on
-SIZE_MAX = 1 << 40  # of a message: far above what doors take, and a mailbox of 2**22 such can still be counted
+NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end
+SIZE_MAX = 1 << 40  # of a message: far above what doors accept; 2**22 of them still add up below 2**63
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
-MODSEQ_STEP_MAX = 1 << 40  # of a merge, above ours: what the other branch numbered apart
+MODSEQ_STEP_MAX = 1 << 40  # of a merge, above our MODSEQ: room for what the other branch numbered meanwhile
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, TreeMerge)
 
 
 class Head(NamedTuple):
-    """Which state of which mailbox or tree: the entry that led to it. `uidvalidity` as in all entries of the chain."""
+    """A state of a mailbox or tree, named by the entry that led to it. `uidvalidity` as in all entries of the chain."""
 
     user: str
     mailbox_id: bytes
@@ -59,17 +59,17 @@ class Head(NamedTuple):
 
     @property
     def is_tree(self) -> bool:
-        """Whether that is a folder tree rather than a mailbox."""
+        """True if this is a folder tree rather than a mailbox."""
         return self.uidvalidity == 0
 
     @property
     def stamp(self) -> Stamp:
-        """When the entry was numbered, and by whom."""
+        """The time at which the entry was numbered, and the node that did it."""
         return Stamp(self.time, self.dot.sid)
 
 
 def check_form(entry: Entry, own_origin: str) -> None:
-    """Raises HistoryError for what no node can have numbered, whatever it showed."""
+    """Raise HistoryError if no node can have numbered such an entry, whatever state it showed."""
     wrong = next((what for holds, what in _form(entry, own_origin) if not holds), None)
     wrong = wrong or why_not_head(head_of(entry))
     if wrong:
@@ -93,12 +93,12 @@ def _form(entry: Entry, own_origin: str) -> tuple[tuple[bool, str], ...]:
 
 
 def head_of(entry: Entry) -> Head:
-    """What the entry makes the head of its chain."""
+    """Return the head that the entry gives its chain."""
     return Head(entry.user, entry.mailbox_id, entry.uidvalidity, entry.dot, entry.modseq, entry.time)
 
 
 def why_not_head(head: Head) -> str | None:
-    """What it has that no entry can have; None if there is nothing."""
+    """Return what makes the head impossible, or None if it is sound."""
     for holds, what in (
         (0 < head.dot.seq < NUMBER_MAX, "has a number out of range"),
         (0 < head.time < NUMBER_MAX, "has a time out of range"),
@@ -114,7 +114,7 @@ def why_not_head(head: Head) -> str | None:
 
 
 def is_well_formed(change: Change) -> bool:
-    """Whether all values of a change are in range."""
+    """Return True if all values of a change are in range."""
     match change:
         case MailAdd():
             return (
@@ -154,7 +154,7 @@ def is_well_formed(change: Change) -> bool:
 
 
 def is_text(content_hash: bytes, size_bytes: int) -> bool:
-    """Whether a message's text can be of that hash and size."""
+    """Return True if hash and size are possible for a message's body."""
     return len(content_hash) == HASH_BYTES and 0 <= size_bytes < SIZE_MAX
 
 
@@ -185,7 +185,7 @@ def _is_name(name: str) -> bool:
 
 
 def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
-    """What another node cannot show: rows and context are told as a merge. None if there is nothing.
+    """Return why no other node can show this state, told as a merge of rows and context, or None if one can.
 
     `own` is the last entry that this node has numbered.
     """
@@ -202,7 +202,7 @@ def why_not_shown(change: Merge | TreeMerge, own: Dot) -> str | None:
 
 
 def why_not_of(connection: sqlite3.Connection, chain: Chain | None, key: queries.MailboxKey) -> str | None:
-    """Why a mailbox or tree cannot be that user's, by its chain here or else by its folder; None if it can."""
+    """Return why a mailbox or tree cannot be that user's, judged by its chain or folder here; None if it can be."""
     if chain is not None:
         is_same = (key.user, key.uidvalidity == 0) == (chain.user, chain.uidvalidity == 0)
         return None if is_same else f"it is no such mailbox or tree of {key.user}, but {chain.user}'s"
@@ -211,7 +211,7 @@ def why_not_of(connection: sqlite3.Connection, chain: Chain | None, key: queries
 
 
 def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | None:
-    """Why the entry cannot be what it says on this head, or None. Its form is sound and it names the head."""
+    """Return why the entry cannot stand on this head, or None. Its form is sound and it names the head."""
     chain = chain or Chain(entry.mailbox_id, entry.user, entry.uidvalidity)
     if (entry.user, entry.is_tree) != (chain.user, chain.uidvalidity == 0):
         return "another user than its predecessor's"
@@ -225,9 +225,9 @@ def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | N
 
 
 def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
-    """Whether the entry counts as having seen an earlier one of its origin that stands on another branch.
+    """Return True if the entry claims to have seen an earlier entry of its origin that stands on another branch.
 
-    A merge would then take that one's mail for expunged.
+    A merge would then take the mail of that earlier entry for expunged.
     """
     context = {**chain.context, **entry.joined_context}
     query = "SELECT 1 FROM waiting WHERE chain = ? AND origin = ? AND seq > ? AND seq < ?"

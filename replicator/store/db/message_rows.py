@@ -1,4 +1,4 @@
-"""The columns of `by_uid`, and what they mean."""
+"""The columns of `by_uid`, and their conversion to and from rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROW_COLUMNS = (
 
 
 class DamagedRowError(DatabaseDamagedError):
-    """A row that is here cannot be read: the database was damaged."""
+    """A stored row that cannot be read because the database is damaged."""
 
     def __init__(self, what: str, wrong: str = "cannot be read; run `replicator check --repair` at this node") -> None:
         super().__init__(f"{what} {wrong}")
 
 
 def unpacked_map(packed: object, what: str) -> dict[object, object]:
-    """A map as MessagePack, of a column. Raises DamagedRowError that says `what` it is of."""
+    """Unpack a column that holds a MessagePack map. Raises DamagedRowError that names `what` it belongs to."""
     try:
         found = msgpack.unpackb(packed, use_list=False)
     except (ValueError, TypeError) as error:
@@ -37,7 +37,7 @@ def unpacked_map(packed: object, what: str) -> dict[object, object]:
 
 
 def unpacked_context(packed: object, what: str) -> dict[str, int]:
-    """A context, of a column. Raises DamagedRowError that says `what` it is of."""
+    """Unpack a column that holds a context. Raises DamagedRowError that names `what` it belongs to."""
     context = unpacked_map(packed, what)
     if not all(isinstance(origin, str) and isinstance(seq, int) for origin, seq in context.items()):
         raise DamagedRowError(what)
@@ -45,13 +45,13 @@ def unpacked_context(packed: object, what: str) -> dict[str, int]:
 
 
 def columns_of(row: Row) -> tuple[object, ...]:
-    """What a row is in `ROW_COLUMNS`."""
+    """Return a row's values for `ROW_COLUMNS`."""
     flags, fingerprint = msgpack.packb(row.flags), to_bytes(row.fingerprint())
     return row.uid, *row.dot, row.change, row.guid, *row.claim, row.modseq, flags, *row[7:], fingerprint
 
 
 def row_from(columns: tuple[object, ...]) -> Row:
-    """A row from `ROW_COLUMNS`, whatever its fingerprint. Raises DamagedRowError."""
+    """Build a row from `ROW_COLUMNS`, without checking its fingerprint. Raises DamagedRowError."""
     uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, *rest, _ = columns
     if not (isinstance(uid, int) and isinstance(modseq, int)):
         raise DamagedRowError("a message's row")
@@ -68,7 +68,7 @@ def row_from(columns: tuple[object, ...]) -> Row:
 
 
 def key_from(columns: tuple[object, object]) -> tuple[bytes, int]:
-    """A row's GUID, and its fingerprint as it was when the row was written. Raises DamagedRowError."""
+    """Return a row's GUID and its fingerprint as stored with the row. Raises DamagedRowError."""
     return _guid_from(columns[0]), fingerprint_from(columns[1])
 
 
@@ -79,14 +79,14 @@ def _guid_from(column: object) -> bytes:
 
 
 def fingerprint_from(column: object) -> int:
-    """A row's fingerprint, as it was when the row was written. Raises DamagedRowError."""
+    """Return a row's fingerprint as stored with the row. Raises DamagedRowError."""
     if not isinstance(column, bytes) or len(column) != FINGERPRINT_BYTES:
         raise DamagedRowError("a message's row")
     return int.from_bytes(column)
 
 
 def message_of(row: Row) -> Message:
-    """What a client may see of a row."""
+    """Return what a client may see of a row."""
     return Message(
         row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
         row.dot, row.change,

@@ -1,4 +1,4 @@
-"""Reads of the database, for the writer's thread and for readers beside it."""
+"""Read queries on the database, for the writer's thread and for the readers beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class MailboxKey(NamedTuple):
-    """A mailbox or (UIDVALIDITY 0) a folder tree."""
+    """The key of a mailbox or (UIDVALIDITY 0) of a folder tree."""
 
     user: str
     mailbox_id: bytes
@@ -31,14 +31,14 @@ class MailboxKey(NamedTuple):
 
 
 class FolderRecord(NamedTuple):
-    """A folder that can be seen: not deleted, or with mail in it that arrived while it was being deleted."""
+    """A visible folder: one that is not deleted, or that received mail while it was being deleted."""
 
     mailbox_id: bytes
     name: str
     uidvalidity: int  # as clients see it
 
     def key(self, user: str) -> MailboxKey:
-        """The mailbox behind the folder."""
+        """Return the key of the folder's mailbox."""
         return MailboxKey(user, self.mailbox_id, self.uidvalidity)
 
 
@@ -48,34 +48,37 @@ _FOLDERS = (
     " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
     " WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
 )
-# Two folders of one name can only be seen while one of them was deleted: the living one counts.
+# Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
 
 
 def folders(connection: sqlite3.Connection, user: str) -> dict[str, FolderRecord]:
-    """The user's folders by name."""
+    """Return the user's visible folders by name."""
     return {record.name: record for record in folders_in_sight(connection, user)}
 
 
 def folders_in_sight(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:
-    """The user's folders. Of several with one name the last one counts, and the others' mail belongs there."""
+    """Return the user's visible folders.
+
+    Of several with one name the last counts, and the others' mail belongs there.
+    """
     return [FolderRecord(*row) for row in connection.execute(_FOLDERS + _ORDER, (user,))]
 
 
 def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord | None:
-    """One folder by its name."""
+    """Return the visible folder of that name, if any."""
     found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
     return FolderRecord(*found[-1]) if found else None
 
 
 def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None:
-    """The name of a folder, also of a deleted one."""
+    """Return the name of a folder, deleted or not."""
     row = connection.execute("SELECT name FROM folder WHERE mailbox_id = ?", (mailbox_id,)).fetchone()
     return row[0] if row else None
 
 
 def key_of(connection: sqlite3.Connection, mailbox_id: bytes) -> MailboxKey | None:
-    """Whose mailbox or tree that is: by its chain or, where there is none, by the folder of which it is the mailbox."""
+    """Return the key of a mailbox or tree, from its chain or, if that is missing, from the mailbox's folder."""
     chain = chains.load(connection, mailbox_id)
     if chain is not None:
         return MailboxKey(chain.user, mailbox_id, chain.uidvalidity)
@@ -84,7 +87,7 @@ def key_of(connection: sqlite3.Connection, mailbox_id: bytes) -> MailboxKey | No
 
 
 def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
-    """A folder's UIDVALIDITY as clients see it, if its tree is here."""
+    """Return a folder's UIDVALIDITY as clients see it, or None if the user's tree is not here."""
     row = connection.execute(
         "SELECT f.uidvalidity + COALESCE(c.risen, 0) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
         " WHERE f.mailbox_id = ?",
@@ -94,13 +97,13 @@ def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None
 
 
 def subscriptions(connection: sqlite3.Connection, user: str) -> frozenset[str]:
-    """Names that the user subscribes to."""
+    """Return the names that the user subscribes to."""
     rows = connection.execute("SELECT name FROM subscription WHERE user = ? AND subscribed = 1", (user,))
     return frozenset(name for (name,) in rows)
 
 
 def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet | None = None) -> Iterator[Row]:
-    """A mailbox's rows by UID: all, or these."""
+    """Yield a mailbox's rows by UID: all of them, or those of `uids`."""
     select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ?"
     if uids is None:
         yield from _each(connection, row_from, f"{select} ORDER BY uid", (mailbox_id,))
@@ -110,7 +113,7 @@ def mailbox_rows(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
 
 
 def fingerprints(connection: sqlite3.Connection, mailbox_id: bytes) -> Iterator[tuple[bytes, int]]:
-    """The GUID of each of a mailbox's rows, and its fingerprint as it was written. Raises DamagedRowError."""
+    """Yield GUID and stored fingerprint of each row of a mailbox. Raises DamagedRowError."""
     query = "SELECT guid, fingerprint FROM by_uid WHERE mailbox = ? ORDER BY uid"
     return _each(connection, key_from, query, (mailbox_id,))
 
@@ -121,13 +124,13 @@ def _each(
     query: str,
     parameters: tuple[object, ...],
 ) -> Iterator[T]:
-    """What the rows of a query mean. One that cannot be read leaves no cursor, which would keep the past in sight."""
+    """Yield the decoded rows of a query. Closes the cursor on errors too: an open one would pin an old snapshot."""
     with closing(connection.execute(query, parameters)) as cursor:
         yield from map(meaning, cursor)
 
 
 def shows_whole(connection: sqlite3.Connection, key: MailboxKey, dot: Dot) -> bool:
-    """Whether what the entry did is shown, and the texts of the messages that it added are here."""
+    """Return True if this node shows the entry's effect and has the bodies of all messages that the entry added."""
     chain = chains.load(connection, key.mailbox_id)
     query = (
         "SELECT 1 FROM by_uid WHERE mailbox = ? AND origin = ? AND seq = ?"
@@ -138,7 +141,7 @@ def shows_whole(connection: sqlite3.Connection, key: MailboxKey, dot: Dot) -> bo
 
 
 def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | None, list[Row]]:
-    """A mailbox's head and rows, as of one moment."""
+    """Return a mailbox's head and rows from one snapshot."""
     connection.execute("BEGIN")
     try:
         return chains.load(connection, mailbox_id), list(mailbox_rows(connection, mailbox_id))
@@ -147,7 +150,7 @@ def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | Non
 
 
 class Snapshot(NamedTuple):
-    """A mailbox as of one moment. `uidvalidity` as clients see it, None if the user's tree is not here."""
+    """A mailbox at one moment. `uidvalidity` is as clients see it, or None if the user's tree is not here."""
 
     chain: Chain | None
     messages: list[Message]
@@ -155,8 +158,8 @@ class Snapshot(NamedTuple):
 
 
 def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
-    """A mailbox's head and messages. Raises DamagedRowError."""
-    shared: dict[frozenset[str], frozenset[str]] = {}  # most messages have the flags of many others
+    """Return a mailbox's head and messages from one snapshot. Raises DamagedRowError."""
+    shared: dict[frozenset[str], frozenset[str]] = {}  # most messages share their flag set with many others
     connection.execute("BEGIN")
     try:
         head = chains.load_known(connection, mailbox_id)
@@ -168,19 +171,19 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> Snapshot:
 
 
 def placement(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> int | None:
-    """The UID of a GUID in a mailbox."""
+    """Return the UID of a GUID in a mailbox."""
     row = connection.execute("SELECT uid FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)).fetchone()
     return row[0] if row else None
 
 
 def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:
-    """The row of a GUID in a mailbox."""
+    """Return the row of a GUID in a mailbox."""
     uid = placement(connection, guid, mailbox_id)
     return None if uid is None else next(mailbox_rows(connection, mailbox_id, UidSet.of([uid])), None)
 
 
 def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, high: int) -> Iterator[int]:
-    """The UIDs of a mailbox's messages within these bounds, ascending. Raises DamagedRowError."""
+    """Yield the UIDs of a mailbox's messages within these bounds, ascending. Raises DamagedRowError."""
     query = "SELECT uid FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? ORDER BY uid"
     for (uid,) in connection.execute(query, (mailbox_id, low, high)):
         if not isinstance(uid, int):
@@ -189,7 +192,7 @@ def uids_between(connection: sqlite3.Connection, mailbox_id: bytes, low: int, hi
 
 
 def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes | None:
-    """The hash of a message's text, by any of its placements."""
+    """Return the hash of a message's body, from any of its placements."""
     row = connection.execute(
         "SELECT u.content_hash FROM by_guid g JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid"
         " WHERE g.guid = ? LIMIT 1",
@@ -199,7 +202,7 @@ def content_hash_of_guid(connection: sqlite3.Connection, guid: bytes) -> bytes |
 
 
 def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: int) -> bytes | None:
-    """The hash of the text of the message that a mailbox shows under a UID."""
+    """Return the hash of the body of the message that a mailbox shows under a UID."""
     row = connection.execute(
         "SELECT content_hash FROM by_uid WHERE mailbox = ? AND uid = ?", (mailbox_id, uid)
     ).fetchone()
@@ -207,13 +210,13 @@ def content_hash_of_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: 
 
 
 def entry_at(connection: sqlite3.Connection, dot: Dot) -> Entry | None:
-    """One entry of the log. Raises DamagedRowError."""
+    """Return one entry of the log. Raises DamagedRowError."""
     row = connection.execute("SELECT body FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
     return entry_of(dot, row[0]) if row else None
 
 
 def entry_of(dot: Dot, body: bytes) -> Entry:
-    """An entry from its row. Raises DamagedRowError."""
+    """Decode an entry from its row. Raises DamagedRowError."""
     try:
         return Entry.unpack(dot, body)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
@@ -221,7 +224,7 @@ def entry_of(dot: Dot, body: bytes) -> Entry:
 
 
 def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeState:
-    """A user's folder tree whole, of which `chain` is the head."""
+    """Return a user's whole folder tree; `chain` is its head."""
     folders, subscriptions = tree_rows(connection, user)
     return TreeState(
         chain.highestmodseq,
@@ -232,7 +235,7 @@ def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeS
 
 
 def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderState], list[SubscriptionState]]:
-    """All that a user's folder tree has, also what was deleted."""
+    """Return all folders and subscriptions of a user's tree, including deleted ones."""
     folders = connection.execute(
         "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
     )
@@ -246,30 +249,30 @@ def tree_rows(connection: sqlite3.Connection, user: str) -> tuple[list[FolderSta
 
 
 def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:
-    """Entries that came and are not applied, also if the log has lost them, and the chains that they are of."""
+    """Return the entries that arrived but are not applied, with their chains, even if the log has lost the entries."""
     rows = connection.execute(_WAITING)
     return {Dot(origin, seq): chain for origin, seq, chain in rows}
 
 
 def log_context(connection: sqlite3.Connection) -> dict[str, int]:
-    """What the log as a whole has seen."""
+    """Return the context of the whole log."""
     return dict(connection.execute("SELECT name, seq FROM origin"))
 
 
 def log_collected(connection: sqlite3.Connection) -> dict[str, int]:
-    """Up to where entries are not in the log any more."""
+    """Return, per origin, the seq up to which entries were collected from the log."""
     return dict(connection.execute("SELECT name, collected FROM origin WHERE collected > 0"))
 
 
 def log_settled(connection: sqlite3.Connection) -> dict[str, int]:
-    """Of each origin, up to where all entries that came are shown here."""
+    """Return, per origin, the seq up to which this node shows all entries that arrived."""
     waiting = dict(connection.execute(f"SELECT origin, MIN(seq) FROM ({_WAITING}) GROUP BY origin"))
     context = connection.execute("SELECT name, seq FROM origin")
     return {origin: min(seq, waiting.get(origin, seq + 1) - 1) for origin, seq in context}
 
 
 def log_start(connection: sqlite3.Connection, context: Context) -> int | None:
-    """The position before the first entry that a node with this context lacks; None: the log begins later."""
+    """Return the position before the first entry that `context` lacks, or None if the log begins after that entry."""
     positions = [log_end(connection) + 1]
     for origin, seq, collected in connection.execute("SELECT name, seq, collected FROM origin").fetchall():
         known = context.get(origin, 0)
@@ -277,14 +280,14 @@ def log_start(connection: sqlite3.Connection, context: Context) -> int | None:
             continue
         query = "SELECT position FROM log WHERE origin = ? AND seq = ?"
         row = connection.execute(query, (origin, known + 1)).fetchone() if known >= collected else None
-        if row is None:  # it may have gone since the origins were read
+        if row is None:  # the entry may have been collected since the origins were read
             return None
         positions.append(row[0])
     return min(positions) - 1
 
 
 def log_end(connection: sqlite3.Connection) -> int:
-    """The position of the last entry that came, whether or not it is in the log still."""
+    """Return the position of the last entry that arrived, whether or not it is still in the log."""
     row: tuple[int] | None = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
     return row[0] if row else 0
 
@@ -292,7 +295,7 @@ def log_end(connection: sqlite3.Connection) -> int:
 def log_after(
     connection: sqlite3.Connection, position: int, end: int, max_entries: int, max_bytes: int
 ) -> list[Logged]:
-    """Entries between two positions with the texts that came with them: at least one, if any, within the limits."""
+    """Return entries between two positions with their bodies: at least one, if there is any, within the limits."""
     found: list[Logged] = []
     total = 0
     cursor = connection.execute(
@@ -313,9 +316,9 @@ def log_after(
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a context lacks. `oldest_ms`: when the oldest such entry was numbered.
+    """The part of the log that a context lacks. `oldest_ms` is the time at which the oldest such entry was numbered.
 
-    Where entries were collected that it lacks, size and age are those of the rest, and None without a rest.
+    If some of the lacking entries were collected, size and age cover the remaining ones, and are None if none remain.
     """
 
     entries: int = 0
@@ -324,7 +327,7 @@ class Lag:
 
 
 def lag(connection: sqlite3.Connection, context: Context) -> Lag:
-    """How far a node with this context is behind this one."""
+    """Return how far a node with this context is behind this node."""
     entries = size_bytes = 0
     times: list[int] = []
     for origin, seq, offset, collected in connection.execute(
@@ -342,7 +345,7 @@ def lag(connection: sqlite3.Connection, context: Context) -> Lag:
 
 
 def _size_bytes(entry: Entry, body: bytes) -> int:
-    """With the texts that came with it."""
+    """Return the size of the entry with the bodies that came with it."""
     texts = {
         change.content_hash: change.size_bytes
         for change in entry.changes
@@ -352,18 +355,18 @@ def _size_bytes(entry: Entry, body: bytes) -> int:
 
 
 def chains_of(connection: sqlite3.Connection, user: str | None) -> Iterator[Chain]:
-    """Chains by id: all, or one user's."""
+    """Yield the chains by id: all, or one user's."""
     where, values = (" WHERE user = ?", (user,)) if user is not None else ("", ())
     yield from map(chains.from_row, connection.execute(f"{chains.SELECT}{where} ORDER BY id", values))
 
 
 def log_counts(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Entries in the log, and those of them that wait."""
+    """Return the number of entries in the log, and how many of them wait."""
     total = connection.execute("SELECT COALESCE(SUM(seq - collected), 0) FROM origin").fetchone()[0]
     waiting = connection.execute("SELECT COUNT(*) FROM log WHERE applied = 0").fetchone()[0]
     return total, waiting
 
 
 def users(connection: sqlite3.Connection) -> list[str]:
-    """Users that have a folder tree here."""
+    """Return the users that have a mailbox or folder tree here."""
     return [user for (user,) in connection.execute("SELECT DISTINCT user FROM chain ORDER BY user")]

@@ -1,4 +1,4 @@
-"""What a chain's row counts of its rows, so that nobody has to read them all (design section 6)."""
+"""Totals that a chain's row keeps of its rows, so that they need not all be read (design section 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 1000  # in memory
 
 
 class Counted(NamedTuple):
-    """Of messages, or (only the fingerprint) of a tree's folders and subscriptions."""
+    """Totals over messages or, fingerprint only, over a tree's folders and subscriptions."""
 
     messages: int = 0
     unseen: int = 0
@@ -27,7 +27,7 @@ class Counted(NamedTuple):
     fingerprint: int = 0
 
     def plus(self, more: Iterable[Row]) -> Counted:
-        """With these messages."""
+        """Return the totals with these messages added."""
         messages, unseen, size_bytes, hashes = self.messages, self.unseen, self.size_bytes, list[int]()
         for row in more:
             messages, size_bytes = messages + 1, size_bytes + row.size_bytes
@@ -37,12 +37,12 @@ class Counted(NamedTuple):
 
 
 def said(chain: Chain) -> Counted:
-    """What the chain's row says."""
+    """Return the totals in the chain's row."""
     return Counted(chain.messages, chain.unseen, chain.size_bytes, chain.fingerprint)
 
 
 def count(connection: sqlite3.Connection, chain: Chain) -> Counted:
-    """What is there of a mailbox or tree. Raises DamagedRowError."""
+    """Count the rows of a mailbox or tree. Raises DamagedRowError."""
     *_, (_, counted) = counting(connection, chain)
     return counted
 
@@ -50,7 +50,7 @@ def count(connection: sqlite3.Connection, chain: Chain) -> Counted:
 def counting(
     connection: sqlite3.Connection, chain: Chain, slice_rows: int = ROWS_AT_ONCE
 ) -> Iterator[tuple[int, Counted]]:
-    """As `count`, in slices: each with its number of rows and what was counted so far. Raises DamagedRowError."""
+    """Count in slices; yield each slice's number of rows and the totals so far. Raises DamagedRowError."""
     if chain.uidvalidity == 0:
         folders, subscriptions = queries.tree_rows(connection, chain.user)
         items: list[Item] = [*folders, *subscriptions]

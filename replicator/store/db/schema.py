@@ -1,4 +1,4 @@
-"""The tables of `node.db` and how it is opened (design section 6)."""
+"""The tables of `node.db`, and how the database is opened (design section 6)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from replicator.errors import ConfigError, DataError
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
 SCHEMA_VERSION = 9
-PAGE_BYTES = 4096  # most pages that a mail touches are of indexes: small ones are less to write
-WAL_PAGES = 4000  # 16 MiB between two checkpoints: pages that change often are written once in them
-CACHE_KIB = 16 * 1024  # a connection; a node has three
-TRIAL_BYTES = 64 * 1024  # as large as nearly all mails
+PAGE_BYTES = 4096  # most pages that a mail touches belong to indexes, and small pages mean less to write
+WAL_PAGES = 4000  # 16 MiB between two checkpoints; each writes a page once, however often it changed
+CACHE_KIB = 16 * 1024  # per connection; a node has three
+TRIAL_BYTES = 64 * 1024  # at least the size of nearly all mails
 
 OpenDatabase = Callable[[Path], sqlite3.Connection]
 
@@ -239,15 +239,15 @@ _UPGRADES = {
         CREATE INDEX log_abandoned ON log (chain, position) WHERE applied = 2;
     """,
 }
-"""What brings a database of this schema to the next one."""
+"""Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Keep other processes from the database: two that number would give UIDs twice. The lock dies with its process.
+    """Keep other processes from the database: two numbering processes would assign UIDs twice.
 
-    Raises DataError if another has it, if the directory is not there, or if anything in the block finds the file
-    to be unusable; DatabaseDamagedError if it is damaged.
+    The lock dies with its process. Raises DataError if another process has the lock, if the directory does not exist,
+    or if anything in the block finds the file unusable; DatabaseDamagedError if the database is damaged.
     """
     try:
         with path.with_name(f"{path.name}.lock").open("wb") as lock:
@@ -259,7 +259,7 @@ def exclusive(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {error.strerror}; does the directory exist, and may it be written to?") from error
     except DatabaseDamagedError:
         raise
-    except UnicodeDecodeError as error:  # SQLite quotes what it complains of
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged text in its error
         raise DatabaseDamagedError(f"{path}: the database is damaged: its schema cannot be read") from error
     except sqlite3.DatabaseError as error:
         if is_damage(error):
@@ -270,22 +270,22 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether the disk has no room. For the index of the write-ahead log SQLite calls that an I/O error."""
+    """Return True if the disk is full. For the index of the write-ahead log SQLite reports that as an I/O error."""
     codes = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
     return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", None) in codes
 
 
 def is_failing(error: Exception) -> bool:
-    """Whether the disk does not do what it is told, for another reason than that it is full."""
+    """Return True if the disk fails to do what it is told, for another reason than being full."""
     code = getattr(error, "sqlite_errorcode", 0)
     return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_IOERR and not is_full(error)
 
 
 def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
-    """The connection that writes; creates the database if it is not there.
+    """Open the writing connection; create the database if it does not exist.
 
     Raises ConfigError if the file belongs to another version or program, sqlite3.DatabaseError if it is no database,
-    DatabaseDamagedError if it was one.
+    DatabaseDamagedError if it is a damaged one.
     """
     check_file(path)
     connection = _connect(path, open_file)
@@ -309,7 +309,7 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
 
 
 def open_reader(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.Connection:
-    """A connection that only reads, for one thread at a time."""
+    """Open a read-only connection, for one thread at a time."""
     connection = _connect(path, open_file)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -322,7 +322,7 @@ def _connect(path: Path, open_file: OpenDatabase) -> sqlite3.Connection:
 
 
 def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> bool:
-    """Make sure that the database is this node's; a new one becomes so. Whether it has begun. Raises ConfigError."""
+    """Claim the database, or check that it is this node's. Return True if it has begun. Raises ConfigError."""
     row = connection.execute("SELECT sid, cluster, begun FROM identity").fetchone()
     if row is None:
         connection.execute("INSERT INTO identity (sid, cluster, begun) VALUES (?, ?, 0)", (sid, cluster))
@@ -336,10 +336,10 @@ def claim(connection: sqlite3.Connection, sid: str, cluster: str) -> bool:
 
 
 def begin(connection: sqlite3.Connection) -> None:
-    """Note for good that the node has met its cluster, or was there at its beginning."""
+    """Record for good that the node has met its cluster, or was there at its beginning."""
     connection.execute("UPDATE identity SET begun = 1")
 
 
 def try_to_write(connection: sqlite3.Connection) -> None:
-    """Write what takes as much room as a mail, over what was so written before."""
+    """Write as much data as a mail takes, over what the last trial wrote."""
     connection.execute("INSERT OR REPLACE INTO trial (id, filler) VALUES (1, zeroblob(?))", (TRIAL_BYTES,))

@@ -1,4 +1,4 @@
-"""What nodes have said that they have settled, as it lies on disk: the last statement of each (design section 7)."""
+"""The last statement of each node about what it has settled, as stored on disk (design section 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.values import Dot
 
 
 def load(connection: sqlite3.Connection) -> list[Settled]:
-    """The statements of all nodes, by SID. One that cannot be read is left out: its node says it again."""
+    """Return the statements of all nodes, by SID. Unreadable ones are left out: their nodes repeat them."""
     found = []
     for sid, sequence, context in connection.execute("SELECT sid, sequence, context FROM settled ORDER BY sid"):
         with suppress(ValueError, TypeError):
@@ -22,7 +22,7 @@ def load(connection: sqlite3.Connection) -> list[Settled]:
 
 
 def save(connection: sqlite3.Connection, statements: Iterable[Settled]) -> None:
-    """Write statements in place of those before."""
+    """Write statements in place of the nodes' earlier ones."""
     connection.executemany(
         "INSERT OR REPLACE INTO settled (sid, sequence, context) VALUES (?,?,?)",
         ((said.sid, said.sequence, packb(said.context)) for said in statements),

@@ -1,10 +1,10 @@
-"""One transaction of the writer: what jobs use to read and change the log and the chains.
+"""One transaction of the writer, with which jobs read and change the log and the chains.
 
-Everything here runs in the writer's thread. Rows of chains and origins that changed are kept in memory and
-written once, when the transaction ends; after a failure all memory is dropped and read again from disk.
+Everything here runs in the writer's thread. Changed rows of chains and origins stay in memory and are written once,
+when the transaction ends. After a failure the whole memory is dropped and read from disk again.
 
-Rule for jobs: raise a MailError or a HistoryError before changing anything, or not at all. Any other error undoes
-the whole transaction.
+Rule for jobs: raise a MailError or a HistoryError before changing anything, or not at all. Any other error undoes the
+whole transaction.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ from resync.tree import TreeState
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
 NONE_BEFORE = Dot("", 0)
-"""What an entry without predecessors waits for, in the table `waiting`: no entry has that name."""
+"""Stand-in for the predecessor of entries that have none, in the table `waiting`; no entry has this name."""
 
 CHAINS_IN_MEMORY = 10_000  # about 1 KiB each
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An entry that is on this node's disk. `texts`: hash -> the messages that it brought along."""
+    """An entry on this node's disk. `texts` maps a hash to the body that came with the entry."""
 
     position: int
     entry: Entry
-    entry_bytes: int  # without texts
+    entry_bytes: int  # without bodies
     texts: Mapping[bytes, bytes | Parts] = field(default_factory=dict, repr=False)
 
     @property
     def size_bytes(self) -> int:
-        """With the texts, however they are kept."""
+        """Size of the entry with its bodies, whichever way they are kept."""
         return self.entry_bytes + sum(map(size_of, self.texts.values()))
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory taken by the entry and its bodies."""
         return self.entry_bytes + sum(map(memory_of, self.texts.values()))
 
 
 @dataclass(slots=True)
 class Commit:
-    """What one transaction did, in order; published once it is on disk."""
+    """The effects of one transaction, in order; published once they are on disk."""
 
     logged: list[Logged] = field(default_factory=list)
     applied: list[Entry] = field(default_factory=list)
-    adopted: set[Dot] = field(default_factory=set)  # those of them that are steps to another node's head, and in no log
-    absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that wait no longer: a merge has them
-    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # those of them that no merge has -> their chains
-    revived: dict[Dot, bytes] = field(default_factory=dict)  # abandoned before, which wait again -> their chains
+    adopted: set[Dot] = field(default_factory=set)  # of `applied`: steps to another node's head, in no log
+    absorbed: list[Dot] = field(default_factory=list)  # entries of other branches that wait no longer
+    abandoned: dict[Dot, bytes] = field(default_factory=dict)  # of `absorbed`: in no merge, never applicable -> chains
+    revived: dict[Dot, bytes] = field(default_factory=dict)  # once abandoned, waiting again -> their chains
     changes: list[ViewChange] = field(default_factory=list)
     retired: list[bytes] = field(default_factory=list)  # mailboxes whose folder is gone or has another UIDVALIDITY
     context: dict[str, int] = field(default_factory=dict)  # origins that grew
     collected: dict[str, int] = field(default_factory=dict)  # origins whose log begins later now
-    unsettled_after: dict[str, int] | None = None  # see `pending_resync`, if that has changed
-    waiting: dict[Dot, bytes] | None = None  # all entries that wait and their chains, if a job has asked for it
+    unsettled_after: dict[str, int] | None = None  # see `pending_resync`; None: unchanged
+    waiting: dict[Dot, bytes] | None = None  # all waiting entries -> their chains, if a job asked for them
 
 
 @dataclass(slots=True)
 class Origin:
-    """How much of one origin's log is here: entries after `collected`, up to `seq`. See `schema`."""
+    """The part of one origin's log that is here: the entries after `collected`, up to `seq`. See `schema`."""
 
     seq: int = 0
     offset_bytes: int = 0
@@ -82,22 +82,22 @@ class Origin:
 
 
 class Memory:
-    """What the writer remembers between transactions so as not to read it again."""
+    """The writer's cache of rows between transactions."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.chains: dict[bytes, Chain] = {}
         rows = connection.execute("SELECT name, seq, offset_bytes, collected, lost FROM origin")
         self.origins = {name: Origin(*numbers) for name, *numbers in rows}
-        self.tree: tuple[bytes, Dot, TreeState] | None = None  # as the last entry of another node has left it
+        self.tree: tuple[bytes, Dot, TreeState] | None = None  # after the last entry of another node
 
     def take_tree(self, chain: Chain) -> TreeState | None:
-        """The folder tree of which the chain is the head, if it is known. It is forgotten here."""
+        """Return the cached folder tree whose head is `chain`, if any, and drop it from the cache."""
         known, self.tree = self.tree, None
         return known[2] if known is not None and known[:2] == (chain.id, chain.head) else None
 
 
 class Transaction:
-    """Reads and writes of the jobs of one batch. `origin` names the entries that are numbered here."""
+    """The reads and writes of one batch of jobs. `origin` names the entries that are numbered here."""
 
     def __init__(self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock) -> None:
         self.connection = connection
@@ -109,14 +109,14 @@ class Transaction:
         self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None
 
     def chain(self, chain_id: bytes) -> Chain | None:
-        """A chain as of now, or None. The caller must not change it."""
+        """Return a chain's current state, or None. The caller must not change it."""
         known = self.memory.chains.get(chain_id)
         if known is None and (known := chains.load(self.connection, chain_id)) is not None:
             self._remember(known)
         return known
 
     def chain_to_change(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
-        """A chain that is about to get another head; a new one if there is none, and was none: else DamagedRowError."""
+        """Return a chain about to get a new head, or a new chain. Raises DamagedRowError if its row was lost."""
         chain = self.chain(chain_id)
         if chain is None:
             chains.check_new(self.connection, chain_id)
@@ -125,14 +125,20 @@ class Transaction:
         return chain
 
     def begin_chain(self, chain_id: bytes, user: str, uidvalidity: int) -> Chain:
-        """A new chain, about to get a head. From now on `recent` has a row of it, also if its own row is lost."""
+        """Begin a new chain that is about to get a head.
+
+        Its row in `recent` stays as evidence if the chain's row is lost.
+        """
         chain = self._changed_chains[chain_id] = Chain(chain_id, user, uidvalidity)
         self._remember(chain)
         self.connection.execute("INSERT OR IGNORE INTO recent (mailbox, uidnext) VALUES (?, 1)", (chain_id,))
         return chain
 
     def next_entry(self, chain_id: bytes, user: str, uidvalidity: int, changes: Sequence[Change]) -> Entry:
-        """An entry of this node on its chain's head, not yet in the log. Raises DamagedRowError if that is lost."""
+        """Build this node's next entry on the chain's head, not yet logged.
+
+        Raises DamagedRowError if the head is lost.
+        """
         chain = self.chain(chain_id)
         if chain is None:
             chains.check_new(self.connection, chain_id)
@@ -151,15 +157,15 @@ class Transaction:
         )
 
     def observe(self, time: int) -> None:
-        """A stamp came that no entry in the log has: later ones are above it, also after a restart."""
+        """Observe a stamp that no entry in the log has, so that later stamps exceed it, after a restart too."""
         self._clock.observe(time)
         self.connection.execute("INSERT OR REPLACE INTO clock (id, time) VALUES (1, ?)", (self._clock.last,))
 
     def begin_log_after(self, context: Context) -> None:
-        """The log goes on after these entries: what they did is shown here already, and they do not come any more.
+        """Continue the log after these entries: their effect is shown here already, and the entries will not arrive.
 
-        Of origins that go further here, what was collected of them stays; of the others nothing is in the log. What
-        this node numbers itself is never further elsewhere, whoever says so.
+        Origins whose log here goes further keep what they have; the log has no entries left of the other origins. This
+        node's own origin is skipped: no other node can have more of its entries, whatever it claims.
         """
         for name, seq in context.items():
             if name != self.origin and self.seen(name) < seq:
@@ -168,20 +174,20 @@ class Transaction:
                 self.forget_entries(name, seq)
 
     def wall_ms(self) -> int:
-        """The time of this machine's clock."""
+        """Return the time of this machine's clock, in ms."""
         return self._clock.wall_ms()
 
     def next_dot(self) -> Dot:
-        """The name of this node's next entry."""
+        """Return the name of this node's next entry."""
         return Dot(self.origin, self.seen(self.origin) + 1)
 
     def seen(self, origin: str) -> int:
-        """The last seq of an origin that is in the log."""
+        """Return the last seq of an origin that is in the log."""
         known = self.memory.origins.get(origin)
         return known.seq if known else 0
 
     def append(self, entry: Entry, texts: Sequence[StoredText], *, applied: bool) -> None:
-        """Write the next entry of its origin to the log, with the message texts that came with it."""
+        """Write the next entry of its origin to the log, with the bodies that came with it."""
         assert entry.dot.seq == self.seen(entry.dot.origin) + 1, "an origin's entries come without gaps"
         for text in texts:
             write_text(self.connection, text)
@@ -204,7 +210,7 @@ class Transaction:
         self.commit.logged.append(Logged(position, entry, len(body), messages))
 
     def let_wait(self, entry: Entry) -> None:
-        """The entry is in the log, and is to be applied when what it stands on is here."""
+        """Let a logged entry wait until its predecessors are applied."""
         spare_texts_of(self.connection, entry)
         self.connection.executemany(
             "INSERT INTO waiting (chain, after_origin, after_seq, origin, seq) VALUES (?,?,?,?,?)",
@@ -212,17 +218,17 @@ class Transaction:
         )
 
     def forget_entries(self, origin: str, upto: int) -> None:
-        """The log begins after these entries of the origin now; nobody needs what they were."""
+        """Let the origin's log begin after `upto`; no node needs the earlier entries any more."""
         self.lose_entries(origin, upto, 0)
 
     def lose_entries(self, origin: str, upto: int, lost: int) -> None:
-        """The log begins after these entries of the origin now, although so many of them are lost."""
+        """Let the origin's log begin after `upto`, although `lost` of the earlier entries were lost, not collected."""
         known = self.memory.origins[origin]
         known.collected, known.lost = upto, lost
         self.commit.collected[origin] = upto
 
     def reread_waiting(self, query: Callable[[sqlite3.Connection], dict[Dot, bytes]]) -> None:
-        """Let `Commit.waiting` be what the disk says when this transaction ends."""
+        """Set `Commit.waiting` from the database when this transaction ends."""
         self._read_waiting = query
 
     def write_chains(self) -> None:
@@ -231,7 +237,7 @@ class Transaction:
             chains.save(self.connection, chain)
 
     def finish(self) -> Commit:
-        """Write what was kept in memory. Called once, before COMMIT."""
+        """Write the rows kept in memory. Called once, before COMMIT."""
         self.write_chains()
         self._note_unproven()
         for name in self.commit.context | self.commit.collected:
@@ -245,7 +251,7 @@ class Transaction:
         return self.commit
 
     def _note_unproven(self) -> None:
-        """The log does not lead to what was taken over; the next checkpoint will."""
+        """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""
         adopted = [entry for entry in self.commit.applied if entry.dot in self.commit.adopted]
         self.connection.executemany(
             "INSERT OR REPLACE INTO unproven (chain, modseq) VALUES (?,?)",

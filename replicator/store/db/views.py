@@ -1,7 +1,7 @@
-"""Mailbox views for mailboxes in use: loaded once, kept true by commits, dropped when least recently used.
+"""Live views of mailboxes in use: loaded once, updated by commits, dropped when least recently used.
 
-Loading reads one snapshot beside the writer; changes that are published meanwhile are kept and applied after it,
-so a huge mailbox that loads holds up nobody.
+Loading reads one snapshot beside the writer. Changes published meanwhile are kept and applied after the snapshot, so
+loading a huge mailbox blocks nothing else.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import trio
 from replicator.store.db.queries import MailboxKey, Snapshot
 from replicator.view import MailboxView, ViewChange
 
-MAX_IDLE_MESSAGES = 100_000  # in views that nobody looks at; about 0.5 KiB each
-VIEW_COST = 8  # messages; what an empty view takes
+MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.5 KiB each
+VIEW_COST = 8  # cost of an empty view, in messages
 
 Loader = Callable[[bytes], Awaitable[Snapshot]]
 
 
 class Views:
-    """The views of one node. Belongs to the event loop."""
+    """The views of one node. Used on the event loop only."""
 
     def __init__(self, load: Loader) -> None:
         self._load = load
-        self._views: WeakValueDictionary[bytes, MailboxView] = WeakValueDictionary()  # all that are in use somewhere
+        self._views: WeakValueDictionary[bytes, MailboxView] = WeakValueDictionary()  # all that are in use
         self._recent: OrderedDict[bytes, tuple[MailboxView, int]] = OrderedDict()  # keeps them alive; with their cost
-        self._cost = 0  # in messages, each view's as it was when last asked for
+        self._cost = 0  # in messages; each view's cost as of its last use
         self._loading: dict[bytes, list[ViewChange]] = {}
         self._loaded = trio.Condition()
 
     async def get(self, key: MailboxKey) -> MailboxView:
-        """The live view of a mailbox; an empty one if nothing was ever stored in it."""
+        """Return the live view of a mailbox; an empty one if no message was ever stored in it."""
         while key.mailbox_id in self._loading:
             async with self._loaded:
                 await self._loaded.wait()
@@ -42,16 +42,19 @@ class Views:
         return view
 
     def apply(self, change: ViewChange) -> None:
-        """A published commit changed a mailbox."""
+        """Apply a change of a published commit."""
         if (late := self._loading.get(change.mailbox_id)) is not None:
             late.append(change)
         if (view := self._views.get(change.mailbox_id)) is not None:
             view.apply(change)
 
     def retire(self, mailbox_id: bytes) -> None:
-        """The mailbox has another UIDVALIDITY, or is gone: sessions end, and who asks again gets a new view."""
+        """Drop the view of a mailbox that is gone or has a new UIDVALIDITY; its sessions end.
+
+        Later calls of `get` load a new view.
+        """
         if mailbox_id in self._loading:
-            self._loading[mailbox_id] = []  # another list: what is being read is void
+            self._loading[mailbox_id] = []  # a new list tells `_read` that the snapshot it is reading is void
         if (view := self._views.pop(mailbox_id, None)) is not None:
             _, cost = self._recent.pop(mailbox_id, (view, 0))
             self._cost -= cost

@@ -1,8 +1,8 @@
-"""The one writer: many requests, one transaction, one fsync (group commit).
+"""The single database writer: many requests, one transaction, one fsync (group commit).
 
-Jobs are functions of a `Transaction`. While one batch is being written the next one gathers. A batch that fails is
-tried again job by job, so that only the job at fault fails. What a batch did is published, on the event loop and
-in order, before any of its callers goes on.
+Jobs are functions of a `Transaction`. While one batch is being written, the next one gathers. If a batch fails, the
+writer retries it job by job, so that only the faulty job fails. The writer publishes each commit on the event loop, in
+order, before any of the batch's callers resumes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_BATCH = 256  # jobs; bounds how long the first of them waits for the last
-MAX_WAITING = 4096  # jobs; callers wait outside beyond that
+MAX_BATCH = 256  # jobs; bounds how long the first job waits for the last
+MAX_WAITING = 4096  # jobs; further callers wait before their job is queued
 
 
 class _Job(Generic[T]):
-    """A request, its result, and who waits for it."""
+    """A request, its result, and the event that its caller waits for."""
 
     def __init__(self, work: Callable[[Transaction], T]) -> None:
         self.work = work
@@ -42,9 +42,9 @@ class _Job(Generic[T]):
         self.error: Exception | None = None
 
     def run(self, tx: Transaction) -> None:
-        """Raises whatever undoes the transaction; a MailError or HistoryError only concerns the caller.
+        """Run the job. Raises what must undo the transaction; a MailError or HistoryError is left for the job's caller.
 
-        Those come before anything is changed; damage is met at any moment.
+        Jobs raise those two before they change anything; damage may be met at any point and undoes the transaction.
         """
         try:
             self.result = self.work(tx)
@@ -60,7 +60,7 @@ class _Job(Generic[T]):
 
 
 class Writer:
-    """Owns the writing connection. `origin` names the entries that this run of the node numbers."""
+    """The owner of the writing connection. `origin` names the entries that this run of the node numbers."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Writer:
     async def submit(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the writer's thread and return its result once it is on disk.
 
-        Raises what `work` raises, DiskFullError, UnavailableError where the disk fails or is damaged, or sqlite3.Error.
-        Cancelled, the work may still be done.
+        Raises what `work` raises, DiskFullError, UnavailableError if the disk fails or is damaged, or sqlite3.Error. If
+        the caller is cancelled, the work may still be done.
         """
         async with self._room:
             job = _Job(work)
@@ -99,16 +99,16 @@ class Writer:
 
     @property
     def last_time(self) -> int:
-        """The time of the latest stamp that was given out or observed: not below any of what is on disk."""
+        """The time of the latest stamp given out or observed: at least that of everything on disk."""
         return self._clock.last
 
     async def flush(self) -> None:
-        """Return when all that was submitted before is on disk or has failed."""
-        with suppress(MailError, sqlite3.Error):  # a disk that takes nothing has not taken what came before either
+        """Return when everything submitted before is on disk or has failed."""
+        with suppress(MailError, sqlite3.Error):  # if this empty job cannot be written, earlier jobs have failed too
             await self.submit(lambda _: None)
 
     async def run(self) -> None:
-        """Write until cancelled. What is being written then is finished first."""
+        """Write until cancelled; the batch being written then is finished first."""
         while True:
             await self._wakeup.wait()
             self._wakeup = trio.Event()
@@ -132,7 +132,7 @@ class Writer:
         return [commit for commit in alone if commit is not None]
 
     def _try(self, jobs: list[_Job[object]]) -> Commit | None:
-        """One transaction. None if it was undone; then every job of it has its error."""
+        """Run the jobs in one transaction. Return None if it was rolled back; every job then has its error."""
         for job in jobs:
             job.error = None
         try:
@@ -164,9 +164,9 @@ class Writer:
 
 
 def _last_time(connection: sqlite3.Connection) -> int:
-    """The latest stamp here that a clock can have given: each origin's last entry in the log has its latest.
+    """Return the latest stamp here that a clock can have given; an origin's last entry in the log has its latest stamp.
 
-    CROSS: SQLite would otherwise read the whole log, and look up origins.
+    CROSS JOIN fixes the join order: SQLite would otherwise scan the whole log and look up origins.
     """
     last: int | None = connection.execute(
         "SELECT MAX(time) FROM (SELECT l.time FROM origin o CROSS JOIN log l ON l.origin = o.name AND l.seq = o.seq"

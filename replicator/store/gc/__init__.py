@@ -1,4 +1,4 @@
-"""Garbage: expunged mail and the bodies that nothing needs any more, found before they are removed.
+"""Garbage: expunged mail, and bodies that no message needs, found before they are removed.
 
 Used by replication's retention.
 """

@@ -1,7 +1,7 @@
-"""Which of the doomed texts are named by something: all that can name one, a slice at a time.
+"""Scans for references to doomed bodies, over all tables that can reference one, a slice at a time.
 
-Each look reads the slice after a key, and gives the key to go on after, None at the end, and the texts that it has
-found. What comes into a slice that was read has spared its text itself.
+Each scan reads the slice after a key, and returns the key to continue after (None at the end) and the referenced
+bodies. A row inserted into a slice that was already read has spared its body itself.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from replicator.store.db import queries
 
 Key: TypeAlias = tuple[object, object]
 
-FIRST: Key = (-math.inf, -math.inf)  # before all else in SQLite's order
+FIRST: Key = (-math.inf, -math.inf)  # before every other value in SQLite's order
 SLICE_ROWS = 10_000  # some 10 ms
-SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of which each may name many texts
+SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # each entry may reference many bodies
 
 
 class Slice(NamedTuple):
-    """A part of a look."""
+    """One slice of a scan: the key to continue after, and the doomed bodies that it references."""
 
     after: Key | None
     found: set[bytes]
 
 
 class Look(Protocol):
-    """One of the functions below."""
+    """A scan, one of the functions below."""
 
     def __call__(self, connection: sqlite3.Connection, after: Key) -> Slice:
-        """Read a slice. Raises DamagedRowError where it is not known what is named."""
+        """Read a slice. Raises DamagedRowError if a damaged row hides what it references."""
         ...
 
 
 def by_messages(connection: sqlite3.Connection, after: Key) -> Slice:
-    """Texts of messages."""
+    """Scan the bodies of messages."""
     return _by_rows(connection, "by_uid", "mailbox, uid", after)
 
 
 def by_expunged(connection: sqlite3.Connection, after: Key) -> Slice:
-    """Texts of what is kept of expunged mail."""
+    """Scan the bodies of expunged mail that is kept."""
     return _by_rows(connection, "expunged", "mailbox, guid", after)
 
 
 def by_waiting(connection: sqlite3.Connection, after: Key) -> Slice:
-    """Texts that entries name which wait. Raises DamagedRowError."""
+    """Scan the bodies that waiting entries reference. Raises DamagedRowError."""
     entries = connection.execute(
         "SELECT chain, position, origin, seq, body FROM log WHERE applied = 0 AND (chain, position) > (?, ?)"
         " ORDER BY chain, position LIMIT ?",
@@ -79,4 +79,4 @@ def _by_rows(connection: sqlite3.Connection, table: str, key: str, after: Key) -
 
 
 LOOKS: tuple[Look, ...] = (by_messages, by_expunged, by_waiting)
-"""All that can name a text."""
+"""All scans that together cover every possible reference to a body."""

@@ -1,7 +1,7 @@
-"""Mail that has left its mailbox and is kept for `content.keep_expunged` (design section 6, "Expunged mail").
+"""Expunged mail, kept for `content.keep_expunged` (design section 6, "Expunged mail").
 
-It is this node's alone: in no log, no digest and no checkpoint. A message is kept once for each mailbox, and no longer
-than until it is there again.
+It is local to this node: in no log, no digest and no checkpoint. A message is kept once for each mailbox, and only
+until it is in the mailbox again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _COLUMNS = "mailbox, guid, uid, flags, received_ms, size_bytes, content_hash, ex
 _VALUES = f"INTO expunged ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"
 
 After = tuple[int, bytes]
-"""Received date and GUID: what is kept is listed in their order."""
+"""Received date and GUID: the order in which kept mail is listed."""
 
 
 class Kept(NamedTuple):
-    """A message as it was shown last."""
+    """An expunged message as it was last shown."""
 
     mailbox_id: bytes
     guid: bytes
@@ -35,12 +35,12 @@ class Kept(NamedTuple):
 
     @property
     def after(self) -> After:
-        """Its place in the order."""
+        """The message's place in the order."""
         return self.received_ms, self.guid
 
 
 def keep(connection: sqlite3.Connection, mailbox_id: bytes, rows: Iterable[Row], expunged_ms: int) -> None:
-    """These have left the mailbox that showed them."""
+    """Keep messages that have left the mailbox that showed them."""
     connection.executemany(
         f"INSERT OR REPLACE {_VALUES}",
         (
@@ -52,7 +52,7 @@ def keep(connection: sqlite3.Connection, mailbox_id: bytes, rows: Iterable[Row],
 
 
 def keep_unshown(connection: sqlite3.Connection, mailbox_id: bytes, adds: Iterable[MailAdd], expunged_ms: int) -> None:
-    """These came and went on another branch. What is kept already was shown here, and is left as it is."""
+    """Keep messages that came and went on another branch. Messages kept already were shown here and stay unchanged."""
     connection.executemany(
         f"INSERT OR IGNORE {_VALUES}",
         (
@@ -64,19 +64,19 @@ def keep_unshown(connection: sqlite3.Connection, mailbox_id: bytes, adds: Iterab
 
 
 def take_back(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> None:
-    """These are in the mailbox again."""
+    """Drop kept messages that are in the mailbox again."""
     connection.executemany(
         "DELETE FROM expunged WHERE mailbox = ? AND guid = ?", ((mailbox_id, guid) for guid in guids)
     )
 
 
 def are_kept(connection: sqlite3.Connection, mailbox_id: bytes) -> bool:
-    """Whether anything is kept of this mailbox."""
+    """Return True if any message of this mailbox is kept."""
     return connection.execute("SELECT 1 FROM expunged WHERE mailbox = ? LIMIT 1", (mailbox_id,)).fetchone() is not None
 
 
 def is_kept(connection: sqlite3.Connection, mailbox_id: bytes, guid: bytes) -> bool:
-    """Whether that message has left the mailbox, and is kept."""
+    """Return True if the message has left the mailbox and is kept."""
     query = "SELECT 1 FROM expunged WHERE mailbox = ? AND guid = ?"
     return connection.execute(query, (mailbox_id, guid)).fetchone() is not None
 
@@ -84,9 +84,9 @@ def is_kept(connection: sqlite3.Connection, mailbox_id: bytes, guid: bytes) -> b
 def kept(
     connection: sqlite3.Connection, mailbox_ids: Iterable[bytes], since_ms: int, after: After | None, count: int
 ) -> list[Kept]:
-    """What was expunged from any of these mailboxes at or after a time: the first after a place in their order.
+    """Return messages expunged from these mailboxes at or after a time: the first `count` after a place in the order.
 
-    What was expunged from several comes once, as it was shown last. Raises DamagedRowError.
+    A message expunged from several mailboxes comes once, as it was last shown. Raises DamagedRowError.
     """
     where, values = ("", ()) if after is None else (" AND (received_ms, guid) > (?, ?)", after)
     query = (
@@ -102,32 +102,35 @@ def kept(
 
 
 def count(connection: sqlite3.Connection, mailbox_ids: Iterable[bytes], since_ms: int) -> int:
-    """How many `kept` has in all, or a few more: what was expunged from several counts for each."""
+    """Return the number of messages that `kept` has, or a few more: it counts a message once for each mailbox."""
     query = "SELECT COUNT(*) FROM expunged WHERE mailbox = ? AND expunged_ms >= ?"
     return sum(connection.execute(query, (mailbox_id, since_ms)).fetchone()[0] for mailbox_id in mailbox_ids)
 
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many messages are kept, and their bytes, although several may have one text. See also `orphaned_bodies`."""
+    """Return the number of kept messages and their bytes; shared bodies count several times.
+
+    See also `orphaned_bodies`.
+    """
     query = "SELECT COUNT(*), TOTAL(size_bytes) FROM expunged WHERE mailbox <> x''"
     messages, size_bytes = connection.execute(query).fetchone()
     return messages, int(size_bytes)
 
 
 def newest_ms(connection: sqlite3.Connection) -> int | None:
-    """When the last of what is kept was expunged."""
+    """Return the latest expunge time of any kept message."""
     newest: int | None = connection.execute("SELECT MAX(expunged_ms) FROM expunged").fetchone()[0]
     return newest
 
 
 def mailboxes_named(connection: sqlite3.Connection, user: str, name: str) -> list[bytes]:
-    """The mailboxes of all folders that had this name last, also of those that were deleted."""
+    """Return the mailboxes of all folders that had this name last, including deleted ones."""
     rows = connection.execute("SELECT mailbox_id FROM folder WHERE user = ? AND name = ?", (user, name))
     return [mailbox_id for (mailbox_id,) in rows]
 
 
 def mailboxes_with(connection: sqlite3.Connection, user: str, guid: bytes) -> list[bytes]:
-    """The user's mailboxes that have this message."""
+    """Return the user's mailboxes that have this message."""
     rows = connection.execute(
         "SELECT g.mailbox FROM by_guid g JOIN chain c ON c.id = g.mailbox WHERE g.guid = ? AND c.user = ?", (guid, user)
     )

@@ -1,8 +1,8 @@
-"""Texts that nothing names: they came when their message was forgotten already, or the rows that named them are gone.
+"""Orphaned bodies: their message was forgotten before they arrived, or the rows that referenced them are gone.
 
-From when they are found they are kept as long as expunged mail, among that, but of no mailbox: rows that were lost can
-be mended for so long, and name them again. Then they are candidates for deletion as any other, with what that proves
-(see `bodies.deletion_candidates`).
+An orphan is kept as long as expunged mail from when it is found, in the same table but under no mailbox: until then,
+repair may restore lost rows that reference it. After that it is a candidate for deletion like any other, with the same
+proof (see `bodies.deletion_candidates`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-TEXTS_AT_ONCE = 250_000  # some 10 MB; for each so many, all messages are read
+TEXTS_AT_ONCE = 250_000  # some 10 MB; each slice reads all messages
 
 
 class Slice(NamedTuple):
-    """A part of the texts, by their hashes: the one to go on after, None at the end, and those that nothing names."""
+    """A slice of the bodies, by hash: the hash to continue after, None at the end, and the orphans."""
 
     after: bytes | None
     found: list[bytes]
 
 
 def unnamed(connection: sqlite3.Connection, after: bytes) -> Slice:
-    """What no message and nothing that is kept names. Reads all messages: a second for a million."""
+    """Return a slice of the bodies that no message and no kept mail references. Reads all messages: 1 s per million."""
     query = "SELECT hash FROM content WHERE hash > ? ORDER BY hash LIMIT 1 OFFSET ?"
     end = connection.execute(query, (after, TEXTS_AT_ONCE - 1)).fetchone()
     upto, values = ("", (after,)) if end is None else (" AND hash <= ?", (after, *end))
@@ -35,7 +35,7 @@ def unnamed(connection: sqlite3.Connection, after: bytes) -> Slice:
 
 
 def keep(connection: sqlite3.Connection, hashes: Iterable[bytes], now_ms: int) -> None:
-    """Let these be kept from now on, as far as they are here still. What names them by now makes no difference."""
+    """Keep orphans from now on, as far as they are still here. One that is referenced again by now does no harm."""
     connection.executemany(
         "INSERT OR IGNORE INTO expunged"
         " (mailbox, guid, uid, flags, received_ms, size_bytes, content_hash, expunged_ms)"

@@ -1,5 +1,6 @@
-"""A node's state as Parquet, for batches: written by a process of its own (design section 7, docs/inventory.md).
+"""Inventories: a node's state as Parquet for batch jobs, written by a separate process (design section 7).
 
-The node starts `python -m replicator.store.inventory` and talks with it over pipes (`conversation`), so that neither
-the row loop nor pyarrow takes time from the node's event loop. Nothing that the node itself loads imports pyarrow.
+The node starts `python -m replicator.store.inventory` and talks to it over pipes (`conversation`), so that neither the
+row loop nor pyarrow takes time from the node's event loop. The node itself loads nothing that imports pyarrow. The
+format is in docs/inventory.md.
 """

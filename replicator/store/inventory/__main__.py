@@ -1,7 +1,7 @@
 """The process that writes an inventory: `python -m replicator.store.inventory`, started by a node (`conversation`).
 
-It ends when its standard input does, so it never outlives its node, however that ends. Unless the node has said KEEP it
-then removes what it has written: so it leaves alone the signals by which a terminal or a service manager ends all
+It ends when its standard input does, so it never outlives its node, however that ends. Unless the node has sent KEEP,
+it then removes what it has written. It therefore ignores the signals by which a terminal or a service manager ends all
 processes of a node at once.
 """
 
@@ -43,11 +43,11 @@ MISSING = (
 
 
 def main() -> None:
-    """Write what is ordered."""
+    """Write the inventory that the node orders."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
-    gc.disable()  # rows make no cycles, and looking for some takes a third of the time
+    gc.disable()  # rows make no cycles, and searching for cycles takes a third of the time
     node = _Node()
     order = order_of(node.lines.get())
     try:
@@ -62,7 +62,7 @@ def main() -> None:
         with closing(open_reader(Path(order.database))) as connection:
             target.prepare(overwrite=order.overwrite)
             Inventory(connection, target, _tell, node.masters).write(order)
-        node.lines.get()  # KEEP, or the end
+        node.lines.get()  # wait for KEEP or the end of input
     except (OSError, ObjectStoreError, TargetError) as error:
         _tell(Failed(why(order.to, error)))
     except sqlite3.Error as error:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 class _Node:
-    """What the node says, in `lines`, and what is done at their end."""
+    """The node as seen by this process: its `lines`, and the cleanup when they end without KEEP."""
 
     def __init__(self) -> None:
         self.lines: SimpleQueue[bytes] = SimpleQueue()
@@ -79,7 +79,7 @@ class _Node:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def masters(self, names: Sequence[MailboxName]) -> Sequence[str | None]:
-        """Ask for them."""
+        """Ask the node for the masters of mailboxes and trees."""
         _tell(Heads.of(names))
         return masters_of(self.lines.get())
 
@@ -89,7 +89,7 @@ class _Node:
                 self.lines.put(line)
                 if line == KEEP:
                     return
-        self._give_up()  # the node has ended, in whatever way, or wants no more of it
+        self._give_up()  # the node has ended or has cancelled the inventory
 
     def _give_up(self) -> None:
         overdue = threading.Timer(REMOVAL_S, os._exit, (1,))

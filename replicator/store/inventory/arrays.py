@@ -1,7 +1,7 @@
-"""Batches of rows as Arrow columns.
+"""Conversion of batches of rows to Arrow columns.
 
-Each column is converted as a whole, and its values say of which type it is: so one of another type, which SQLite
-stores where the file was damaged, shows without a look at each.
+Each column is converted as a whole, and its type is inferred from its values. So a value of a wrong type, which SQLite
+may hold in a damaged file, shows without a check of each value.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ SAME = {"claim_origin": "origin", "claim_seq": "seq"}
 
 
 class WrongValueError(Exception):
-    """A column has a value that it cannot have."""
+    """A value that its column cannot have."""
 
 
 def schema_of(table: str) -> pa.Schema:
-    """The table's columns, with the format in the metadata."""
+    """Return the table's schema, with the format's version in the metadata."""
     fields = [pa.field(column.name, TYPES[column.type], nullable=column.nullable) for column in TABLES[table]]
     return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
 
 
 class Converter:
-    """Makes record batches of one table's rows."""
+    """The converter of one table's rows to record batches."""
 
     def __init__(self, table: str) -> None:
         self.schema = schema_of(table)
@@ -59,7 +59,7 @@ class Converter:
         self._flags = FlagReader()
 
     def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
-        """Raises WrongValueError."""
+        """Convert rows to a record batch. Raises WrongValueError."""
         try:
             arrays: dict[str, Array] = {}
             for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
@@ -104,13 +104,13 @@ class Converter:
 
 
 def _binary(column: Column, values: Values) -> Array:
-    if set(map(type, values)) != {bytes}:  # of texts among them Arrow would make bytes
+    if set(map(type, values)) != {bytes}:  # Arrow would turn texts among them into bytes
         raise WrongValueError
     return pa.array(values, pa.binary(LENGTHS[column.name])).cast(pa.binary())
 
 
 def _exact(column: Column, array: Array) -> Array:
-    """Raises WrongValueError unless the values are what they should be; one without values is of any type."""
+    """Cast a column to its type. Raises WrongValueError for wrong values; a column of NULLs only may be of any type."""
     if array.null_count and not (column.nullable or column.name in SAME):
         raise WrongValueError
     expected = pa.string() if column.type == "string" else pa.int64()

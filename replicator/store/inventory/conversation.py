@@ -1,9 +1,9 @@
-"""What a node and the process that writes its inventory say to each other: a line of JSON each.
+"""The protocol between a node and the process that writes its inventory: one line of JSON per message.
 
-The node says an `Order`, and answers each `Heads` with their masters. The process says the rest, and `Done` or `Failed`
-last. To `Done` the node answers KEEP: without that the process removes what it has written, whatever ends the node, and
-so there is an inventory if and only if the node says that it is done. Both belong to one version of the program, so
-nothing is checked but that a line is one.
+The node sends an `Order`, and answers each `Heads` with the masters. The process sends the other messages, the last of
+which is `Done` or `Failed`. The node answers `Done` with KEEP; without it the process removes what it has written,
+however the node ends. So an inventory exists if and only if the node reports it as done. Both sides belong to one
+version of the program, so a line is checked only for being a message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 LINE_BYTES_MAX = 16 << 20
 KEEP = b"keep\n"
-REMOVAL_S = 5.0  # that it may take to remove what comes to nothing
+REMOVAL_S = 5.0  # limit for the removal of an incomplete inventory
 
 MailboxName: TypeAlias = tuple[str, bytes, int]
 """User, mailbox id, UIDVALIDITY."""
@@ -23,9 +23,9 @@ MailboxName: TypeAlias = tuple[str, bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to write where. `to`: a directory's absolute path, or `s3://bucket/prefix` at the `endpoint`.
+    """The order for an inventory. `to`: a directory's absolute path, or `s3://bucket/prefix` at the `endpoint`.
 
-    `scratch`: the directory for what is uploaded. `overwrite`: in place of an inventory that is not whole.
+    `scratch`: the directory for files to be uploaded. `overwrite`: replace an incomplete inventory.
     """
 
     database: str
@@ -40,30 +40,30 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The snapshot is taken. `rows`: about how many there are."""
+    """Message: the snapshot is taken. `rows`: their approximate number."""
 
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Who is the master of these? The answer is a list of as many SIDs, or nulls."""
+    """Question: the masters of these mailboxes and trees. The answer is a list of as many SIDs, or nulls."""
 
     keys: Sequence[tuple[str, str, int]]
 
     @classmethod
     def of(cls, names: Sequence[MailboxName]) -> Heads:
-        """The question."""
+        """Make the question."""
         return cls([(user, mailbox.hex(), uidvalidity) for user, mailbox, uidvalidity in names])
 
     def names(self) -> list[MailboxName]:
-        """Whose masters are asked for."""
+        """Return the mailboxes and trees whose masters are asked for."""
         return [(user, bytes.fromhex(mailbox), uidvalidity) for user, mailbox, uidvalidity in self.keys]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """So many rows of a table were read."""
+    """Message: so many rows of a table were read."""
 
     table: str
     rows: int
@@ -71,7 +71,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A row that is left out."""
+    """Message: a row is left out."""
 
     table: str
     key: str
@@ -80,7 +80,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """So many more are left out, of which nothing is said."""
+    """Message: so many more rows are left out, without a message for each."""
 
     table: str
     rows: int
@@ -88,7 +88,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The inventory is whole."""
+    """Message: the inventory is complete."""
 
     files: int
     size_bytes: int
@@ -97,7 +97,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It is not written."""
+    """Message: the inventory was not written."""
 
     why: str
 
@@ -108,12 +108,12 @@ _EVENTS = {kind.__name__: kind for kind in (Begun, Heads, Read, Unreadable, Left
 
 
 def line_of(event: Event | Order) -> bytes:
-    """A line, with its end."""
+    """Encode a message as a line, with its line end."""
     return json.dumps([type(event).__name__, asdict(event)]).encode() + b"\n"
 
 
 def event_of(line: bytes) -> Event:
-    """What `line_of` made of an event. Raises ValueError."""
+    """Decode an event from `line_of`. Raises ValueError."""
     name, fields = _parsed(line)
     if name not in _EVENTS:
         raise ValueError(f"{name!r} is no event")
@@ -121,17 +121,17 @@ def event_of(line: bytes) -> Event:
 
 
 def order_of(line: bytes) -> Order:
-    """What `line_of` made of an order. Raises ValueError."""
+    """Decode an order from `line_of`. Raises ValueError."""
     return Order(**_parsed(line)[1])
 
 
 def masters_line(masters: Sequence[str | None]) -> bytes:
-    """The answer to `Heads`."""
+    """Encode the answer to `Heads`."""
     return json.dumps(list(masters)).encode() + b"\n"
 
 
 def masters_of(line: bytes) -> list[str | None]:
-    """What `masters_line` made. Raises ValueError."""
+    """Decode an answer from `masters_line`. Raises ValueError."""
     return cast("list[str | None]", json.loads(line))
 
 

@@ -1,5 +1,5 @@
-"""What ends an inventory, other than errors of the disk, the object store and the database."""
+"""Errors that end an inventory, other than those of the disk, the object store and the database."""
 
 
 class TargetError(Exception):
-    """An inventory cannot go there. The text says why, and what to do."""
+    """An obstacle to writing an inventory to its target. The text says why, and what to do."""

@@ -1,7 +1,7 @@
-"""The flags of many messages as columns, from the MessagePack in the rows, at as little work as can be.
+"""Conversion of many messages' flags from the rows' MessagePack into columns, with as little work as possible.
 
-Most messages have no flags, or one, and what differs between the blobs of those is the time: the rest, which is the
-same in very many, is looked up. So a blob is only unpacked if it has several flags, or is of a kind not seen before.
+Most messages have no flag or one. The blobs of one flag differ in the time only; the rest, which many share, is looked
+up. So a blob is unpacked only if it has several flags, or is of a kind not seen before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias, cast
 
 import msgpack
 
-KINDS_MAX = 1 << 14  # that are remembered: some MiB
+KINDS_MAX = 1 << 14  # kinds kept in memory: some MiB
 TIME_MAX = (1 << 63) - 1
 
-# https://github.com/msgpack/msgpack/blob/master/spec.md: of {flag: [time, sid, set]} the first bytes are a map of one,
+# https://github.com/msgpack/msgpack/blob/master/spec.md: {flag: [time, sid, set]} of one flag begins with a map of one,
 # a string of less than 32 bytes, an array of three, and a number of 64 bits, big-endian.
 _NONE, _ONE = b"\x80", 0x81
 _SHORT, _SHORT_MASK = 0b101 << 5, 0b111 << 5
@@ -22,13 +22,13 @@ _THREE_AND_TIME = b"\x93\xcf"
 _TIME_BYTES = 8
 
 Kind: TypeAlias = tuple[str, str, bool]
-"""A flag, the SID of the stamp of its last change, and whether it is set."""
+"""A flag, the SID of its last change's stamp, and whether it is set."""
 
 
 class FlagColumns(NamedTuple):
-    """Of message n the flags are those from `ends[n]` to `ends[n + 1]`, in order; `ends` begins with 0.
+    """Flags of many messages: message n has those from `ends[n]` to `ends[n + 1]`; `ends` begins with 0.
 
-    `kinds` are places in the reader's table, `times` of the stamps.
+    `kinds` are indexes into the reader's table, `times` those of the stamps.
     """
 
     ends: list[int]
@@ -37,15 +37,18 @@ class FlagColumns(NamedTuple):
 
 
 class FlagReader:
-    """Reads blobs. `table`: what the numbers in `FlagColumns.kinds` stand for, until the next `read`."""
+    """The reader of blobs. `table` maps the numbers in `FlagColumns.kinds` to kinds, until the next `read`."""
 
     def __init__(self) -> None:
         self.table: list[Kind] = []
         self._numbers: dict[Kind, int] = {}
-        self._known: dict[bytes, int] = {}  # a blob of one flag without the time
+        self._known: dict[bytes, int] = {}  # one-flag blob without its time -> kind
 
     def read(self, blobs: Iterable[bytes]) -> FlagColumns:
-        """Raises ValueError, TypeError, AttributeError or LookupError for a blob that is no map of flags."""
+        """Read flags.
+
+        Raises ValueError, TypeError, AttributeError or LookupError for a blob that is not a map of flags.
+        """
         if len(self.table) > KINDS_MAX or len(self._known) > KINDS_MAX:
             self.table, self._numbers, self._known = [], {}, {}
         known, from_bytes = self._known, int.from_bytes
@@ -80,7 +83,10 @@ class FlagReader:
 
 
 def states_of(blob: bytes) -> list[tuple[str, int, str, bool]]:
-    """Flag, time, SID, set? of each, by flag. Raises ValueError, TypeError or AttributeError."""
+    """Unpack a blob into tuples of flag, time, SID and is-set, by flag.
+
+    Raises ValueError, TypeError or AttributeError.
+    """
     flags = cast("dict[str, tuple[int, str, bool]]", msgpack.unpackb(blob, use_list=False))
     states = [(flag, time, sid, is_set) for flag, (time, sid, is_set) in sorted(flags.items())]
     if not all(map(_is_state, states)):

@@ -1,4 +1,4 @@
-"""A table's rows as Parquet files, one after the other, a row group at a time.
+"""Writer of a table's rows as Parquet files, one after the other, a row group at a time.
 
 A row group is encoded, compressed and written in a thread, where pyarrow needs no Python, while the next one is read.
 """
@@ -16,15 +16,15 @@ from replicator.store.inventory.targets import Target
 from resync.inventory import COMPRESSION, FILE_ROWS, GROUP_ROWS, part_name
 
 _REPEATING = {"mailbox", "user", "origin", "claim_origin", "sid", "master", "head_origin", "change"}
-"""Columns of few values, or of long runs of one: others would fill a dictionary in vain."""
+"""Columns of few values, or of long runs of one value; a dictionary is of no use for others."""
 
 GROUP_BYTES = 64 << 20
-"""In memory, of a row group about: with contexts of very many origins, or many flags, fewer rows than GROUP_ROWS."""
+"""Approximate limit of a row group in memory: with very many origins or flags it has fewer rows than GROUP_ROWS."""
 
 
 @contextmanager
 def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[TableWriter]:
-    """The writer of one table. After the block all files are there, or it raises what went wrong with one.
+    """Open the writer of one table. After the block all files are complete, or it raises the error of one.
 
     Raises TargetError, OSError, ObjectStoreError.
     """
@@ -35,7 +35,7 @@ def table_writer(table: str, schema: pa.Schema, target: Target) -> Iterator[Tabl
 
 
 class TableWriter:
-    """Writes a table's files one after the other, each in the context of `file`."""
+    """The writer of a table's files, one after the other, each in the context of `file`."""
 
     def __init__(
         self, table: str, schema: pa.Schema, target: Target, file: ExitStack, thread: ThreadPoolExecutor
@@ -49,7 +49,7 @@ class TableWriter:
         self._writing: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows that come next. Raises TargetError, OSError, ObjectStoreError, also for those before."""
+        """Write the next rows. Raises TargetError, OSError, ObjectStoreError, also for earlier rows."""
         while batch.num_rows:
             part = batch.slice(0, GROUP_ROWS - self._group_rows)
             self._group.append(part)
@@ -60,13 +60,13 @@ class TableWriter:
                 self._flush()
 
     def finish(self) -> None:
-        """That was all. A table without rows has a file, too."""
+        """Finish the table. A table without rows has a file too."""
         if self._group_rows or not self._files:
             self._flush()
         self._end()
 
     def _flush(self) -> None:
-        """Have the row group written."""
+        """Start writing the row group."""
         self._await()
         if self._writer is None or self._groups >= FILE_ROWS // GROUP_ROWS:
             self._end()
@@ -92,13 +92,13 @@ class TableWriter:
             file,
             self._schema,
             compression=COMPRESSION,
-            use_dictionary=repeating,  # type: ignore[arg-type]  # by name is what its documents say
+            use_dictionary=repeating,  # type: ignore[arg-type]  # its documentation allows names
             write_page_checksum=True,  # it is copied between machines
         )
         return self._file.enter_context(writer)
 
     def _end(self) -> None:
-        """The file is whole, and where it belongs."""
+        """Complete the current file, and give it its name."""
         self._await()
         self._writer = None
         self._file.close()

@@ -1,6 +1,6 @@
-"""The room that an inventory leaves on a disk: it may be the node's own, which must not be filled by it.
+"""Disk space that an inventory must leave free, since the disk may be the node's own.
 
-A node refuses its clients' changes only when its disk is full: so an inventory ends well before that.
+A node refuses its clients' changes only when its disk is full, so an inventory stops well before that.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 from replicator.store.inventory.errors import TargetError
 
 RESERVE_BYTES = 1 << 30
-RESERVE_SHARE = 20  # a 20th of the file system, where that is more
+RESERVE_SHARE = 20  # 1/20 of the file system, if that is more
 
 LookAt = Callable[[Path], os.statvfs_result]
 
 
 def check_room(directory: Path, look_at: LookAt = os.statvfs) -> None:
-    """Raises TargetError if less than the reserve is free there, for whoever is not root; OSError."""
+    """Raise TargetError if less than the reserve is free for a user other than root. Raises OSError."""
     state = look_at(directory)
     free_bytes, all_bytes = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     reserve_bytes = max(RESERVE_BYTES, all_bytes // RESERVE_SHARE)
-    if all_bytes and free_bytes < reserve_bytes:  # some file systems do not say how large they are
+    if all_bytes and free_bytes < reserve_bytes:  # some file systems do not report their size
         raise TargetError(
             f"{directory} has only {_gib(free_bytes)} free, of {_gib(all_bytes)}, and an inventory leaves"
             f" {_gib(reserve_bytes)} there to whatever else writes to that disk; make room there, or, if it is the"

@@ -1,6 +1,6 @@
-"""Which rows of a batch cannot be what the node has written, and why.
+"""Row-by-row search for the rows of a batch that the node cannot have written, and for the reasons.
 
-Only asked where a batch as a whole does not become columns: row by row it takes ten times as long.
+It is used only if a batch as a whole cannot be converted to columns, since it takes ten times as long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from resync.inventory import TABLES, Column
 
 HASH_BYTES = 32  # SHA-256
 LENGTHS = {"mailbox": ID_BYTES, "guid": ID_BYTES, "content_hash": HASH_BYTES, "digest": ID_BYTES}
-"""Of binary columns."""
+"""Byte lengths of the values in binary columns."""
 INT_MAX = {"int32": (1 << 31) - 1, "int64": (1 << 63) - 1}
 KEYS = {
     "heads": ("mailbox",),
@@ -24,11 +24,11 @@ KEYS = {
     "folders": ("mailbox",),
     "subscriptions": ("user", "name"),
 }
-KEY_CHARS = 200  # of a value that is shown
+KEY_CHARS = 200  # of a value as shown to the operator
 
 
 def wrong_columns(columns: Sequence[Column], row: Values, same: AbstractSet[str] = frozenset()) -> list[str]:
-    """The names of those that make no sense. In those of `same` NULL is allowed."""
+    """Return the names of columns whose values make no sense. NULL is allowed in the columns in `same`."""
     return [
         column.name
         for column, value in zip(columns, row, strict=True)
@@ -37,7 +37,7 @@ def wrong_columns(columns: Sequence[Column], row: Values, same: AbstractSet[str]
 
 
 def key_of(table: str, row: Values) -> str:
-    """By which an operator finds the row, `mailbox 0a0b…, uid 7`."""
+    """Return the key by which an operator finds the row, such as `mailbox 0a0b…, uid 7`."""
     names = [column.name for column in TABLES[table]]
     return ", ".join(f"{name} {_shown(row[names.index(name)])}" for name in KEYS[table])
 

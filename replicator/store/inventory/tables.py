@@ -1,8 +1,8 @@
-"""The rows of each table, a batch at a time, in the order of the inventory, within the caller's transaction.
+"""Rows of each table, a batch at a time, in the inventory's order, within the caller's transaction.
 
-A batch is what SQLite gives, and may hold anything where the database was damaged. A text that is no UTF-8 ends the
-fast way through a table: it is read on from the row before with texts whose wrong bytes are surrogates, and it is for
-`screening` to find them.
+A batch is what SQLite returns, and may hold anything if the database is damaged. A text that is not UTF-8 ends the fast
+path through a table: reading resumes after the last good batch, with wrong bytes decoded as surrogates, which
+`screening` then finds.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from replicator.store.db import chain as chains
 from replicator.store.db.damage import is_damage
 
 BATCH_ROWS = 1 << 13
-HEADS_AT_ONCE = 1 << 8  # each may have a context of a thousand origins, with some 200 bytes an origin
+HEADS_AT_ONCE = 1 << 8  # each may have a context of a thousand origins, some 200 bytes each
 
 Values: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A query, whose first columns are the `key` by which its rows are ordered. `most`: rows of a batch."""
+    """A query. Its first columns are the `key` that orders its rows. `most`: maximum rows of a batch."""
 
     select: str
     key: tuple[str, ...]
     most: int = BATCH_ROWS
 
 
-# A claim is nearly always the placement itself: NULL stands for that, which costs nothing to fetch.
+# A claim nearly always equals the placement: NULL stands for that, and costs nothing to fetch.
 SOURCES = {
     "heads": Source(chains.SELECT, ("id",), HEADS_AT_ONCE),
     "messages": Source(
@@ -47,7 +47,7 @@ SOURCES = {
 
 
 def batches(connection: sqlite3.Connection, source: Source) -> Iterator[Sequence[Values]]:
-    """All rows. Raises sqlite3.Error where a page of the database is damaged."""
+    """Yield all rows in batches. Raises sqlite3.Error if a page of the database is damaged."""
     last: Values | None = None
     connection.text_factory = str
     try:
@@ -63,7 +63,7 @@ def batches(connection: sqlite3.Connection, source: Source) -> Iterator[Sequence
 
 
 class _TextError(Exception):
-    """After the row with the key `last` there is a text that is none."""
+    """A text that is not UTF-8, after the row with the key `last`."""
 
     def __init__(self, last: Values | None) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def _is_text_error(error: sqlite3.OperationalError) -> bool:
 
 
 def count(connection: sqlite3.Connection) -> int:
-    """About how many rows there are in all. What the node itself counts is enough: counting them takes seconds."""
+    """Return the approximate number of all rows, from the chains' own counters: counting the rows takes seconds."""
     messages: float = connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
     others = connection.execute(
         "SELECT (SELECT COUNT(*) FROM chain) + (SELECT COUNT(*) FROM folder) + (SELECT COUNT(*) FROM subscription)"

@@ -1,10 +1,11 @@
-"""Where an inventory goes: a directory of the node's machine, or a prefix of an S3 bucket.
+"""Targets of an inventory: a directory on the node's machine, or a prefix in an S3 bucket.
 
-A file appears under its name when it is whole and safe. In a directory it is written aside, fsynced and renamed; for a
-bucket it is written to a file without a name on the node's disk, and then uploaded by `replicator.objects`. What stands
-there is looked at first: an inventory is never written over another that is whole, nor among other files.
-Two that begin in one place do not mix: files in a directory are created exclusively, and in a bucket an object says
-whose the place is, as long as an inventory is written. What comes to nothing is removed again: no disk is kept full.
+A file appears under its name only when it is complete and durable. In a directory it is written under another name,
+fsynced and renamed; for a bucket it is written to an unnamed file on the node's disk, then uploaded by
+`replicator.objects`. The target is checked first: an inventory never overwrites a complete one, nor mixes with other
+files. Two inventories that begin in one place do not mix: files in a directory are created exclusively, and in a bucket
+an object marks the place as taken while an inventory is written. An incomplete inventory is removed, so that it does
+not keep a disk full.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from replicator.store.inventory.written import Written
 from resync.inventory import MANIFEST, TABLES
 
 READ_BYTES = 1 << 20
-NAMES_MAX = 100_000  # that are looked at: of a trillion rows
+NAMES_MAX = 100_000  # names read at most: those of a trillion rows
 ASIDE = ".unfinished"
 S3 = "s3://"
 _APART = "name a place of its own for each"
@@ -38,34 +39,34 @@ _OURS = re.compile(rf"(?:{'|'.join(TABLES)})/(?:{_PART}|\.{_PART}{_ASIDE})|\.{re
 
 
 class Target(Protocol):
-    """A directory or a prefix. `files` and `size_bytes` have been written."""
+    """A directory or a prefix. `files` and `size_bytes` count what has been written."""
 
     files: int
     size_bytes: int
 
     def prepare(self, *, overwrite: bool) -> None:
-        """Make it ready for a new inventory. Raises TargetError, OSError, ObjectStoreError."""
+        """Prepare the target for a new inventory. Raises TargetError, OSError, ObjectStoreError."""
         ...
 
     def check_room(self) -> None:
-        """Before anything large is written. Raises TargetError where the disk has no room for it, OSError."""
+        """Check for room before a large write. Raises TargetError if there is too little, OSError."""
         ...
 
     def writing(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """A file to write to, which is there once the block has ended without an error.
+        """Open a file for writing, which appears once the block has ended without an error.
 
         Raises TargetError, OSError, ObjectStoreError.
         """
         ...
 
     def discard(self) -> None:
-        """Remove what was written here, as far as that goes, and nothing else. Any thread may, at any time."""
+        """Remove what this process wrote, as far as possible, and nothing else. Any thread may, at any time."""
         ...
 
 
 @contextmanager
 def whole_or_nothing(target: Target) -> Iterator[None]:
-    """What the block writes to the target is removed if it fails."""
+    """Remove what the block wrote to the target if the block fails."""
     try:
         yield
     except BaseException:
@@ -74,12 +75,12 @@ def whole_or_nothing(target: Target) -> Iterator[None]:
 
 
 def target_of(to: str, endpoint: str | None, scratch: Path) -> Target:
-    """By the form of `to`; see `Order`."""
+    """Return the target for `to`; see `Order`."""
     return Bucket(to, endpoint, scratch) if to.startswith(S3) else Directory(Path(to))
 
 
 def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
-    """What stands there and is to go, of an inventory that is not whole. Raises TargetError if that may not be."""
+    """Return names of an incomplete inventory at the target, to be removed. Raises TargetError if they must not be."""
     if MANIFEST in names:
         raise TargetError(f"{to} holds an inventory that is whole; name another place, or remove that one")
     if foreign := [name for name in names if not _OURS.fullmatch(name)]:
@@ -91,7 +92,7 @@ def left_overs(to: str, names: set[str], *, overwrite: bool) -> list[str]:
 
 
 class Directory:
-    """On a disk that the node's machine sees."""
+    """A directory on a disk that the node's machine sees."""
 
     def __init__(self, path: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
@@ -99,20 +100,20 @@ class Directory:
         self._written = Written()
 
     def prepare(self, *, overwrite: bool) -> None:
-        """See `Target`. A directory that is made is for its owner only."""
+        """See `Target`. A new directory is accessible to its owner only."""
         if not self._path.is_dir():
             new = [level for level in (self._path, *self._path.parents) if not level.exists()]
             for level in reversed(new):
                 self._written.make_directory(level, 0o700 if level == self._path else 0o777)
-            self._path.mkdir(exist_ok=True)  # raises where it is something else
+            self._path.mkdir(exist_ok=True)  # raises if it is no directory
             for level in new:
-                with suppress(PermissionError):  # to read the names there
+                with suppress(PermissionError):  # reading the directory above may be forbidden
                     _sync(level.parent)
         for name in left_overs(str(self._path), self._names(), overwrite=overwrite):
             (self._path / name).unlink()
 
     def _names(self) -> set[str]:
-        """All that is there, but for directories of tables and what is in other ones. Nothing is behind a link."""
+        """Return all names in the directory, descending only into the tables' directories. Links are not followed."""
         found: set[str] = set()
         for directory, folders, files in os.walk(self._path, onerror=_raised):
             where = Path(directory).relative_to(self._path)
@@ -129,7 +130,7 @@ class Directory:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """See `Target`. Of two who write to one place at a time the second one to begin a file raises TargetError."""
+        """See `Target`. Of two writers in one place, the second to begin a file raises TargetError."""
         self.check_room()
         path = self._path / name
         aside = path.with_name(f".{path.name}{ASIDE}")
@@ -151,7 +152,7 @@ class Directory:
         self.files += 1
 
     def _begun(self, path: Path, aside: Path) -> BinaryIO:
-        """Raises TargetError if somebody else has begun the same file, or ended it, since the place was looked at."""
+        """Begin a file. Raises TargetError if another process has begun or finished it since the target was checked."""
         with suppress(FileExistsError):
             file = self._written.begin(aside)
             if not path.exists():
@@ -166,7 +167,7 @@ class Directory:
 
 
 class Bucket:
-    """In S3. `scratch`: a directory with room for a file."""
+    """A prefix in S3. `scratch`: a directory with room for one file."""
 
     def __init__(self, url: str, endpoint: str | None, scratch: Path, look_at: LookAt = os.statvfs) -> None:
         self.files = self.size_bytes = 0
@@ -180,7 +181,7 @@ class Bucket:
         """See `Target`."""
         names = left_overs(self._url, trio.run(self._names), overwrite=overwrite)
         trio.run(self._store.delete, names)
-        with whole_or_nothing(self):  # of two at once each puts a mark, then looks: at least one sees the other's
+        with whole_or_nothing(self):  # each of two puts a mark, then lists: at least one sees the other's
             self._uploaded.append(self._mark)
             trio.run(self._store.put, self._mark, [])
             if trio.run(self._names) != {self._mark}:
@@ -196,40 +197,40 @@ class Bucket:
         return found
 
     def check_room(self) -> None:
-        """See `Target`. A file is written to the node's disk first."""
+        """See `Target`. Files are first written to the node's disk."""
         check_room(self._scratch, self._look_at)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """See `Target`. An upload takes as long as it takes: each of its requests has a limit."""
+        """See `Target`. An upload has no time limit of its own: each of its requests has one."""
         self.check_room()
         with open_scratch(self._scratch) as file:
             yield file
             size_bytes = file.tell()
             file.seek(0)
             self._check_mark()
-            self._uploaded.append(name)  # also if it fails: the object may be there
+            self._uploaded.append(name)  # before the upload: after a failure the object may exist
             trio.run(self._store.put, name, iter(lambda: file.read(READ_BYTES), b""))
         self.size_bytes += size_bytes
         self.files += 1
         if name == MANIFEST:
-            with suppress(ObjectStoreError):  # beside that it says nothing any more
+            with suppress(ObjectStoreError):  # beside the manifest the mark has no meaning
                 trio.run(self._store.delete, [self._mark])
 
     def _check_mark(self) -> None:
-        """Raises TargetError if another inventory has begun anew here: nothing here is ours any more."""
+        """Raise TargetError if another inventory has begun here since: no object here belongs to this one any more."""
         if self._mark not in trio.run(self._names):
             self._uploaded = []
             raise TargetError(f"another inventory has been begun anew in {self._url} meanwhile; {_APART}")
 
     def discard(self) -> None:
-        """See `Target`. An upload that is under way meanwhile may still come to its end."""
+        """See `Target`. An upload under way may still complete."""
         with suppress(ObjectStoreError):
             trio.run(self._store.delete, self._uploaded[::-1])
 
 
 def why(to: str, error: OSError | ObjectStoreError | TargetError) -> str:
-    """Why nothing more was written there. In a line, for the operator."""
+    """Return the reason why writing failed, in one line, for the operator."""
     if not isinstance(error, OSError):
         return str(error)
     return f"{error.filename or to}: {error.strerror or error}; is there room, and may the node write there?"
@@ -240,7 +241,7 @@ def _raised(error: OSError) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Make what it lists survive a power cut."""
+    """Make the directory's entries survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,7 @@
-"""The inventory of a database, within one read transaction, to a target.
+"""The inventory of a database, written to a target within one read transaction.
 
-What is damaged is told and left out. What SQLite cannot read at all ends it: nobody could say how much is missing.
+Damaged rows are reported and left out. Data that SQLite cannot read at all ends the inventory, since the extent of the
+loss would be unknown.
 """
 
 from __future__ import annotations
@@ -37,26 +38,29 @@ from resync.inventory import MANIFEST, TABLES, Manifest
 Tell = Callable[[Event], None]
 FindMasters = Callable[[Sequence[MailboxName]], Sequence[str | None]]
 
-TOLD_MAX = 10_000  # rows that are named where they are left out
+TOLD_MAX = 10_000  # rows left out that are reported one by one
 
 _IN_ORDER = ("heads", "folders", "subscriptions", "messages", "guids")
-"""Heads first: their masters are those of now."""
+"""The order of the tables. Heads come first, because their masters are those at the time of the question."""
 _OF_CHAIN = attrgetter("id", "user", "uidvalidity", "risen", "uidnext", "highestmodseq")
 
 
 @dataclass(slots=True)
 class Inventory:
-    """One at work. `tell` is called as it goes on, `find_masters` with names of mailboxes and trees."""
+    """An inventory in progress. It calls `tell` with events, and `find_masters` with names of mailboxes and trees."""
 
     connection: sqlite3.Connection
     target: Target
     tell: Tell
     find_masters: FindMasters
     unreadable: dict[str, int] = field(default_factory=dict)
-    _unnamed: int = 0  # of the batch: rows that are left out beyond TOLD_MAX
+    _unnamed: int = 0  # rows of the batch left out beyond TOLD_MAX
 
     def write(self, order: Order) -> None:
-        """Write it, or nothing. Raises sqlite3.Error, OSError, ObjectStoreError, TargetError."""
+        """Write the inventory completely or not at all.
+
+        Raises sqlite3.Error, OSError, ObjectStoreError, TargetError.
+        """
         with whole_or_nothing(self.target):
             self._write(order)
 
@@ -67,7 +71,7 @@ class Inventory:
             self.tell(Begun(count(self.connection)))
             rows = {table: self._table(table) for table in _IN_ORDER}
         finally:
-            if self.connection.in_transaction:  # an error of the disk has ended it
+            if self.connection.in_transaction:  # a disk error may have ended it
                 self.connection.execute("COMMIT")
         manifest = Manifest(order.cluster, order.node, order.origin, taken_ms, context, rows, self.unreadable)
         with self.target.writing(MANIFEST) as file:
@@ -88,7 +92,7 @@ class Inventory:
         return writer.rows
 
     def _batch(self, converter: Converter, table: str, rows: Sequence[Values]) -> pa.RecordBatch | None:
-        """Of those that make sense."""
+        """Convert the rows that make sense."""
         try:
             return converter.batch(rows) if rows else None
         except WrongValueError:
@@ -107,11 +111,11 @@ class Inventory:
         if sum(self.unreadable.values()) < TOLD_MAX:
             self.tell(Unreadable(table, key, what))
         else:
-            self._unnamed += 1  # a line each would keep the node's event loop busy
+            self._unnamed += 1  # one line per row would keep the node's event loop busy
         self.unreadable[table] = self.unreadable.get(table, 0) + 1
 
     def _heads(self, rows: Sequence[Values]) -> list[Values]:
-        """The rows of the inventory's table, of those of the database's."""
+        """Convert the database's rows of heads to rows of the inventory's table."""
         heads: list[tuple[Chain, bytes]] = []
         for row in rows:
             try:

@@ -1,7 +1,7 @@
-"""What one process has made in a directory, so that it can remove that again, and nothing else.
+"""Record of the files and directories that one process made, so that it can remove these, and nothing else.
 
-A file that is whole is known by its inode, size and last change: one that somebody else has put in its place is
-left alone. Whoever removes is another thread than the one that writes, where the node wants no more of it.
+A finished file is identified by its inode, size and last change: a file that another process has put in its place is
+left alone. If the node cancels the inventory, another thread than the writing one removes the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Version: TypeAlias = tuple[int, int, int, int]
 
 
 class Written:
-    """Files and directories that were made here. May be used from several threads."""
+    """Files and directories made by this process. May be used from several threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -30,14 +30,17 @@ class Written:
         self._is_over = False
 
     def make_directory(self, path: Path, mode: int) -> None:
-        """One that is there is somebody else's. Raises TargetError, OSError."""
+        """Make a directory. An existing one is not recorded as made here. Raises TargetError, OSError."""
         with self._lock, suppress(FileExistsError):
             self._check()
             path.mkdir(mode)
             self._directories.append(path)
 
     def begin(self, path: Path) -> BinaryIO:
-        """A new file, for its owner only. Until it is closed `finish` or `drop` it. Raises TargetError, OSError."""
+        """Create a file with access for its owner only. Call `finish` or `drop` before closing it.
+
+        Raises TargetError, OSError.
+        """
         with self._lock:
             self._check()
             file = os.fdopen(os.open(path, FLAGS, 0o600), "wb")
@@ -45,14 +48,14 @@ class Written:
             return file
 
     def finish(self, path: Path, name: Path) -> None:
-        """The file, which was begun as `path`, is whole, and gets its name. Raises TargetError, OSError."""
+        """Give a complete file, which was begun as `path`, its name. Raises TargetError, OSError."""
         with self._lock:
             self._check()
             path.rename(name)
             self._whole[name] = _version(os.fstat(self._begun.pop(path).fileno()))
 
     def check_whole(self) -> None:
-        """That all of it is still there: by sizes, for not all file systems keep inodes. Raises TargetError."""
+        """Check that all files are still there, by size, as not all file systems keep inodes. Raises TargetError."""
         with self._lock:
             for path, (*_, size_bytes) in self._whole.items():
                 with suppress(OSError):
@@ -64,12 +67,12 @@ class Written:
                 )
 
     def drop(self, path: Path) -> None:
-        """Remove a file that was begun, if it still is one."""
+        """Remove a begun file, if it still exists."""
         with self._lock:
             self._drop(path)
 
     def remove(self) -> None:
-        """Remove all, what was written last first. Nothing can be made afterwards."""
+        """Remove everything in reverse order of creation. Nothing can be made afterwards."""
         with self._lock:
             self._is_over = True
             for path, version in reversed(self._whole.items()):
@@ -79,7 +82,7 @@ class Written:
             for path in list(self._begun):
                 self._drop(path)
             for path in reversed(self._directories):
-                with suppress(OSError):  # it holds what others have written
+                with suppress(OSError):  # the directory has files of other processes
                     path.rmdir()
             self._whole, self._directories = {}, []
 

@@ -1,4 +1,4 @@
-"""What entries do: the sequencer makes them, `apply` carries them out, `replay` and `forks` read them again.
+"""The effects of log entries: the sequencer makes entries, `apply` carries them out, `replay` and `forks` reread them.
 
-Jobs of the writer and readers beside it call it.
+The functions run in jobs of the writer and in the readers beside it.
 """

@@ -1,7 +1,7 @@
-"""Carrying entries into the projections: the only code that writes to them (design sections 3 and 6).
+"""Application of entries to the projections; only this code writes to them (design sections 3 and 6).
 
-An entry applies only where the chain's head is one of its predecessors. What does not fit waits in the log and is
-tried again whenever its chain gets another head.
+An entry applies only if its chain's head is one of its predecessors. Other entries wait in the log and are tried again
+whenever their chain gets a new head.
 """
 
 from __future__ import annotations
@@ -51,22 +51,23 @@ _NOT_APPLIED = (  # by the two partial indices
 )
 
 APPLIED, ABANDONED = 1, 2
-"""Values of the column `applied` of the log; 0: the entry waits."""
+"""Values of the log's column `applied`; 0: the entry waits."""
 
 
 def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold: bool = False) -> None:
-    """Take an entry into the log and apply it, and all that waited for it, as far as that goes.
+    """Append an entry to the log, and apply it and every entry that waited for it, as far as possible.
 
-    `hold`: it is to wait in any case, for what it would change was damaged.
+    `hold`: let the entry wait in any case, because the state that it would change is damaged.
 
-    One that is already here is ignored; so is one that leaves a gap in its origin's sequence: it will come again.
-    Raises HistoryError for one that cannot be; one that contradicts its predecessor waits like any other branch.
+    An entry that is already here is ignored; so is one that would leave a gap in its origin's sequence, since it will
+    come again. Raises HistoryError for an impossible entry; one that contradicts its predecessor waits like any other
+    branch.
     """
     if entry.dot.seq != tx.seen(entry.dot.origin) + 1:
         return
     entry_validation.check_form(entry, tx.origin)
     chain = None if hold else tx.chain(entry.mailbox_id)
-    absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge came here before the branch that it took in
+    absorbed = chain is not None and chain.has_seen(entry.dot)  # a merge arrived before the branch that it joined
     ready = not hold and not absorbed and fits(tx, entry)
     named = {change.content_hash for change in entry.changes if isinstance(change, MailAdd) and not change.copied}
     tx.append(entry, [text for text in texts if text.content_hash in named], applied=ready or absorbed)
@@ -79,13 +80,13 @@ def receive(tx: Transaction, entry: Entry, texts: Sequence[StoredText], *, hold:
 
 
 def apply_and_release(tx: Transaction, entry: Entry) -> None:
-    """Apply, and then all that waited for it."""
+    """Apply an entry, and then the entries that waited for it."""
     apply(tx, entry)
     apply_waiting(tx, entry.mailbox_id)
 
 
 def fits(tx: Transaction, entry: Entry) -> bool:
-    """Whether the entry stands on its chain's head, and can."""
+    """Return True if the entry names its chain's head as predecessor and does not contradict it."""
     chain = tx.chain(entry.mailbox_id)
     if chain is None and chains.is_lost(tx.connection, entry.mailbox_id):
         return False
@@ -95,7 +96,7 @@ def fits(tx: Transaction, entry: Entry) -> bool:
 
 
 def apply(tx: Transaction, entry: Entry, *, in_log: bool = True) -> None:
-    """Change the projections. The entry fits, and is in the log or an adoption."""
+    """Apply an entry to the projections. It fits, and is in the log or an adoption."""
     chain = tx.chain_to_change(entry.mailbox_id, entry.user, entry.uidvalidity)
     risen, seen = chain.risen, dict(chain.context) if entry.is_merge else {}
     work = _Work(tx, chain, entry, in_log=in_log)
@@ -132,14 +133,14 @@ def _is_deleted(tx: Transaction, mailbox_id: bytes) -> bool:
 
 
 def apply_waiting(tx: Transaction, chain_id: bytes) -> None:
-    """Apply the entries that waited for the chain's present head, and for those, and so on."""
+    """Apply the entries that waited for the chain's present head, then those that waited for these, and so on."""
     while (entry := _next_waiting(tx, chain_id)) is not None:
         _release(tx, chain_id, entry.dot, entry.predecessors)
         apply(tx, entry)
 
 
 def abandon(tx: Transaction, chain_id: bytes, dots: Iterable[Dot]) -> None:
-    """These entries wait no longer, as far as they wait still: they can never be applied."""
+    """Mark entries that still wait as abandoned: they can never be applied."""
     chain = tx.chain(chain_id)
     query = "SELECT after_origin, after_seq FROM waiting WHERE chain = ? AND origin = ? AND seq = ?"
     for dot in dots:
@@ -151,9 +152,9 @@ def abandon(tx: Transaction, chain_id: bytes, dots: Iterable[Dot]) -> None:
 
 
 def _revive(tx: Transaction, chain_id: bytes, has_come: Callable[[Dot], bool]) -> None:
-    """What stands on an entry that has come now, and was abandoned for want of it, waits again.
+    """Let abandoned entries wait again if the predecessor that they lacked has arrived.
 
-    A disk has come back after all: the log, a merge or an adoption brings what was on it.
+    This happens when a disk that was given up comes back: the log, a merge or an adoption brings its entries.
     """
     revived: set[Dot] = set()
     for entry in sorted(_abandoned(tx, chain_id), key=lambda entry: entry.modseq):
@@ -165,15 +166,15 @@ def _revive(tx: Transaction, chain_id: bytes, has_come: Callable[[Dot], bool]) -
 
 
 def _abandoned(tx: Transaction, chain_id: bytes) -> Iterator[Entry]:
-    """Those of a mailbox or tree that can be read."""
+    """Yield the readable abandoned entries of a mailbox or tree."""
     query = "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 2"
     for *dot, body in tx.connection.execute(query, (chain_id,)).fetchall():
-        with suppress(DamagedRowError):  # it is as good as lost, and holds up nothing else
+        with suppress(DamagedRowError):  # an unreadable entry is as good as lost, and must not block the others
             yield queries.entry_of(Dot(*dot), body)
 
 
 def _release(tx: Transaction, chain_id: bytes, dot: Dot, waited_for: Iterable[Dot], applied: int = APPLIED) -> None:
-    """The entry waits no longer."""
+    """Mark an entry as no longer waiting."""
     tx.connection.execute("UPDATE log SET applied = ? WHERE origin = ? AND seq = ?", (applied, *dot))
     tx.connection.executemany(
         "DELETE FROM waiting WHERE chain = ? AND after_origin = ? AND after_seq = ? AND origin = ? AND seq = ?",
@@ -195,7 +196,7 @@ def _next_waiting(tx: Transaction, chain_id: bytes) -> Entry | None:
 
 
 def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
-    """What a merge has taken in waits no longer, also where the log has lost it, and is not abandoned any more."""
+    """Mark entries that a merge has joined as neither waiting nor abandoned, including those lost from the log."""
     in_log = tx.connection.execute(_NOT_APPLIED, (chain.id, chain.id))
     waited_for: dict[Dot, list[Dot]] = {Dot(*row): [] for row in in_log}
     query = "SELECT origin, seq, after_origin, after_seq FROM waiting WHERE chain = ?"
@@ -205,13 +206,13 @@ def _absorb(tx: Transaction, chain: Chain, time_ms: int) -> None:
         if chain.has_seen(dot):
             _release(tx, chain.id, dot, befores)
             tx.commit.absorbed.append(dot)
-            with suppress(DamagedRowError):  # then its messages are not to be had, and the merge is
+            with suppress(DamagedRowError):  # its messages are unreadable, but the merge still applies
                 if (entry := queries.entry_at(tx.connection, dot)) is not None:
                     _keep_unshown(tx, entry, chain, time_ms)
 
 
 def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: int) -> None:
-    """What came on another branch, and a merge does not show, was expunged there: it is kept as if it had been here."""
+    """Keep, as expunged, messages that another branch added and the merge does not show: they were expunged there."""
     added = [change for change in entry.changes if isinstance(change, MailAdd)]
     gone = [add for add in added if queries.placement(tx.connection, add.guid, entry.mailbox_id) is None]
     if gone and chain is not None:
@@ -220,7 +221,7 @@ def _keep_unshown(tx: Transaction, entry: Entry, chain: Chain | None, time_ms: i
 
 
 class _Work:
-    """One entry on its way into one mailbox."""
+    """The application of one entry to one mailbox."""
 
     def __init__(self, tx: Transaction, chain: Chain, entry: Entry, *, in_log: bool) -> None:
         self._tx = tx
@@ -240,7 +241,7 @@ class _Work:
         )  # fmt: skip
         self._put([row])
         if change.copied:
-            note_lacking(self._connection, [row])  # its source may never have been here
+            note_lacking(self._connection, [row])  # the source message may never have been here
 
     def expunge(self, uids: UidSet) -> None:
         rows = list(self._rows(uids))
@@ -248,7 +249,7 @@ class _Work:
         self._keep(rows)
 
     def merge(self, merge: Merge) -> None:
-        """Step to a merge from either of its heads: what differs from here is replaced."""
+        """Step to a merge from either of its heads: replace whatever differs from this node's rows."""
         chain = self._chain
         wanted = {row.guid: row for row in merge.rows}
         present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
@@ -275,8 +276,11 @@ class _Work:
             self._count(changed, fingerprint)
 
     def expunged_ms(self) -> int:
-        """When what this removes was expunged. All nodes agree, but on an adoption: it tells of no time."""
-        now_ms = self._tx.wall_ms()  # some clock may have been ahead
+        """Return the expunge time of the removed messages.
+
+        It is the same at all nodes, except for an adoption, which carries no time of its own.
+        """
+        now_ms = self._tx.wall_ms()  # the stamp may come from a clock that ran ahead
         return min(self._entry.time >> COUNTER_BITS, now_ms) if self._in_log else now_ms
 
     def view_change(self) -> ViewChange:
@@ -331,7 +335,10 @@ class _Work:
             self._chain.keeps_expunged = True
 
     def _keeps_expunged(self) -> bool:
-        """Looked up once, not for each message: most mailboxes have nothing there."""
+        """Return True if the table `expunged` may have rows of the mailbox.
+
+        Looked up once: most mailboxes have none.
+        """
         if self._chain.keeps_expunged is None:
             self._chain.keeps_expunged = expunged.are_kept(self._connection, self._chain.id)
         return self._chain.keeps_expunged
@@ -341,13 +348,13 @@ class _Work:
         return None if found is None else row_from(found)
 
     def _count(self, row: Row, fingerprint: int) -> None:
-        """Carry a row that came into the chain's counters."""
+        """Add a new row to the chain's counters."""
         self._chain.unseen += not _is_seen(row)
         self._chain.fingerprint = rows.add(self._chain.fingerprint, fingerprint)
         self._changed[row.uid] = message_of(row)
 
     def _uncount(self, row: Row) -> None:
-        """Take a row that goes out of the chain's counters."""
+        """Remove a leaving row from the chain's counters."""
         self._chain.unseen -= not _is_seen(row)
         self._chain.fingerprint = rows.remove(self._chain.fingerprint, row.fingerprint())
 

@@ -1,4 +1,4 @@
-"""Carrying entries into the tables of folder trees; the part of `apply` that knows folders."""
+"""Application of entries to the tables of folder trees; the part of `apply` that knows folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FolderRow = tuple[bytes, str, str, int, int, int, str]
 
 
 def apply_to_tree(tx: Transaction, chain: Chain, entry: Entry, change: Change) -> None:
-    """Change the tree. The entry fits."""
+    """Apply one change of a fitting entry to the tree."""
     stamp = entry.stamp
     match change:
         case FolderCreate(mailbox_id, name, uidvalidity):
@@ -69,7 +69,7 @@ def _existing(tx: Transaction, mailbox_id: bytes) -> FolderRow:
 
 def _write_folder(tx: Transaction, chain: Chain, after: FolderRow) -> None:
     before = _folder(tx, after[0])
-    verb = "INSERT" if before is None or before[1] != after[1] else "REPLACE"  # another user's folder is not replaced
+    verb = "INSERT" if before is None or before[1] != after[1] else "REPLACE"  # never replace another user's folder
     tx.connection.execute(f"{verb} INTO folder VALUES (?,?,?,?,?,?,?)", after)
     _replace(chain, before, after)
     mailbox_id, uidvalidity, deleted = after[0], after[3], after[4]

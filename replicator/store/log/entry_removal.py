@@ -1,7 +1,7 @@
-"""What the log weighs, and how entries leave it that no node of the cluster needs from here (design section 6).
+"""The log's size, and removal of entries that no node of the cluster needs from here (design section 6).
 
-Only prefixes of origins go, and only of what is settled: an entry that waits stays, and so does all of its origin after
-it. Who calls `collect` makes sure that checkpoints stand which show what these entries did.
+Only prefixes of origins are removed, and only settled entries: an entry that waits stays, with all later entries of its
+origin. The caller of `collect` makes sure that checkpoints hold the effect of the removed entries.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from replicator.store.db.transaction import Transaction
 
 COLLECT_AT_ONCE = 2000  # entries: some 10 ms of the writer
 MEASURE_AT_ONCE = 20_000  # entries: some 20 ms of a reader's thread
-ROW_BYTES = 100  # that an entry takes in the database besides its body, with two indexes
+ROW_BYTES = 100  # of an entry in the database beyond its body, with two indexes
 
 
 class Size(NamedTuple):
-    """Of entries, as they lie in the log: without the texts of messages, which stay when entries go."""
+    """The size of entries in the log, without message bodies, which stay when entries go."""
 
     entries: int
     size_bytes: int
 
 
 def measure(connection: sqlite3.Connection, after: int, upto: int) -> tuple[Size, int | None]:
-    """The size of a slice of the log between two positions, and its end; None: there was no more."""
+    """Return the size of a slice of the log between two positions, and its last position; None: no entries left."""
     entries, size_bytes, last = connection.execute(
         "SELECT COUNT(*), COALESCE(SUM(length(body)), 0), MAX(position) FROM (SELECT position, body FROM log"
         " WHERE position > ? AND position <= ? ORDER BY position LIMIT ?)",
@@ -37,7 +37,7 @@ def measure(connection: sqlite3.Connection, after: int, upto: int) -> tuple[Size
 
 
 def oldest_ms(connection: sqlite3.Connection) -> int | None:
-    """When the first entry of the log was numbered, by its stamp. Raises DamagedRowError."""
+    """Return the time at which the log's first entry was numbered, from its stamp. Raises DamagedRowError."""
     row: tuple[object] | None = connection.execute("SELECT time FROM log ORDER BY position LIMIT 1").fetchone()
     if row is None:
         return None
@@ -48,7 +48,10 @@ def oldest_ms(connection: sqlite3.Connection) -> int | None:
 
 
 def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) -> Size:
-    """Delete entries up to a context from the log, at most so many, and none that waits. What has gone."""
+    """Delete up to `max_entries` entries within a context from the log, and none that waits.
+
+    Return what was deleted.
+    """
     gone = Size(0, 0)
     may_go = queries.log_settled(tx.connection)
     for name, origin in tx.memory.origins.items():
@@ -73,7 +76,7 @@ def collect(tx: Transaction, upto: Context, max_entries: int = COLLECT_AT_ONCE) 
 
 
 def _begin(connection: sqlite3.Connection, origin: str, collected: int) -> int:
-    """After which entry the origin's first row comes: what was kept as proof lies before the log's beginning."""
+    """Return the seq before the origin's first row: entries kept as proof lie before the log's beginning."""
     query = "SELECT MIN(seq) FROM log WHERE origin = ? AND seq <= ?"
     first: int | None = connection.execute(query, (origin, collected)).fetchone()[0]
     return collected if first is None else first - 1

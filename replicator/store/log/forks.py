@@ -1,8 +1,8 @@
-"""Forks: finding the other branches of a history in the log, rebuilding what they show, and joining them.
+"""Forks: finding other branches of a history in the log, rebuilding their states, and merging them.
 
-An entry that waits although the log has its predecessor stands on another branch than ours. The log has all of that
-branch, back to the first entry or to a checkpoint, so its state follows from the log alone: no other node need be
-asked, and it does not matter whether a node is left that shows it.
+An entry that waits although the log has its predecessor stands on another branch than this node's. The log has the
+whole branch, back to the first entry or to a checkpoint, so its state follows from the log alone: no other node need be
+asked, and no node that shows the branch need exist any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from resync.tree import TreeState, merge_trees, tree_difference
 
 
 def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
-    """Mailboxes and trees with entries that wait, the most recently changed first."""
+    """Return the mailboxes and trees with waiting entries, the most recently changed first."""
     rows = connection.execute(
         "SELECT origin, seq, body, MAX(time) FROM log WHERE applied = 0 GROUP BY chain ORDER BY MAX(time) DESC"
     )
@@ -45,7 +45,7 @@ def waiting_chains(connection: sqlite3.Connection) -> list[MailboxKey]:
 
 
 def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
-    """The heads of the other branches that are here whole, in the order of their dots."""
+    """Return the heads of the other branches that are here whole, in the order of their dots."""
     rows = connection.execute(
         "SELECT origin, seq, body FROM log WHERE chain = ? AND applied = 0 ORDER BY seq, origin", (chain_id,)
     )
@@ -63,10 +63,10 @@ def branch_heads(connection: sqlite3.Connection, chain_id: bytes) -> list[Dot]:
 
 
 def _is_whole(waiting: Mapping[Dot, Entry], dot: Dot, is_here: Callable[[Dot], bool], ways: int) -> bool:
-    """Whether all that lies between the entry and what this node shows or has shown is in the log.
+    """Return True if the log has all entries between `dot` and what this node shows or has shown.
 
-    With a checkpoint, over any predecessor. MODSEQs fall on the way: entries of a node that lies might lead in a
-    circle.
+    With a checkpoint, any predecessor will do. MODSEQs must fall along the path, since entries of a lying node might
+    lead in a circle.
     """
     turns = [(waiting[dot].modseq + 1, dot)]
     while turns:
@@ -84,17 +84,17 @@ def _is_whole(waiting: Mapping[Dot, Entry], dot: Dot, is_here: Callable[[Dot], b
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Mail in a folder that was deleted, while another folder counts under its name: it belongs there."""
+    """Mail in a deleted folder whose name another folder now has; the mail belongs in that one."""
 
     source: MailboxKey
     destination: MailboxKey
-    to_copy: tuple[tuple[int, bytes], ...]  # UID and GUID of what the destination lacks
+    to_copy: tuple[tuple[int, bytes], ...]  # UID and GUID of messages that the destination lacks
     to_expunge: tuple[int, ...]  # UIDs
-    head: Dot | None  # at which those UIDs are so
+    head: Dot | None  # the source's head, as of which the UIDs hold
 
 
 def users_with_strays(connection: sqlite3.Connection) -> list[str]:
-    """All users for whom `strays` may have something."""
+    """Return all users for whom `strays` may find something."""
     rows = connection.execute(
         "SELECT DISTINCT f.user FROM folder f JOIN chain c ON c.id = f.mailbox_id AND c.messages > 0"
         " WHERE f.deleted = 1 ORDER BY f.user"
@@ -103,7 +103,7 @@ def users_with_strays(connection: sqlite3.Connection) -> list[str]:
 
 
 def strays(connection: sqlite3.Connection, user: str) -> list[Stray]:
-    """What is left of a user's folders that became one, and of such as were deleted while mail arrived."""
+    """Return the mail left in a user's folders that were united with another, or deleted while mail arrived."""
     by_name: dict[str, list[MailboxKey]] = {}
     for record in queries.folders_in_sight(connection, user):
         by_name.setdefault(record.name, []).append(record.key(user))
@@ -123,10 +123,10 @@ def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: Mail
 
 
 def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None = None) -> State | None:
-    """What a node shows whose head that is. Its branch is whole.
+    """Return the state at the head of a whole branch.
 
-    None if that cannot be told yet: a merge came here before all that it has joined; or not at all: the branch begins
-    before the log. Raises ContradictionError if there is no such node, or one that has numbered apart from itself.
+    None if the state cannot be told yet (a merge arrived before all that it joined) or not at all (the branch begins
+    before the log). Raises ContradictionError if no node can show it, or if a node has numbered on two branches.
     """
     past = past_at(connection, head, base)
     if past is None or not check_apart(connection, past.chain_id, head, past.state.context, base):
@@ -137,9 +137,10 @@ def replay_branch(connection: sqlite3.Connection, head: Dot, base: Base | None =
 def check_apart(
     connection: sqlite3.Connection, chain_id: bytes, head: Dot, context: Context, base: Base | None = None
 ) -> bool:
-    """Whether the log tells that a branch, by its head and context, and what this node shows can be joined.
+    """Return True if the log proves that a branch, given by head and context, can be merged with what this node shows.
 
-    Raises ContradictionError if they cannot: a node has numbered apart from itself.
+    Raises ContradictionError if they cannot be merged: a node has numbered on both branches without seeing its own
+    entries.
     """
     chain = chains.load(connection, chain_id)
     if chain is None or chain.head is None:
@@ -155,10 +156,10 @@ def check_apart(
 
 
 class _Walk:
-    """Down the histories of two heads, to the entries that only the one and only the other has, `apart`.
+    """A walk down the histories of two heads, which collects the entries that only one of them has: `apart`.
 
-    By MODSEQ, which falls from entry to predecessor, until nothing is left that only one of them has. What a base has
-    seen is not looked at: it is the same for both if both have come to the base itself.
+    It goes by MODSEQ, which falls from entry to predecessor, until all that is left is common to both. Entries that the
+    base has seen are skipped: they are common if both sides have reached the base itself.
     """
 
     _BOTH = 3
@@ -167,14 +168,14 @@ class _Walk:
         self.apart: tuple[list[Dot], list[Dot]] = ([], [])
         self._connection = connection
         self._base = base
-        self._at_base = self._below_base = 0  # who has come there, as in `_sides`
+        self._at_base = self._below_base = 0  # the sides that have come there, as in `_sides`
         self._sides: dict[Dot, int] = {}  # 1: ours, 2: theirs, 3: both have it
         self._entries: dict[Dot, Entry] = {}
         self._queue: list[tuple[int, Dot]] = []
-        self._modseq = NUMBER_MAX  # of the last entry that was looked at
+        self._modseq = NUMBER_MAX  # of the last entry visited
 
     def down(self, ours: Dot, theirs: Dot) -> bool:
-        """False if some of the entries are not here."""
+        """Walk down from both heads. Return False if some of the entries are not here."""
         if not (self._reach(ours, 1) and self._reach(theirs, 2)):
             return False
         while not self._is_done():
@@ -190,7 +191,7 @@ class _Walk:
         return True
 
     def _reach(self, dot: Dot, side: int) -> bool:
-        """False if it is not here, or leads in a circle."""
+        """Queue an entry for a side. Return False if the entry is not here, or leads in a circle."""
         if self._base is not None and self._base.state.context.get(dot.origin, 0) >= dot.seq:
             if dot == self._base.head.dot:
                 self._at_base |= side
@@ -212,7 +213,7 @@ class _Walk:
 
 
 def _check_seen(apart: list[Dot], context: Context) -> None:
-    """A context must not count as seen what its history lacks: a merge would take that for expunged.
+    """Check that a context does not claim entries that its history lacks: a merge would take their mail for expunged.
 
     Raises ContradictionError.
     """
@@ -222,7 +223,7 @@ def _check_seen(apart: list[Dot], context: Context) -> None:
 
 
 class MiscountedError(DamagedRowError):
-    """What this node shows is not what its head counts: a merge would take a row that was lost for expunged."""
+    """A mismatch between this node's rows and its head's counters: a merge would take a lost row for expunged."""
 
     def __init__(self) -> None:
         wrong = "is not what its head counts; run `replicator check --repair` at this node"
@@ -231,9 +232,9 @@ class MiscountedError(DamagedRowError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a branch is to be joined to what this node shows at a head. In its claims the merge is `_UNNAMED`.
+    """A plan to merge a branch with what this node shows at a head. New claims name the merge as `_UNNAMED`.
 
-    `time`: of a stamp that is not below any of the branch; 0 if the log has them all.
+    `time`: of a stamp not below any stamp of the branch; 0 if the log has all of its entries.
     """
 
     key: MailboxKey
@@ -244,7 +245,7 @@ class Plan:
 
 
 _UNNAMED = Dot("", 0)
-"""The merge, until it is numbered: no entry has that name."""
+"""Placeholder for the merge's dot until the merge is numbered; no entry has this name."""
 
 
 def plan_merge(
@@ -256,10 +257,10 @@ def plan_merge(
     *,
     time: int = 0,
 ) -> Plan | None:
-    """How to join a branch to what a reader sees now; `time` as in `Plan`. None if that was done meanwhile.
+    """Plan the merge of a branch with what a reader sees now; `time` as in `Plan`. None if it was merged meanwhile.
 
-    Takes seconds where there are a hundred thousand messages: the writer does not wait for it, and carries it out if
-    nothing has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
+    Takes seconds for a hundred thousand messages, so it runs beside the writer, which carries the plan out if nothing
+    has changed. Raises MailboxFullError, MiscountedError; HistoryError for another user's mailbox.
     """
     connection.execute("BEGIN")
     try:
@@ -270,13 +271,13 @@ def plan_merge(
 
 
 def carry_out(tx: Transaction, plan: Plan) -> Dot | None:
-    """Join the branches by an entry of its own. None if this node has gone on since the plan was made."""
+    """Merge the branches by an entry of its own. Return None if this node has moved on since the plan was made."""
     key, (ours, _) = plan.key, plan.heads
     chain = tx.chain(key.mailbox_id)
     if chain is None or chain.head != ours:
         return None
     if plan.time:
-        tx.observe(plan.time)  # else the merge would be stamped before what it stands on
+        tx.observe(plan.time)  # so that the merge's stamp is later than all that it stands on
     changes = [_named(change, tx.next_dot()) for change in plan.changes]
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
     entry = replace(entry, predecessors=plan.heads, modseq=plan.modseq)
@@ -294,7 +295,10 @@ def merge_branch(
     *,
     time: int = 0,
 ) -> Dot | None:
-    """Plan and carry out at once, while the writer waits. None if that was done meanwhile. Raises as `plan_merge`."""
+    """Plan and carry out in one job, while the writer waits. None if it was merged meanwhile.
+
+    Raises as `plan_merge`.
+    """
     shown = _shown(tx.connection, key, head, tx.chain(key.mailbox_id))
     if shown is None:
         return None
@@ -302,7 +306,7 @@ def merge_branch(
 
 
 def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Chain | None) -> tuple[Dot, State] | None:
-    """This node's head and what it shows there. None if that has seen the branch. Raises as `plan_merge`."""
+    """Return this node's head and state, or None if the head has seen the branch. Raises as `plan_merge`."""
     if chain is None or chain.head is None or chain.has_seen(head):
         return None
     if wrong := why_not_of(connection, chain, key):
@@ -317,7 +321,7 @@ def _shown(connection: sqlite3.Connection, key: MailboxKey, head: Dot, chain: Ch
 
 
 def _check_counted(chain: Chain, items: Collection[Item]) -> None:
-    """The rows themselves are hashed: it is them that are joined, and not what lies beside them.
+    """Check the rows against the head's counters, by hashing the rows themselves, since they are what is merged.
 
     Raises MiscountedError.
     """
@@ -348,7 +352,7 @@ def _planned(
 
 
 def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> None:
-    """Raises MailboxFullError where no node would take the merge (`resync.state.why_not_merge`)."""
+    """Raise MailboxFullError if no node would accept the merge (`resync.state.why_not_merge`)."""
     spare = UID_MAX - MERGE_HEADROOM
     limit = UID_MAX if all(side.uidnext >= spare for side in sides) else spare
     if merged.uidnext > limit:
@@ -356,7 +360,7 @@ def _check_uids_suffice(merged: MailboxState, sides: Iterable[MailboxState]) -> 
 
 
 def _named(change: Merge | TreeMerge, dot: Dot) -> Merge | TreeMerge:
-    """As the merge of this name gives it."""
+    """Return the change with `dot` filled in as the merge's name."""
     if isinstance(change, TreeMerge):
         return change
     return change._replace(rows=tuple(row._replace(claim=dot) if row.claim == _UNNAMED else row for row in change.rows))

@@ -1,7 +1,7 @@
-"""Holes in the log: entries that came and were not collected, and that the log does not give (design section 7).
+"""Gaps in the log: entries that arrived and were not collected, but cannot be read from the log (design section 7).
 
-Their rows were deleted behind the node's back, or cannot be read. What they did is shown nevertheless. But no peer can
-be sent them, nor what came after them of their origin; so the log is made to begin after them.
+Their rows were deleted behind the node's back, or are unreadable. Their effect is shown nevertheless, but they cannot
+be sent to peers, nor can the later entries of their origin; so the log is made to begin after them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replicator.store.db.transaction import Logged, Origin, Transaction
 
 T = TypeVar("T")
 
-SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read, each entry by itself
+SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read, entry by entry
 
 _LOST_WAITING = (
     "SELECT 1 FROM waiting w WHERE w.origin = ? AND w.seq <= ?"
@@ -26,7 +26,7 @@ _LOST_WAITING = (
 
 
 class LogGap(NamedTuple):
-    """Entries of an origin that are lost, one after the other."""
+    """A run of lost entries of one origin."""
 
     origin: str
     first: int
@@ -34,7 +34,7 @@ class LogGap(NamedTuple):
 
 
 def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tuple[LogGap | None, int]:
-    """The first hole after an entry, as far as it lies within a slice, and up to where was looked."""
+    """Return the first gap after an entry, as far as it lies within a slice, and the seq up to which was searched."""
     row = connection.execute("SELECT seq, collected FROM origin WHERE name = ?", (origin,)).fetchone()
     end, collected = row or (0, 0)
     begin = max(after, collected)
@@ -49,9 +49,10 @@ def look_for_hole(connection: sqlite3.Connection, origin: str, after: int) -> tu
 
 
 def begin_after_hole(tx: Transaction, hole: LogGap) -> str | None:
-    """Let the log of its origin begin after a hole, if it still is one. Otherwise: why that cannot be.
+    """Let the log of its origin begin after a gap, if it still is one. Return why that cannot be done, or None.
 
-    Whoever lacks the entries learns what they did from what this node shows. So all up to there must be shown.
+    Peers that lack the entries learn their effect from what this node shows, so this node must show all entries up to
+    the gap's end.
     """
     origin = tx.memory.origins.get(hole.origin, Origin())
     if hole.first <= origin.collected or _is_there(tx.connection, Dot(hole.origin, hole.first)):
@@ -69,7 +70,7 @@ def begin_after_hole(tx: Transaction, hole: LogGap) -> str | None:
 
 
 def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tuple[list[Logged], int]:
-    """As `queries.log_after` where that meets damage: what can be read, and up to which position."""
+    """Return what `queries.log_after` can read in spite of damage, and the position up to which it was read."""
     found: list[Logged] = []
     at, total = position, 0
     while at < min(end, position + SLICE_ENTRIES) and total < SLICE_BYTES:
@@ -82,7 +83,7 @@ def log_piecewise(connection: sqlite3.Connection, position: int, end: int) -> tu
 
 
 def _logged(connection: sqlite3.Connection, position: int) -> Logged | None:
-    """The entry at a position, if there is one and it can be read; without texts, if they cannot be."""
+    """Return the entry at a position, if there is one and it is readable; without bodies if they are unreadable."""
     whole = _unless_damaged(lambda: queries.log_after(connection, position - 1, position, 1, 0))
     if whole is not None:
         return next(iter(whole), None)
@@ -97,7 +98,7 @@ def _is_there(connection: sqlite3.Connection, dot: Dot) -> bool:
 
 
 def _unless_damaged(read: Callable[[], T]) -> T | None:
-    """None if the database does not give it. Raises sqlite3.Error if that may pass."""
+    """Run a read; return None if it meets damage. Raises sqlite3.Error for errors that may pass."""
     try:
         return read()
     except DatabaseDamagedError:

@@ -1,7 +1,7 @@
-"""What a state transfer has left to be compared again: mailboxes and trees, or everything (design section 7).
+"""Mailboxes and trees, or everything, that a state transfer has left to be compared again (design section 7).
 
-It lies on disk because nothing else tells of it: the log has passed over entries that this node may not show. So it
-does not say that it has settled them, until it is equal to a node that has.
+The record is on disk because nothing else tells of it: the log has passed over entries that this node may not show. So
+the node does not announce them as settled until it is equal to a node that has settled them.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 
 EVERYTHING = MailboxKey("", b"", 0)
-"""All mailboxes and trees: the node that they were taken over from may itself have lacked something."""
+"""Key for all mailboxes and trees: the node that they were taken over from may itself have lacked something."""
 
 _WHAT = "what a state transfer has left"
 
 
 class Postponed(NamedTuple):
-    """A mailbox or tree, or `EVERYTHING`; the log has passed over entries up to `passed`."""
+    """A mailbox or tree, or `EVERYTHING`; the log has passed over its entries up to `passed`."""
 
     key: MailboxKey
     passed: Context
 
 
 def load(connection: sqlite3.Connection) -> list[Postponed]:
-    """All. Raises DamagedRowError."""
+    """Return all records. Raises DamagedRowError."""
     rows = connection.execute("SELECT user, chain, uidvalidity, passed FROM postponed ORDER BY user, chain")
     return [Postponed(MailboxKey(*key), unpacked_context(passed, _WHAT)) for *key, passed in rows]
 
 
 def count(connection: sqlite3.Connection) -> int:
-    """How many mailboxes and trees are known to be otherwise than elsewhere."""
+    """Return the number of mailboxes and trees known to differ from other nodes."""
     found: int = connection.execute("SELECT COUNT(*) FROM postponed WHERE chain <> x''").fetchone()[0]
     return found
 
 
 def unsettled_after(connection: sqlite3.Connection) -> dict[str, int]:
-    """Origin -> after which of its entries nothing may be called settled. Raises DamagedRowError."""
+    """Return, per origin, the seq after which no entry may be called settled. Raises DamagedRowError."""
     found: dict[str, int] = {}
     for (packed,) in connection.execute("SELECT before FROM postponed"):
         found = _lower(found, unpacked_context(packed, _WHAT))
@@ -51,7 +51,7 @@ def unsettled_after(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def postpone(tx: Transaction, keys: Iterable[MailboxKey], passed: Context) -> None:
-    """These are to be compared again; the log is about to begin after what is `passed` over."""
+    """Record mailboxes and trees to be compared again; the log is about to begin after what is `passed` over."""
     before = {origin: tx.seen(origin) for origin, seq in passed.items() if tx.seen(origin) < seq}
     for key in keys:
         query = "SELECT before, passed FROM postponed WHERE chain = ?"
@@ -66,13 +66,13 @@ def postpone(tx: Transaction, keys: Iterable[MailboxKey], passed: Context) -> No
 
 
 def forget(tx: Transaction, key: MailboxKey) -> None:
-    """This is as it should be."""
+    """Delete the record of a mailbox or tree that is equal again."""
     tx.connection.execute("DELETE FROM postponed WHERE chain = ?", (key.mailbox_id,))
     tx.commit.unsettled_after = unsettled_after(tx.connection)
 
 
 def forget_all(tx: Transaction) -> None:
-    """Everything is as it should be, as far as anybody can know."""
+    """Delete all records: no difference is known any more."""
     tx.connection.execute("DELETE FROM postponed")
     tx.commit.unsettled_after = {}
 

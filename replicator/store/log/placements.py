@@ -1,4 +1,4 @@
-"""Messages found by what they are and not by their UID, which a merge may change (design section 2, "placement")."""
+"""Lookup of messages by GUID and placement, since a merge may change their UIDs (design section 2, "placement")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from resync.entry import MailAdd
 
 
 class Target(NamedTuple):
-    """A message that a request means: its UID as of some head, its GUID, and its placement."""
+    """A message that a request refers to: its UID as of some head, its GUID, and its placement."""
 
     uid: int
     guid: bytes
@@ -25,19 +25,22 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Messages of a mailbox as of one moment. `by_guid` holds those that are there; `chain` None: nothing ever was."""
+    """The messages found in a mailbox at one moment.
+
+    `by_guid` holds those present; `chain` is None if it never had mail.
+    """
 
     chain: Chain | None
     uidvalidity: int | None  # of the folder, if its tree is here
     by_guid: dict[bytes, Target]
 
     def has_seen(self, dots: Iterable[Dot]) -> bool:
-        """Whether these entries are part of what the mailbox shows."""
+        """Return True if all of these entries are part of what the mailbox shows."""
         return all(self.chain is not None and self.chain.has_seen(dot) for dot in dots)
 
 
 def find(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> Whereabouts:
-    """Where messages are now."""
+    """Find messages of a mailbox by their GUIDs."""
     query = "SELECT uid, guid, origin, seq, change FROM by_guid WHERE guid = ? AND mailbox = ?"
     connection.execute("BEGIN")
     try:
@@ -52,7 +55,7 @@ def find(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[byte
 
 
 def added_by(connection: sqlite3.Connection, dots: Iterable[Dot]) -> list[Target]:
-    """The messages that these entries added, under the UIDs that they got there; none for an entry that is not here."""
+    """Return the messages that these entries added, with the UIDs assigned there; entries not here add none."""
     entries = (entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None)
     return [
         Target(change.uid, change.guid, entry.dot, number)

@@ -1,9 +1,8 @@
-"""What a mailbox or a folder tree was at a point of its history, as the log tells it.
+"""Replay of the log: the state of a mailbox or folder tree at any entry of its history.
 
-The log is the source of truth: whoever needs a state that the database does not show, or doubts what it shows, asks
-here. This is the one place that knows where the log begins: from a mailbox's first entry on it is there, or from a
-checkpoint on, its `base`. A base is read before (`checkpoint_reader`): what is here runs in a reader's or the writer's
-thread.
+The log is the source of truth, for code that needs a state that the database does not show, or doubts the one that it
+shows. Only this module knows where the log begins: at a mailbox's first entry, or at a checkpoint, its `base`. The
+caller reads the base first (`checkpoint_reader`); the functions here run in a reader's or the writer's thread.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ State: TypeAlias = MailboxState | TreeState
 
 
 class Base(NamedTuple):
-    """What a checkpoint holds: a chain's state at one of its heads."""
+    """A checkpoint's content: a chain's state at one of its heads."""
 
     head: Head
     state: State
 
 
 class Past(NamedTuple):
-    """A mailbox or (`uidvalidity` 0, as in its first entry) a tree at one of its entries, the `head`."""
+    """A mailbox or (`uidvalidity` 0, as in its first entry) a tree as of one of its entries, the `head`."""
 
     chain_id: bytes
     user: str
@@ -45,7 +44,7 @@ class Past(NamedTuple):
     state: State
 
     def chain(self) -> Chain:
-        """The head's numbers. What counts a mailbox's rows is left at none: it costs a hash of each of them."""
+        """Return the chain at the head. A mailbox's row counters stay 0: computing them takes a hash of each row."""
         state = self.state
         chain = Chain(self.chain_id, self.user, self.uidvalidity, head=self.head)
         chain.highestmodseq, chain.context = state.modseq, dict(state.context)
@@ -60,10 +59,10 @@ class Past(NamedTuple):
 def past_at(
     connection: sqlite3.Connection, head: Dot, base: Base | None = None, *, detours: bool = False
 ) -> Past | None:
-    """What a node shows whose head that is. None if the log leads there neither from the first entry nor from the base.
+    """Return the state at a head, or None if the log does not lead there from the first entry or from the base.
 
-    It leads over the first predecessors of merges; with a base, or `detours`, over any, as this node itself may have
-    come. Raises ContradictionError if no node can have numbered that.
+    The path follows the first predecessors of merges; with a base or `detours` it follows any predecessor, since this
+    node itself may have come that way. Raises ContradictionError if no node can have numbered the path.
     """
     bases = () if base is None else (base.head.dot,)
     way = _way(connection, head, bases, ways=2 if bases or detours else 1)
@@ -80,9 +79,10 @@ def past_at(
 
 
 def base_for(connection: sqlite3.Connection, chain_id: bytes, head: Dot | None) -> Head | None:
-    """Which checkpoint of this node is to be read for a replay of the chain to that head; None: there is none.
+    """Return the head of this node's checkpoint to read before a replay of the chain to `head`, or None without one.
 
-    It is one from which the log leads to the head. Where there is no such, or no head is named, it is the newest.
+    The log leads from that checkpoint to the head. If no checkpoint is like that, or no head is given, it is the
+    newest.
     """
     saved = {saved.dot: saved for saved in catalog.heads_of(connection, chain_id)}
     way = _way(connection, head, saved, ways=2, from_first=False) if saved and head is not None else None
@@ -105,13 +105,13 @@ def _copy(state: State) -> State:
 def _way(
     connection: sqlite3.Connection, head: Dot, bases: Collection[Dot], ways: int, *, from_first: bool = True
 ) -> tuple[Dot | None, list[Entry]] | None:
-    """One way to the head, and the base at which it begins; None: it begins with the first entry, or there is no way.
+    """Return one path to the head with the base at which it begins (None: the first entry), or None without a path.
 
-    `from_first`: whether it may begin there. All of a merge's predecessors lead to the same state.
+    `from_first`: True if the path may begin at the first entry. All predecessors of a merge lead to the same state.
     """
     path: list[Entry] = []  # from the head down
     tried: set[Dot] = set()
-    turns = [(0, head)]  # still to be tried: after how many entries of the path, and where to
+    turns = [(0, head)]  # still to be tried: length of the path so far, and the next dot
     while turns:
         length, at = turns.pop()
         del path[length:]

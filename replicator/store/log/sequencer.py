@@ -1,7 +1,7 @@
-"""Making new entries: what a master does with a request, on top of what it shows (design sections 3 and 4).
+"""The sequencer: a master turns requests into new entries on top of the head it shows (design sections 3 and 4).
 
-Each function runs as one job of the writer. It checks the request against the head, and raises or makes one
-entry; there is never a moment at which another change could come between.
+Each function runs as one job of the writer. It checks the request against the head, and either raises or makes one
+entry; no other change can come in between.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from resync.entry import (
 from resync.tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
 
 FOLDERS_MAX = 10_000
-"""Of a user, and as many subscriptions: peers take an entry about all of them (`replication.links.entry_codec`)."""
+"""Maximum number of folders of a user, and of subscriptions.
+
+Peers accept an entry about all of them (`replication.links.entry_codec`).
+"""
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
-"""Left to merges, and to the parents that one folder may need."""
+"""UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
-"""In the year 2097: a clock that is wrong by more must not use them up."""
+"""Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 
 
 def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: Sequence[StoredText] = ()) -> Entry:
@@ -49,9 +52,9 @@ def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], texts: 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """UIDs that messages have now, in the order of the request, and the entry that gave (the last of) them.
+    """The UIDs of placed messages, in the order of the request, and the entry that assigned (the last of) them.
 
-    `brought_by`: of a message that was there already, the entry that brings its text to other nodes, as `dot` may not.
+    `brought_by`: for a message that was there already, the entry that brings its body to other nodes; `dot` may not.
     """
 
     uids: tuple[int, ...]
@@ -62,11 +65,11 @@ class Placed:
 def save(
     tx: Transaction, key: MailboxKey, stored: StoredText, *, guid: bytes, received_ms: int, flags: Sequence[str]
 ) -> Placed:
-    """Place a message. A GUID that the mailbox holds keeps its UID: a request tried again makes no second mail."""
+    """Place a message. If the mailbox holds the GUID, it keeps its UID, so a retried request makes no duplicate."""
     known = queries.row_of_guid(tx.connection, guid, key.mailbox_id)
     if known is not None:
         if stored.content_hash == known.content_hash:
-            write_text(tx.connection, stored)  # the message may have been taken over without it
+            write_text(tx.connection, stored)  # the message may have arrived with a state, without its body
         return Placed((known.uid,), _head_of(tx, key), known.dot)
     uid = _uidnext(tx, key, 1)
     add = MailAdd(uid, guid, received_ms, tuple(flags), stored.size_bytes, stored.content_hash, copied=False)
@@ -75,9 +78,9 @@ def save(
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """One message to be copied: where it was seen, which it is, and a GUID for a copy that may not keep it.
+    """One message to copy: its UID as the client saw it, its GUID, and a spare GUID for a copy that must not keep it.
 
-    The same GUID again: the message is not copied where it is already.
+    If the spare GUID equals the GUID, a message that the destination holds is not copied again.
     """
 
     uid: int
@@ -86,11 +89,11 @@ class CopySource:
 
 
 def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: MailboxKey) -> Placed | None:
-    """Copy all of the messages in one entry, or none: None if one of them is not in `source`, as this node shows it.
+    """Copy all of the messages in one entry, or return None if one of them is not in `source` as this node shows it.
 
-    A mailbox holds a GUID once. So a message is found by it where a merge has given it another UID; where the
-    destination has it already, the copy is a message of its own, and where that has the spare GUID too, the request
-    was tried again and that copy is the answer.
+    A mailbox holds a GUID once. A message that a merge has given another UID is therefore found by its GUID. If the
+    destination has that GUID already, the copy gets the spare GUID; if the destination has that too, the request is a
+    retry and the existing copy is the answer.
     """
     adds: list[Change] = []
     uids: list[int] = []
@@ -115,7 +118,7 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
 
 
 def absent(tx: Transaction, key: MailboxKey, uids: UidSet) -> UidSet:
-    """Those of the UIDs that name no message: it was expunged, or a merge has given it another UID."""
+    """Return the UIDs that name no message: it was expunged, or a merge has given it another UID."""
     gaps: list[tuple[int, int]] = []
     for low, high in uids.ranges:
         start = low
@@ -129,14 +132,14 @@ def absent(tx: Transaction, key: MailboxKey, uids: UidSet) -> UidSet:
 
 
 def expunge(tx: Transaction, key: MailboxKey, uids: UidSet) -> Dot | None:
-    """Remove those of the messages that are there. The entry, or the head at which none is."""
+    """Remove the messages that are still there. Return the entry, or the current head if none is."""
     present = UidSet.of(row.uid for row in queries.mailbox_rows(tx.connection, key.mailbox_id, uids))
     return _commit(tx, key, [MailDel(present)]).dot if present else _head_of(tx, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
-    """What became of a flag change: UIDs refused under UNCHANGEDSINCE, HIGHESTMODSEQ and head now."""
+    """The result of a flag change: UIDs refused under UNCHANGEDSINCE, and the resulting HIGHESTMODSEQ and head."""
 
     refused: UidSet
     modseq: int
@@ -154,7 +157,8 @@ def store(
 ) -> Flagged:
     """Change flags where that makes a difference (RFC 7162 section 3.1.3 for `unchanged_since`).
 
-    In any spelling: a flag that a message has is not added in another one, and is removed in all.
+    Flags compare case-insensitively: a flag that a message has is not added in another spelling, and all of its
+    spellings are removed.
     """
     refused: list[int] = []
     to_set: list[int] = []
@@ -189,10 +193,10 @@ def _tree(user: str) -> MailboxKey:
 
 
 def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes]) -> Dot:
-    """Create a folder and the parents that it lacks (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
+    """Create a folder and its missing parents (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
 
-    Tried again with the same id it does nothing, whatever became of the folder meanwhile; nor does it for an INBOX
-    that is there, which two nodes may want at once. Raises FolderExistsError, InvalidNameError.
+    A retry with the same id does nothing, whatever became of the folder meanwhile; nor does creating an INBOX that
+    exists, which two nodes may attempt at once. Raises FolderExistsError, InvalidNameError.
     """
     known = _known_folders(tx, user)
     if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
@@ -208,9 +212,9 @@ def create_folder(tx: Transaction, user: str, name: str, mailbox_id: bytes, *, s
 
 
 def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, spare_ids: Iterator[bytes]) -> Dot:
-    """Rename a folder with all below it (RFC 3501 section 6.3.5).
+    """Rename a folder with all folders below it (RFC 3501 section 6.3.5).
 
-    INBOX's mail moves with its mailbox, and a new and empty INBOX takes its place. Raises FolderNotFoundError,
+    INBOX's mail moves with its mailbox, and a new, empty INBOX takes its place. Raises FolderNotFoundError,
     FolderExistsError, InvalidNameError.
     """
     known = _known_folders(tx, user)
@@ -222,8 +226,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     if old != INBOX and name.startswith(old + SEPARATOR):
         raise InvalidNameError(f"the folder {old!r} cannot move to a place below itself; choose another name")
     _check_living(tx, user, known, [old, *_parents(name)])
-    # What is below may be deleted and in sight: it moves along, and goes with its last mail as it would have. One that
-    # was united with another stays so (`resync.tree.renamed`).
+    # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
+    # united with another stays so (`resync.tree.renamed`).
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():
@@ -240,7 +244,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
 
 
 def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
-    """Take a folder out of the tree. One that is gone already is gone. Raises FolderNotFoundError."""
+    """Delete a folder from the tree; if it is deleted already, change nothing. Raises FolderNotFoundError."""
     deleted = _is_deleted(tx, user, mailbox_id)
     if deleted is None:
         raise FolderNotFoundError("the user has no such folder")
@@ -250,7 +254,7 @@ def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
 
 
 def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot | None:
-    """Set or clear a subscription. The entry, or the head at which it is so already. Raises MailboxFullError."""
+    """Set or clear a subscription. Return the entry, or the head if nothing changes. Raises MailboxFullError."""
     known = queries.subscriptions(tx.connection, user)
     if (name in known) == subscribed:
         return _head_of(tx, _tree(user))
@@ -267,13 +271,16 @@ def _head(tx: Transaction, user: str) -> Dot:
 
 
 def _head_of(tx: Transaction, key: MailboxKey) -> Dot | None:
-    """What a request that changes nothing rests on: its client must find that as durable as a change."""
+    """Return the head on which a request that changes nothing rests.
+
+    Its client needs that head to be as durable as a change.
+    """
     chain = tx.chain(key.mailbox_id)
     return chain.head if chain else None
 
 
 def _uidnext(tx: Transaction, key: MailboxKey, count: int) -> int:
-    """The first of so many UIDs. Raises MailboxFullError when they run out (RFC 3501 section 2.3.1.1)."""
+    """Return the first of `count` new UIDs. Raises MailboxFullError when they run out (RFC 3501 section 2.3.1.1)."""
     chain = tx.chain(key.mailbox_id)
     uidnext = chain.uidnext if chain else 1
     if uidnext + count > UID_MAX:
@@ -282,19 +289,19 @@ def _uidnext(tx: Transaction, key: MailboxKey, count: int) -> int:
 
 
 def _is_deleted(tx: Transaction, user: str, mailbox_id: bytes) -> bool | None:
-    """None: there never was such a folder."""
+    """Return True if the folder is deleted, or None if it never existed."""
     query = "SELECT deleted FROM folder WHERE mailbox_id = ? AND user = ?"
     row = tx.connection.execute(query, (mailbox_id, user)).fetchone()
     return None if row is None else bool(row[0])
 
 
 def _known_folders(tx: Transaction, user: str) -> dict[str, queries.FolderRecord]:
-    tx.write_chains()  # whether a deleted folder is in sight depends on its mail
+    tx.write_chains()  # the visibility of a deleted folder depends on its mail
     return queries.folders(tx.connection, user)
 
 
 def _check_living(tx: Transaction, user: str, known: dict[str, queries.FolderRecord], names: Iterable[str]) -> None:
-    """Raises InvalidNameError for a folder that goes with its last mail: nobody is to build on it."""
+    """Raise InvalidNameError for a deleted folder that lasts only as long as its mail: no folder may be built on it."""
     for name in names:
         if name in known and _is_deleted(tx, user, known[name].mailbox_id):
             raise InvalidNameError(
@@ -316,16 +323,16 @@ def _missing_parents(
 
 
 def _check_number(known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
-    """Raises MailboxFullError."""
+    """Check the limit on the number of folders. Raises MailboxFullError."""
     if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > FOLDERS_MAX:
         raise MailboxFullError(f"a user may have {FOLDERS_MAX} folders; delete some first")
 
 
 def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
-    """From seconds since the epoch (RFC 3501 section 2.3.1.1) up, and above all that the user's folders ever had.
+    """Yield UIDVALIDITYs from the clock's seconds (RFC 3501 section 2.3.1.1) up, above all that the user's folders had.
 
-    Of the user and not of the name: a folder that is renamed to a name of the past must not look like that one.
-    Raises MailboxFullError when they have run out.
+    They are unique to the user, not only to the name: a folder renamed to a former name must not look like the former
+    folder. Raises MailboxFullError when they have run out.
     """
     query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
     highest: int = tx.connection.execute(query, (user,)).fetchone()[0] or -UIDVALIDITY_STEP

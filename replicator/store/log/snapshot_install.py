@@ -1,8 +1,9 @@
-"""Stepping to a head without the entries that lead there, as another node shows it (design section 7).
+"""Steps to another node's head without the entries that lead there (design section 7).
 
-An adoption is told as a MERGE of all that differs, under the name of the head, and is in no log. It is for a node that
-is merely behind: what it has seen, the other one has seen too. So nothing that it has shown or promised is taken back;
-whatever would be is refused, and so is what does not lead to the state that the other node says it has.
+An adoption is expressed as a MERGE of all differences, under the name of the head, and is in no log. It is for a node
+that is merely behind, which has seen nothing that the other node has not. So nothing that this node has shown or
+promised is taken back: a step that would do so is refused, and so is one that does not lead to the state that the other
+node announced.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply, apply_waiting
 from resync.entry import Entry, FolderState, Merge, SubscriptionState, TreeMerge
 
-# By their mailbox, of one that has lost its row: which entries it had seen, and which UIDNEXT and MODSEQ were told.
+# For a mailbox that has lost its row: the entries that it had seen, and the UIDNEXT and MODSEQ that were announced.
 _SEEN_OF_LOST = """
 SELECT origin, seq FROM by_uid WHERE mailbox = ?1
 UNION ALL SELECT claim_origin, claim_seq FROM by_uid WHERE mailbox = ?1
@@ -35,15 +36,15 @@ SELECT
 
 
 class DamageError(Exception):
-    """What this node shows is not what follows from its head, or what another one shows is not."""
+    """A state shown by this node or another one that does not follow from its head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A step from this node's head, `base`, to `theirs`. `change`: all that they show differently.
+    """A step from this node's head, `base`, to `theirs`. `change` holds all differences between the two states.
 
-    `time`: of a stamp that is not below any of what they show. `is_damaged`: this node's rows are not what they are
-    counted to be, so messages may come back below UIDNEXT.
+    `time`: of a stamp not below any stamp in their state. `is_damaged`: this node's rows do not match its counters, so
+    messages may come back below UIDNEXT.
     """
 
     key: MailboxKey
@@ -54,7 +55,7 @@ class Adoption:
     is_damaged: bool = False
 
     def entry(self) -> Entry:
-        """The step, told as an entry."""
+        """Return the step as an entry."""
         key, theirs = self.key, self.theirs
         assert theirs.head is not None
         time = max((self.time, *_times(self.change)))
@@ -64,9 +65,10 @@ class Adoption:
 
 
 def adopt(tx: Transaction, adoption: Adoption) -> bool:
-    """Step to the other node's head. False: this node has gone on since.
+    """Step to the other node's head. Return False if this node has moved on since the adoption was prepared.
 
-    Raises HistoryError for a step that no node can make; DamageError, which undoes all, if it does not lead there.
+    Raises HistoryError for a step that no node can make; DamageError, which undoes the transaction, if the result is
+    not the other node's state.
     """
     key, entry = adoption.key, adoption.entry()
     chain = tx.chain(key.mailbox_id)
@@ -93,18 +95,18 @@ def adopt(tx: Transaction, adoption: Adoption) -> bool:
     apply(tx, entry, in_log=False)
     shown = tx.chain_to_change(key.mailbox_id, key.user, key.uidvalidity)
     if shown.digest() != adoption.theirs.digest():
-        counted = row_counts.count(tx.connection, shown)  # rows were damaged here, which what differs has mended
+        counted = row_counts.count(tx.connection, shown)  # the counters included damaged rows, now repaired
         shown.messages, shown.unseen, shown.size_bytes, shown.fingerprint = counted
     if shown.digest() != adoption.theirs.digest():
         raise DamageError(f"a mailbox comes out otherwise than another node shows it at {entry.dot}")
     if adoption.is_damaged or is_lost:
-        tx.commit.retired.append(key.mailbox_id)  # what clients have seen of it may have been damage
+        tx.commit.retired.append(key.mailbox_id)  # clients may have seen damaged rows of it
     apply_waiting(tx, key.mailbox_id)
     return True
 
 
 def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
-    """What was promised here, and would be taken back."""
+    """Return why the step would take back what this node has announced, or None if it would not."""
     if ours is None:
         return None
     promised = (ours.uidnext, ours.highestmodseq, ours.risen)
@@ -115,7 +117,7 @@ def _goes_back(ours: Chain | None, theirs: Chain) -> str | None:
 
 
 def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
-    """Of a mailbox whose row is lost: what else is known of it here, and the other node has not seen."""
+    """Return why the step would take back what is known of a mailbox whose row is lost, or None if it would not."""
     for origin, seq in tx.connection.execute(_SEEN_OF_LOST, (theirs.id,)):
         if not isinstance(seq, int) or theirs.context.get(origin, 0) < seq:
             return "the other node has not seen what was shown here"
@@ -124,7 +126,7 @@ def _goes_back_of_lost(tx: Transaction, theirs: Chain) -> str | None:
 
 
 def _forget_pointers(tx: Transaction, adoption: Adoption) -> None:
-    """Of messages that are to come: what points to a row that was damaged away would be in their place."""
+    """Delete `by_guid` rows of arriving messages whose `by_uid` row was lost to damage: they would collide."""
     if isinstance(adoption.change, Merge):
         tx.connection.executemany(
             "DELETE FROM by_guid WHERE guid = ?1 AND mailbox = ?2"

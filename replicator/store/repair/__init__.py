@@ -1,4 +1,4 @@
-"""Damage: finding it, mending it, and reading what a damaged database still has (design sections 6 and 11).
+"""Damage: finding it, repairing it, and reading what survives in a damaged database (design sections 6 and 11).
 
 Used by checks, scrubs and rebuilds.
 """

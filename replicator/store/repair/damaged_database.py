@@ -1,7 +1,7 @@
-"""What a damaged database still gives: entries of its log and texts, row by row; what cannot be read is left out.
+"""Reader of a damaged database: log entries and bodies, row by row, skipping unreadable ones.
 
-It is opened read-only, twice: with what its write-ahead log holds, and without, should that be what is damaged. For one
-thread at a time.
+The database is opened read-only, twice: with its write-ahead log, and without it in case that is the damaged part. For
+one thread at a time.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from resync.entry import Entry, MailAdd
 from resync.row import Row
 
 SLICE_ROWS = 1000  # some 10 ms of a thread
-SLICE_BYTES = 16 << 20  # of texts
-UNREADABLE_MAX = 1_000_000  # positions one after the other: some 10 s; then the rest of the log is given up
+SLICE_BYTES = 16 << 20  # of bodies
+UNREADABLE_MAX = 1_000_000  # consecutive positions, some 10 s; after that the rest of the log is given up
 
 _MAGIC = b"SQLite format 3\0"  # https://sqlite.org/fileformat2.html section 1.3, like what follows
 _HEADER_BYTES = 100
 _PAGE_BYTES = {1 if size == 1 << 16 else size for size in (1 << power for power in range(9, 17))}
-_FRACTIONS = bytes((64, 32, 32))  # of payloads: always these
+_FRACTIONS = bytes((64, 32, 32))  # payload fractions, which are constant
 
 _ROWS = "SELECT position, origin, seq, time, chain, body FROM log WHERE position BETWEEN ? AND ? ORDER BY position"
-_INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # has each position, too
+_INDEX = "log INDEXED BY sqlite_autoindex_log_1"  # this index has every position too
 
 
 @dataclass(slots=True)
 class Salvaged:
-    """A slice of a log: entries that are not known elsewhere, in order of arrival, with the texts that came with them.
+    """A slice of a log: entries not known elsewhere, in order of arrival, with the bodies that came with them.
 
-    `rows` were read, or could not be.
+    `rows` counts rows read and rows that were unreadable.
     """
 
     entries: list[tuple[Entry, list[bytes | Parts]]] = field(default_factory=list)
@@ -52,14 +52,14 @@ class Salvaged:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is enough for once."""
+        """True if the slice has reached its limits."""
         return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
 
 
 def legible(path: Path) -> Path:
-    """What is to be opened: where only the magic that each SQLite file begins with is gone, a copy that has it.
+    """Return the file to open: the database or, if only the SQLite magic is lost, a copy with the magic restored.
 
-    `discard` removes that. Raises DataError if there is no room for it.
+    `discard` removes the copy. Raises DataError if there is no room for it.
     """
     discard(path)
     if not _lacks_magic_only(path):
@@ -79,7 +79,7 @@ def legible(path: Path) -> Path:
 
 
 def discard(path: Path) -> None:
-    """Remove the copy that `legible` has made, if there is one."""
+    """Remove the copy made by `legible`, if there is one."""
     copy = _copy_of(path)
     for file in (_wal_of(copy), copy.with_name(f"{copy.name}-shm"), copy):
         file.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def _wal_of(path: Path) -> Path:
 
 
 def _lacks_magic_only(path: Path) -> bool:
-    """Whether the rest of the header is as SQLite writes it."""
+    """Return True if the magic is lost and the rest of the header is as SQLite writes it."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -107,7 +107,7 @@ def _lacks_magic_only(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[DamagedDatabase]:
-    """The database at the path, which may be none at all, or not be there: then it gives nothing."""
+    """Open the database at the path; if the file is missing or no database, all reads return nothing."""
     ways = ("mode=ro", "immutable=1") if _wal_of(path).exists() else ("immutable=1",)
     connections = [
         sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True, check_same_thread=False)
@@ -122,7 +122,7 @@ def opened(path: Path) -> Iterator[DamagedDatabase]:
 
 
 class DamagedDatabase:
-    """A damaged database: ways to read it, the best one first."""
+    """A damaged database, with ways to read it, the best one first."""
 
     def __init__(self, ways: list[sqlite3.Connection]) -> None:
         self._ways = ways
@@ -130,19 +130,19 @@ class DamagedDatabase:
 
     @property
     def unreadable(self) -> int:
-        """How many rows of the log could not be read the best way, whether or not they are known elsewhere."""
+        """The number of log rows unreadable in the best way of reading, whether or not they are known elsewhere."""
         return min(self._unreadable, default=0)
 
     def context(self) -> dict[str, int] | None:
-        """Of its log: origin -> the last seq that came; nothing if there is no file. None: it cannot be read."""
+        """Return the log's context, empty if there is no file; None: unreadable."""
         return self._origins("seq") if self._ways else {}
 
     def collected(self) -> dict[str, int] | None:
-        """Up to where entries were not in its log any more. None: it cannot be read."""
+        """Return, per origin, the seq up to which entries were collected from the log; None: unreadable."""
         return self._origins("collected")
 
     def text(self, content_hash: bytes) -> bytes | Parts | None:
-        """A text, if it is here and whole; of one in parts nobody has looked at these."""
+        """Return a body, if it is here and whole; the parts of one in parts are not checked."""
         for connection in self._ways:
             with suppress(sqlite3.Error):
                 text = read_text(connection, content_hash)
@@ -151,7 +151,7 @@ class DamagedDatabase:
         return None
 
     def keepers(self, part_hash: bytes) -> list[Holding]:
-        """What holds a part where its hash does not lead, as far as that can be read."""
+        """Return the references to a part that is not stored under its hash, as far as they are readable."""
         found: dict[str, Holding] = {}
         for connection in self._ways:
             with suppress(sqlite3.Error):
@@ -159,7 +159,7 @@ class DamagedDatabase:
         return list(found.values())
 
     def mailboxes(self) -> list[Chain]:
-        """Heads of mailboxes, each read the best way that can be."""
+        """Return the heads of mailboxes, each from the best way that can read it."""
         found: dict[bytes, Chain] = {}
         for connection in self._ways:
             for row in _both_ends(connection, f"{chains.SELECT} WHERE uidvalidity > 0 ORDER BY id", ()):
@@ -169,7 +169,7 @@ class DamagedDatabase:
         return list(found.values())
 
     def rows(self, chain: Chain) -> list[Row]:
-        """What can be read of a mailbox's rows, each the best way that can be."""
+        """Return the readable rows of a mailbox, by the first way of reading that yields any."""
         select = f"SELECT {ROW_COLUMNS} FROM by_uid WHERE mailbox = ? ORDER BY uid"
         for connection in self._ways:
             found: dict[int, Row] = {}
@@ -182,7 +182,7 @@ class DamagedDatabase:
         return []
 
     def folder_name(self, mailbox_id: bytes) -> str | None:
-        """What the folder of a mailbox was called, if that can be read."""
+        """Return the name of a mailbox's folder, if readable."""
         for connection in self._ways:
             with suppress(sqlite3.Error):
                 name = queries.folder_name(connection, mailbox_id)
@@ -191,7 +191,10 @@ class DamagedDatabase:
         return None
 
     def log(self, known: Mapping[str, int]) -> Iterator[Salvaged]:
-        """All of its log, in slices, once for each way. `known`, what is elsewhere, may grow meanwhile."""
+        """Yield the whole log in slices, once for each way.
+
+        `known`, the context known elsewhere, may grow meanwhile.
+        """
         came = self.context()
         self._unreadable = [0] * len(self._ways)
         for way, connection in enumerate(self._ways):
@@ -201,20 +204,20 @@ class DamagedDatabase:
                 if part.is_full:
                     yield part
                     part = Salvaged()
-            self._unreadable[way] = max(total, _expected(connection)) - read  # SQLite leaves out some without a word
+            self._unreadable[way] = max(total, _expected(connection)) - read  # SQLite skips some rows silently
             yield part
 
     def _take(
         self, part: Salvaged, row: tuple[object, ...] | None, known: Mapping[str, int], came: Mapping[str, int] | None
     ) -> bool:
-        """Whether it could be read."""
+        """Add a row to the slice. Return True if the row was readable."""
         part.rows += 1
         try:
             entry = _entry(row, known)
         except (DamagedRowError, ValueError, TypeError):
             return False
         if entry is not None and came is not None and came.get(entry.dot.origin, 0) < entry.dot.seq:
-            return False  # its name is what was damaged
+            return False  # its dot is damaged
         if entry is not None:
             texts = self._texts(entry)
             part.entries.append((entry, texts))
@@ -234,14 +237,14 @@ class DamagedDatabase:
 
 
 def _expected(connection: sqlite3.Connection) -> int:
-    """How many rows the log has; 0 if that cannot be read."""
+    """Return the number of rows in the log; 0 if unreadable."""
     with suppress(sqlite3.Error, TypeError):
         return queries.log_counts(connection)[0]
     return 0
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]:
-    """The log's rows, in order of arrival; None in the place of each that cannot be read."""
+    """Yield the log's rows in order of arrival, None in place of each unreadable one."""
     at, last = (_position(connection, which) for which in ("MIN", "MAX"))
     if at is None or last is None:
         return
@@ -260,7 +263,7 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[object, ...] | None]
 
 
 def _both_ends(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
-    """What a query gives up to the first page that cannot be read, from either end."""
+    """Yield a query's rows up to the first unreadable page, from either end."""
     for direction in ("ASC", "DESC"):
         try:
             with closing(connection.execute(f"{query} {direction}", values)) as cursor:
@@ -271,7 +274,7 @@ def _both_ends(connection: sqlite3.Connection, query: str, values: tuple[object,
 
 
 def _position(connection: sqlite3.Connection, which: str) -> int | None:
-    """The first or last position, by the table or its index."""
+    """Return the first or last position, from the table or its index."""
     for source in ("log", _INDEX):
         with suppress(sqlite3.Error):
             found: int | None = connection.execute(f"SELECT {which}(position) FROM {source}").fetchone()[0]
@@ -280,7 +283,7 @@ def _position(connection: sqlite3.Connection, which: str) -> int | None:
 
 
 def _entry(row: tuple[object, ...] | None, known: Mapping[str, int]) -> Entry | None:
-    """None: it is known. Raises DamagedRowError, ValueError or TypeError if that cannot be told, or it is damaged."""
+    """Decode an entry; None: it is known. Raises DamagedRowError, ValueError or TypeError if it is damaged."""
     if row is None:
         raise ValueError
     _, origin, seq, time, chain, body = row

@@ -1,7 +1,7 @@
-"""A database that is built in the place of a damaged one: its files, until it takes that one's name.
+"""Replacement of a damaged database: the new one's files, until it takes over the old one's name.
 
-It lies beside the old one, which nothing touches before the new one is whole. While it is there the node does not run,
-so it does not matter at which of the steps below the power goes.
+The new database lies beside the old one, which stays untouched until the new one is complete. Meanwhile the node does
+not run, so a power failure at any of the steps below does no harm.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from replicator.errors import DataError
 
 _LOG, _INDEX, _LOCK = "-wal", "-shm", ".lock"
-"""What SQLite and `schema.exclusive` keep beside a database."""
+"""Suffixes of the files that SQLite and `schema.exclusive` keep beside a database."""
 
 
 def replacement_of(path: Path) -> Path:
-    """Where the new one lies while it is being built."""
+    """Return the path of the new database while it is being built."""
     return path.with_name(f"{path.name}.rebuild")
 
 
 def check_none(path: Path) -> None:
-    """Before the node uses its database. Raises DataError if that is being replaced."""
+    """Check that the database is not being replaced, before the node uses it. Raises DataError if it is."""
     replacement = replacement_of(path)
     if replacement.exists():
         raise DataError(
@@ -33,11 +33,11 @@ def check_none(path: Path) -> None:
 
 
 def give_up(path: Path) -> bool:
-    """Remove the new one, which is closed, if nothing has come into it; whether there is none now. Raises OSError."""
+    """Remove the new database, which is closed, if it is empty. Return True if there is none now. Raises OSError."""
     replacement = replacement_of(path)
     if replacement.exists() and not _is_empty(replacement):
         return False
-    for suffix in (_LOG, _INDEX, "", _LOCK):  # what would be taken for another database's log goes first
+    for suffix in (_LOG, _INDEX, "", _LOCK):  # the log first: no other database may take it for its own
         _beside(replacement, suffix).unlink(missing_ok=True)
     return True
 
@@ -45,7 +45,7 @@ def give_up(path: Path) -> bool:
 def take_place(path: Path, date: str) -> Path | None:
     """Set the old database aside, if there is one, and give the new one, which is closed, its name.
 
-    Returns where the old one lies now. Raises OSError.
+    Returns the old database's new path. Raises OSError.
     """
     replacement = replacement_of(path)
     aside = path.with_name(f"{path.name}.{date}.damaged") if path.exists() else None
@@ -53,7 +53,7 @@ def take_place(path: Path, date: str) -> Path | None:
         _beside(path, _INDEX).unlink(missing_ok=True)
         _move(_beside(path, _LOG), _beside(aside, _LOG))
         _move(path, aside)
-    _beside(path, _LOG).unlink(missing_ok=True)  # SQLite would take it for the new one's
+    _beside(path, _LOG).unlink(missing_ok=True)  # SQLite would take it for the new database's log
     _beside(replacement, _INDEX).unlink(missing_ok=True)
     _move(_beside(replacement, _LOG), _beside(path, _LOG))
     _move(replacement, path)
@@ -62,7 +62,7 @@ def take_place(path: Path, date: str) -> Path | None:
 
 
 def _is_empty(replacement: Path) -> bool:
-    """Whether it has neither entries nor heads. One that cannot be read is for the next rebuild to complain of."""
+    """Return True if it has neither entries nor heads; False if unreadable, for the next rebuild to report."""
     try:
         with closing(sqlite3.connect(replacement)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -78,7 +78,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _move(source: Path, destination: Path) -> None:
-    """So that it stays moved. What is not there stays where it is."""
+    """Move a file durably, if it exists."""
     if not source.exists():
         return
     source.rename(destination)

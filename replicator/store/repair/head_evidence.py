@@ -1,9 +1,9 @@
-"""Which head a mailbox or tree has, where the row that says so may be damaged.
+"""Evidence for the head of a mailbox or tree whose row may be damaged.
 
-The row is believed if the log leads to its head and the state there has the row's context and MODSEQ. Otherwise the
-head is the last entry that the log says was applied; but only if the log has every entry that ever came and was not
-collected, since without its end a mailbox would go back to a state that clients have seen changed. Where the log begins
-later than what is asked for, and no checkpoint leads on from there, nothing is proven and nothing is wrong.
+The row is trusted if the log leads to its head and the state there has the row's context and MODSEQ. Otherwise the head
+is the last entry that the log marks as applied, but only if the log has every entry that arrived and was not collected:
+with its end missing, the mailbox would go back to a state that clients have already seen changed. If the log begins too
+late to tell, and no checkpoint leads on from there, nothing is proven and nothing is wrong.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from resync.entry import Entry
 from resync.state import ContradictionError
 
 _UNREADABLE = (DamagedRowError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
-"""What entries raise that were whole when they came, and are not what they were."""
+"""Errors raised in reading entries that were sound on arrival and are damaged now."""
 
 
 class UnprovenError(Exception):
-    """The log cannot tell, and need not: until the next checkpoint of the mailbox, its past is elsewhere."""
+    """A state that the log cannot tell and need not: until the next checkpoint, the mailbox's past is elsewhere."""
 
 
 def proven_past(
     connection: sqlite3.Connection, chain_id: bytes, shown: Chain | None, base: Base | None = None
 ) -> Past | None:
-    """What the log says that this node should show; `shown` is what the chain's row says, if it says anything.
+    """Return the state that this node should show according to the log; `shown` is the chain's row, if readable.
 
-    `base` is of the chain. None if nothing of it ever was in the log. Raises ContradictionError if the log cannot tell,
-    UnprovenError if that is as it should be.
+    `base` is a base of the chain. None if the log never had any entry of it. Raises ContradictionError if the log
+    cannot tell but should, UnprovenError if it need not.
     """
     try:
         past = _shown_past(connection, chain_id, shown, base)
@@ -46,8 +46,8 @@ def proven_past(
 
 
 def log_lacks(connection: sqlite3.Connection) -> int:
-    """How many entries came here that the log has no longer, and that were not collected, or were lost before."""
-    query = (  # as of one moment
+    """Return how many entries arrived that the log lacks although they were not collected, including earlier losses."""
+    query = (  # one statement, so that both counts are of one moment
         "SELECT (SELECT COALESCE(SUM(seq - collected + lost), 0) FROM origin)"
         " - (SELECT COUNT(*) FROM log l JOIN origin o ON o.name = l.origin WHERE l.seq > o.collected)"
     )
@@ -67,7 +67,7 @@ def _shown_past(connection: sqlite3.Connection, chain_id: bytes, shown: Chain | 
 
 
 def _last_past(connection: sqlite3.Connection, chain_id: bytes, base: Base | None) -> Past | None:
-    """Reads the whole log: it has no index by mailbox, which only damage would need."""
+    """Return the state at the last applied entry. Reads the whole log: only damage would need an index by mailbox."""
     if lacking := log_lacks(connection):
         raise ContradictionError(f"the log lacks {lacking} entries that came")
     begins_later = bool(queries.log_collected(connection))

@@ -1,8 +1,8 @@
-"""Looking for damage: the projections against the log, and against each other (design section 6).
+"""Check for damage: the projections against the log, and against each other (design section 6).
 
-Everything here reads, in slices of a few thousand rows. A mailbox or tree is compared within one read transaction, in
-which log and projections belong together whatever the writer does meanwhile; each slice of a sweep is one statement.
-What is found carries the statements that mend it, for `row_repair` to run in the writer's turn.
+Everything here only reads, in slices of a few thousand rows. A mailbox or tree is compared within one read transaction,
+so that log and projections match whatever the writer does meanwhile; each slice of a sweep is one statement. A finding
+carries the statements that repair it, which `row_repair` runs in the writer's turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from resync.tree import TreeState
 
 SLICE_ROWS = 1000  # some 20 ms of a reader's thread
 
-LOWEST = -math.inf  # before all else in SQLite's order: keys that were tampered with may be of any type
+LOWEST = -math.inf  # before every other value in SQLite's order: damaged keys may be of any type
 
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 Columns: TypeAlias = tuple[object, ...]
@@ -49,7 +49,7 @@ _SUBSCRIPTION = ("user", "name", "subscribed", "time", "node")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong. `kind`: the table. `mends` put it right, but for a chain's row: see `row_repair`."""
+    """One finding. `kind` is the table. `mends` repairs it, except for a chain's row: see `row_repair`."""
 
     kind: str
     what: str
@@ -59,36 +59,36 @@ class Damage:
     guid: bytes | None = None
     content_hash: bytes | None = None
     mends: tuple[Statement, ...] = ()
-    is_lost: bool = False  # a chain's row, and nothing here says what it was
+    is_lost: bool = False  # a chain's row that nothing here can restore
 
     @property
     def can_be_mended(self) -> bool:
-        """Whether this node's log says how it should be."""
+        """True if this node's log tells how to repair it."""
         return bool(self.mends) or (self.kind == "chain" and not self.is_lost)
 
 
 def stored_chain(connection: sqlite3.Connection, chain_id: bytes) -> Columns | None:
-    """A chain's row as it lies in the database."""
+    """Return a chain's row as stored in the database."""
     row: Columns | None = connection.execute(f"{chains.SELECT} WHERE id = ?", (chain_id,)).fetchone()
     return row
 
 
 def readable_chain(connection: sqlite3.Connection, chain_id: bytes) -> Chain | None:
-    """The chain as its row has it, if that makes sense."""
+    """Return the chain from its row, or None if the row is damaged."""
     return _readable(stored_chain(connection, chain_id))
 
 
 def chain_ids(connection: sqlite3.Connection, after: bytes | None = None) -> list[bytes]:
-    """A slice of all mailboxes and trees that there are or were, by id; None: the first one."""
+    """Return a slice of the ids of all mailboxes and trees, present or lost; `after` None: the first slice."""
     return chains.ids(connection, LOWEST if after is None else after, SLICE_ROWS)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """One mailbox or tree: what the database shows beside what the log says. Exhaust `steps`, then look.
+    """The comparison of one mailbox or tree in the database with the log. Exhaust `steps`, then read the results.
 
-    `doubted`: the chain's row is not to be believed where it names the head, because the log has gone further. `base`:
-    what a checkpoint of this node holds. In the end it may be `unproven`: then nothing was compared.
+    `doubted`: the head in the chain's row is not to be trusted, because the log goes further. `base`: the content of a
+    checkpoint of this node. If it ends as `unproven`, the log could not be compared.
     """
 
     connection: sqlite3.Connection
@@ -102,7 +102,7 @@ class Comparison:
     damages: list[Damage] = field(default_factory=list)
 
     def steps(self) -> Generator[int, None, None]:
-        """Compare; gives the number of rows after each slice."""
+        """Compare; yield the number of rows after each slice."""
         own = not self.connection.in_transaction
         if own:
             self.connection.execute("BEGIN")
@@ -140,17 +140,17 @@ class Comparison:
         self._compare_chain(shown, self.chain)
 
     def _unknown(self, shown: Chain | None) -> None:
-        """The log rules out that there is such a mailbox. Rows of by_uid alone are told of by a sweep."""
+        """Note rows of a mailbox that, by the log, cannot exist. A sweep reports rows of by_uid alone."""
         begun = self.connection.execute("SELECT 1 FROM recent WHERE mailbox = ?", (self.chain_id,)).fetchone()
         if self.stored is not None or begun is not None:
             forget = tuple(
                 (f"DELETE FROM {table} WHERE {key} = ?", (self.chain_id,))
-                for table, key in (("chain", "id"), ("recent", "mailbox"))  # which would keep it from beginning
+                for table, key in (("chain", "id"), ("recent", "mailbox"))  # a `recent` row would block a new one
             )
             self._found("chain", "the log knows no such mailbox", shown, mends=forget)
 
     def _lost(self) -> None:
-        """The row is gone, and the log does not tell what it was."""
+        """Note that the chain's row is lost and the log does not tell what it was."""
         query = "SELECT user, name FROM folder WHERE mailbox_id = ?"
         user, name = self.connection.execute(query, (self.chain_id,)).fetchone() or (None, None)
         which = "of this user" if user is None else f"{user} {name}"
@@ -158,7 +158,7 @@ class Comparison:
         self.damages.append(Damage("chain", what, self.chain_id, user, is_lost=True))
 
     def _recount(self, shown: Chain) -> Iterator[int]:
-        """Whether the rows are those that the head counts, which is all that can be known without the log."""
+        """Check the rows against the head's counters, which is all that can be checked without the log."""
         found = None
         with suppress(DamagedRowError):
             for size, counted in row_counts.counting(self.connection, shown, SLICE_ROWS):
@@ -264,7 +264,7 @@ class Comparison:
     # ---- heads
 
     def _compare_chain(self, shown: Chain | None, chain: Chain) -> None:
-        """What mends the row is written by `row_repair`, for the writer keeps it in memory too."""
+        """Note differences of the chain's row; `row_repair` writes the row, since the writer keeps it in memory too."""
         if shown is None:
             what = "is missing" if self.stored is None else "cannot be read"
             self._found("chain", what, chain)
@@ -281,14 +281,14 @@ class Comparison:
         self.damages.append(Damage(kind, what, self.chain_id, user, uid, guid, mends=mends))
 
     def _note(self, kind: str, what: str, uid: object, guid: object, mend: Statement) -> None:
-        """Of a row that nobody vouches for: its values may be anything."""
+        """Note a finding about an unverified row, whose values may be anything."""
         known_uid, known_guid = uid if isinstance(uid, int) else None, guid if isinstance(guid, bytes) else None
         user = self.chain.user if self.chain else None
         self.damages.append(Damage(kind, what, self.chain_id, user, known_uid, known_guid, mends=(mend,)))
 
 
 def _readable(stored: Columns | None) -> Chain | None:
-    """The chain of a row, unless it makes no sense."""
+    """Return the chain of a row, or None if the row is damaged."""
     if stored is not None:
         with suppress(DamagedRowError, ValueError, TypeError):
             return chains.from_row(stored)
@@ -296,7 +296,7 @@ def _readable(stored: Columns | None) -> Chain | None:
 
 
 def _means(columns: Columns, row: Row) -> bool:
-    """Whether the columns say the same in other bytes: a map of flags has no order."""
+    """Return True if the columns mean the same in other bytes: a map of flags has no order."""
     try:
         return row_from(columns) == row
     except DamagedRowError:
@@ -312,7 +312,7 @@ def _subscription_columns(one: SubscriptionState) -> Columns:
 
 
 def _shown(chain: Chain, name: str) -> object:
-    """One of `_COUNTED`."""
+    """Return one of the values in `_COUNTED`."""
     match name:
         case "fingerprint":
             return f"{chain.fingerprint:x}"
@@ -323,7 +323,7 @@ def _shown(chain: Chain, name: str) -> object:
 
 
 def _difference(names: Sequence[str], is_: Sequence[object], should: Sequence[object]) -> str:
-    """In words."""
+    """Describe the differences in words."""
     pairs = zip(names, is_, should, strict=True)
     return "; ".join(f"{name}: {_short(one)}, not {_short(other)}" for name, one, other in pairs if one != other)
 
@@ -334,7 +334,7 @@ def _short(value: object) -> str:
 
 
 def exhausted(comparison: Comparison) -> Comparison:
-    """The comparison, done at once."""
+    """Run the comparison to its end, and return it."""
     for _ in comparison.steps():
         pass
     return comparison

@@ -1,8 +1,8 @@
-"""Putting right what a check has found, in the writer's turn.
+"""Repair of the damage that a check has found, in the writer's turn.
 
-With `apply`, the only code that writes to the projections. A mailbox or tree is mended only while its row is the one
-that was compared: the node has then not changed it since. Whoever has a mended mailbox open is sent away, since what
-he has seen may have been damage.
+With `apply`, the only code that writes to the projections. A mailbox or tree is repaired only while its row is still
+the one that was compared, so the node has not changed it since. Sessions that have a repaired mailbox open are ended,
+since their clients may have seen damage.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from resync.row import Row
 from resync.state import Placement, placement
 
 _SHOWN = {"by_uid", "chain", "folder"}
-"""The tables that clients see something of."""
+"""Tables with content that clients see."""
 
 
 def mend(tx: Transaction, comparison: Comparison) -> bool:
-    """Make the mailbox or tree what the log says. False: it has gone on, and is to be compared again."""
+    """Repair the mailbox or tree from the log. Return False if it has changed and must be compared again."""
     tx.write_chains()
     if stored_chain(tx.connection, comparison.chain_id) != comparison.stored:
         return False
@@ -43,12 +43,12 @@ def mend(tx: Transaction, comparison: Comparison) -> bool:
     if comparison.chain is not None and any(damage.kind == "chain" for damage in comparison.damages):
         _set_chain(tx, comparison.chain)
     elif comparison.chain is not None and comparison.chain.head is not None:
-        apply_waiting(tx, comparison.chain_id)  # entries that could not change what was damaged
+        apply_waiting(tx, comparison.chain_id)  # entries that waited because their target was damaged
     return True
 
 
 def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None, *, doubted: bool) -> Comparison:
-    """Both at once, while the writer waits: for a mailbox that never stands still."""
+    """Compare and repair in one job, while the writer waits: for a mailbox that never stands still."""
     tx.write_chains()
     comparison = exhausted(Comparison(tx.connection, chain_id, doubted, base))
     mend(tx, comparison)
@@ -56,7 +56,7 @@ def compare_and_mend(tx: Transaction, chain_id: bytes, base: Base | None = None,
 
 
 def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
-    """Run what mends these, which is to be right whatever has changed since."""
+    """Run the repairs of these damages; each must be right whatever has changed since."""
     tx.write_chains()
     retired: dict[bytes, None] = {}
     for damage in damages:
@@ -71,27 +71,27 @@ def mend_strays(tx: Transaction, damages: Sequence[Damage]) -> None:
 
 
 class OtherText(NamedTuple):
-    """A message as it is shown, and the text that it is to have instead of the one that it has."""
+    """A message as it is shown, and the body that it should have instead of its present one."""
 
     row: Row
     content_hash: bytes
     size_bytes: int
 
     def given_to(self, row: Row) -> Row:
-        """The row with that text, if it is of this message and has the wrong one."""
+        """Return the row with the right body, if it is of this message and has the wrong one."""
         if placement(row) != placement(self.row) or row.content_hash != self.row.content_hash:
             return row
         return row._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
 
     def named_by(self, add: MailAdd) -> MailAdd:
-        """The change that added this message, with that text, if it has the wrong one."""
+        """Return the change that added this message with the right body, if it has the wrong one."""
         if add.content_hash != self.row.content_hash:
             return add
         return add._replace(size_bytes=self.size_bytes, content_hash=self.content_hash)
 
 
 def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iterable[OtherText]) -> list[Dot]:
-    """The entries of the mailbox that name the texts which these messages have. Reads the whole log."""
+    """Return the mailbox's entries that reference these messages' present bodies. Reads the whole log."""
     query = "SELECT origin, seq FROM log WHERE chain = ? AND instr(body, ?) > 0"
     hashes = {other.row.content_hash for other in others}
     found = (connection.execute(query, (mailbox_id, content_hash)) for content_hash in hashes)
@@ -99,9 +99,9 @@ def entries_with(connection: sqlite3.Connection, mailbox_id: bytes, others: Iter
 
 
 def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dots: Iterable[Dot]) -> list[OtherText]:
-    """Give messages the texts that they are to have, in their rows and in these entries; those that still needed it.
+    """Replace the bodies of messages, in their rows and in these entries. Return the messages that still needed it.
 
-    The texts that they had are kept as those that nothing names, and checkpoints of the mailbox here are void.
+    Their former bodies are kept as orphans, and this node's checkpoints of the mailbox are void.
     """
     done = [other for other in others if _give(tx, key, other)]
     by_placement = {placement(other.row): other for other in done}
@@ -119,7 +119,7 @@ def put_right(tx: Transaction, key: MailboxKey, others: Sequence[OtherText], dot
 
 
 def _give(tx: Transaction, key: MailboxKey, other: OtherText) -> bool:
-    """Whether the message is still there, and has the wrong text."""
+    """Replace a message's body. Return False if the message is gone or has the right body already."""
     row = queries.row_of_guid(tx.connection, other.row.guid, key.mailbox_id)
     right = row and other.given_to(row)
     if row is None or right is None or right == row:
@@ -145,7 +145,7 @@ def _righted(entry: Entry, by_placement: Mapping[Placement, OtherText]) -> Itera
 
 
 def _set_chain(tx: Transaction, right: Chain) -> None:
-    """On disk and, read anew, in the writer's memory. What waited for the right head waits no longer."""
+    """Write the right chain to disk and into the writer's memory, and apply the entries that waited for its head."""
     chains.save(tx.connection, right)
-    tx.chain_to_change(right.id, right.user, right.uidvalidity)  # as saved, in the place of what this batch had changed
+    tx.chain_to_change(right.id, right.user, right.uidvalidity)  # reread, in place of what this batch had changed
     apply_waiting(tx, right.id)

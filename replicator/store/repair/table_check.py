@@ -1,7 +1,7 @@
-"""Sweeps over whole tables, a slice at a time, for what no single mailbox shows (design section 6).
+"""Sweeps over whole tables, a slice at a time, for damage that no single mailbox shows (design section 6).
 
-Each function reads the slice after a key, and gives how much it read, the key to go on after, None at the end, and
-what it found.
+Each function reads the slice after a key, and returns the number of rows read, the key to continue after (None at the
+end), and its findings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replicator.store.db import queries
 from replicator.store.repair.mailbox_check import LOWEST, SLICE_ROWS, Damage, Statement
 from resync.entry import tree_id
 
-SLICE_BYTES = 4 << 20  # of compressed texts
+SLICE_BYTES = 4 << 20  # of compressed bodies
 
 K = TypeVar("K")
 F = TypeVar("F")
@@ -41,7 +41,7 @@ _TAKE_SUBSCRIPTION = f"DELETE FROM subscription AS f WHERE user = ? AND name = ?
 
 
 class Slice(NamedTuple, Generic[K, F]):
-    """A part of a sweep."""
+    """One slice of a sweep: rows read, the key to continue after, and findings."""
 
     size: int
     after: K | None
@@ -49,7 +49,7 @@ class Slice(NamedTuple, Generic[K, F]):
 
 
 def unseen_chains(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
-    """Mailboxes and trees that, by their rows, have not seen what the log says was applied to them."""
+    """Find mailboxes and trees whose rows have not seen entries that the log marks as applied to them."""
     entries = connection.execute(
         "SELECT l.position, l.chain, l.origin, l.seq, l.applied, c.context FROM log l"
         " LEFT JOIN chain c ON c.id = l.chain WHERE l.position > ? ORDER BY l.position LIMIT ?",
@@ -68,7 +68,7 @@ def _has_seen(context: bytes | None, origin: str, seq: int) -> bool:
 
 
 def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Damage]:
-    """Rows of by_guid that lead to no row of by_uid, or to another message's."""
+    """Find rows of by_guid that lead to no row of by_uid, or to another message's row."""
     pointers = connection.execute(
         "SELECT g.guid, g.mailbox, g.uid, u.guid, c.user FROM by_guid g"
         " LEFT JOIN by_uid u ON u.mailbox = g.mailbox AND u.uid = g.uid LEFT JOIN chain c ON c.id = g.mailbox"
@@ -87,7 +87,7 @@ def stray_pointers(connection: sqlite3.Connection, after: Key) -> Slice[Key, Dam
 def stray_rows(
     connection: sqlite3.Connection, after: Key, suspects: Container[bytes] = frozenset()
 ) -> Slice[Key, Damage]:
-    """Rows of by_uid in mailboxes that there are not, and such whose text is missing, or is one of the suspects."""
+    """Find rows of by_uid whose mailbox does not exist, or whose body is missing or among the suspects."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.guid, u.content_hash, u.origin, u.seq, c.user, c.id IS NULL, t.hash IS NULL"
         " FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox LEFT JOIN content t ON t.hash = u.content_hash"
@@ -107,7 +107,7 @@ def stray_rows(
 
 
 class Showing(NamedTuple):
-    """A message that shows a text. `user` None: no mailbox is known of that id."""
+    """A message that shows a body. `user` is None if no mailbox of that id is known."""
 
     mailbox: bytes
     user: str | None
@@ -116,7 +116,7 @@ class Showing(NamedTuple):
 
 
 def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes]) -> Slice[Key, Showing]:
-    """Messages that show one of these texts. Damaged rows name nobody."""
+    """Find messages that show one of these bodies. Damaged rows are skipped."""
     rows = connection.execute(
         "SELECT u.mailbox, u.uid, u.content_hash, c.user FROM by_uid u LEFT JOIN chain c ON c.id = u.mailbox"
         " WHERE (u.mailbox, u.uid) > (?, ?) ORDER BY u.mailbox, u.uid LIMIT ?",
@@ -131,7 +131,7 @@ def showing(connection: sqlite3.Connection, after: Key, texts: Container[bytes])
 
 
 def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) -> bool:
-    """Whether the log rules out that the entry put a message there. If the log does not have it, nobody knows."""
+    """Return True if the log rules out that the entry put a message there, False if the log lacks the proof."""
     entry = queries.entry_at(connection, dot)
     if entry is not None:
         return entry.mailbox_id != mailbox
@@ -141,7 +141,10 @@ def _is_of_no_mailbox(connection: sqlite3.Connection, mailbox: bytes, dot: Dot) 
 
 
 def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
-    """Folders and subscriptions of users that have no tree: the first slice of them. Of a lost tree they are kept."""
+    """Find folders and subscriptions of users without a tree, the first slice of them.
+
+    Those of a lost tree are kept.
+    """
     lost: dict[object, bool] = {}
 
     def mends(user: object, mend: Statement) -> tuple[Statement, ...]:
@@ -171,7 +174,7 @@ def strays_of_trees(connection: sqlite3.Connection) -> list[Damage]:
 
 
 def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, bytes]:
-    """Hashes of contents whose text is not what they say. Reads one text at least, and about SLICE_BYTES."""
+    """Find bodies that do not match their hashes. Reads at least one body, and about SLICE_BYTES."""
     query = "SELECT id, hash, length(body) FROM content WHERE id > ? ORDER BY id LIMIT ?"
     found: list[bytes] = []
     read, size_bytes, last = 0, 0, None
@@ -185,10 +188,10 @@ def damaged_texts(connection: sqlite3.Connection, after: int) -> Slice[int, byte
 
 
 def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """About how many entries, rows of messages and contents there are."""
+    """Return the approximate numbers of log entries, message rows and bodies."""
     entries, _ = queries.log_counts(connection)
     messages = int(
         connection.execute("SELECT TOTAL(messages) FROM chain").fetchone()[0]
-    )  # no sum of damage is too large
+    )  # TOTAL: damaged values cannot overflow it
     contents: int = connection.execute("SELECT COALESCE(MAX(id), 0) FROM content").fetchone()[0]
     return entries, messages, contents

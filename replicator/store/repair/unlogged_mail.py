@@ -1,7 +1,7 @@
-"""Mail that only a damaged database has, apart from its log: behind entries of that which cannot be read.
+"""Mail of a damaged database beyond its readable log: the entries that added it are lost or unreadable.
 
-Two witnesses: entries that can be read but have lost what they stand on, and the rows of mailboxes. Where a mailbox's
-rows add up to what its head says, they are believed in everything, also in what is not there: it was expunged.
+There are two witnesses: readable entries whose predecessors are lost, and the rows of mailboxes. If a mailbox's rows
+add up to its head's counters, they are trusted completely, also in what is absent: absent mail was expunged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resync.row import Row
 
 
 class Stray(NamedTuple):
-    """A message, and the mailbox that showed it. The UID is of the past."""
+    """A message and the mailbox that showed it. Its UID is no longer valid."""
 
     user: str
     mailbox_id: bytes
@@ -26,7 +26,7 @@ class Stray(NamedTuple):
 
 
 def of_entries(entries: Iterable[Entry]) -> dict[bytes, dict[bytes, tuple[Entry, MailAdd]]]:
-    """Mail that entries add, by mailbox and GUID."""
+    """Return the mail that entries add, by mailbox and GUID."""
     found: dict[bytes, dict[bytes, tuple[Entry, MailAdd]]] = {}
     for entry in entries:
         for change in entry.changes:
@@ -42,9 +42,9 @@ def strays(
     known: Mapping[str, int],
     came: Mapping[str, int] | None,
 ) -> list[Stray]:
-    """What a mailbox showed, or entries added to it (by GUID), and `known` does not tell, by UID.
+    """Return mail, by UID, that the mailbox showed or entries added to it (`added`, by GUID) and that `known` lacks.
 
-    `came` bounds what its rows may name as their origin.
+    `came` bounds the dots that its rows may name as their origin.
     """
     shown = damaged.rows(chain)
     is_whole = len(shown) == chain.messages and chain.fingerprint == rows.add(0, *(r.fingerprint() for r in shown))
