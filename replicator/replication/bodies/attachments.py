@@ -33,15 +33,18 @@ LET_GO_TIMEOUT_S = 10.0  # for releasing holdings without an owner; a scrub rele
 HEALING_MAX = 1000  # damaged attachments in the queue; a scrub finds any more
 
 Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
-"""Fetches a chunk, given an attachment and a chunk number, and verifies it. None: no node that was asked has it."""
+"""A function that fetches and verifies a chunk, given an attachment and a chunk number. None: no asked node has it."""
 
 
 class DiskHangsError(ContentUnavailableError):
-    """The attachment directory does not respond, so its content is unknown."""
+    """An attachment directory that does not respond, so that its content is unknown."""
 
 
 class PartStore:
-    """Reads, fetches and heals attachments. Belongs to the event loop. `elsewhere` asks the neighbours."""
+    """This node's attachments: reading, fetching and healing. Belongs to the event loop.
+
+    `elsewhere` asks the neighbours.
+    """
 
     def __init__(
         self, attachments: Attachments, environment: Environment, elsewhere: Source, metrics: AttachmentMetrics

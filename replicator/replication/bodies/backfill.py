@@ -37,13 +37,13 @@ from resync.entry import Entry, MailAdd, Merge
 
 AT_ONCE = 16  # bodies fetched in parallel
 SLICE = 256  # bodies per read of the list
-PATIENCE_S = 5.0  # before a look: most bodies of a merge arrive with the entries of its branches
+PATIENCE_S = 5.0  # wait before a look: most bodies of a merge arrive with the entries of its branches
 RETRY_S = 30.0  # between full looks, unless the last one left nothing missing
 NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
 
 
 class Backfill:
-    """Fetches missing bodies. Belongs to the event loop. For `fetch`, see `BodyStore.fetch`."""
+    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `BodyStore.fetch`."""
 
     def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store

@@ -47,7 +47,7 @@ WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
 
 
 class BodyStore:
-    """Reads and writes message bodies. Belongs to the event loop. `links` returns the links to the neighbours."""
+    """The message bodies of this node. Belongs to the event loop. `links` returns the links to the neighbours."""
 
     def __init__(
         self, store: Store, environment: Environment, inline_max_bytes: int, links: Links, metrics: AttachmentMetrics

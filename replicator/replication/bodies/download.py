@@ -40,7 +40,7 @@ UNKNOWN_RETRY_S = 60.0  # between attempts to release holdings of unknown state
 
 @dataclass(frozen=True, slots=True)
 class LocalChunks:
-    """Reads verified chunks from this disk only. See `reader.Chunks`."""
+    """A source of verified chunks from this disk only. See `reader.Chunks`."""
 
     parts: PartStore = field(repr=False)
 
@@ -50,7 +50,7 @@ class LocalChunks:
 
 
 class Downloader:
-    """Holds attachments for bodies that are to be written. Belongs to the event loop.
+    """A downloader of bodies that are to be written, with their attachments held. Belongs to the event loop.
 
     `links` returns the links to the neighbours.
     """

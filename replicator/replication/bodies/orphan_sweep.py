@@ -35,7 +35,10 @@ class Held:
 
 
 class OrphanSweep:
-    """Sweeps the attachment store. `held` is the count of the last complete sweep or scrub; None: there was none."""
+    """The periodic sweep of the attachment store.
+
+    `held` is the count of the last complete sweep or scrub; None: no sweep yet.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

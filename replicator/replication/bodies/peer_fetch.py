@@ -29,11 +29,11 @@ NEXT_AFTER_S = 8.0  # then the next neighbour is asked as well; a slow link has 
 AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
 ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
-"""Reads a chunk of an attachment, given its hash and an octet offset; None: it is not here."""
+"""A function that reads a chunk of an attachment, given its hash and an octet offset. None: the chunk is not here."""
 
 
 Links: TypeAlias = Callable[[], Iterable[PeerLink]]
-"""Returns the current links to the neighbours."""
+"""A function that returns the current links to the neighbours."""
 
 
 class Fetched(NamedTuple):
@@ -57,7 +57,7 @@ async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int
 
 
 async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
-    """Fetch a chunk of an attachment from this neighbour; None: it lacks it or it is damaged there.
+    """Fetch a chunk of an attachment from this neighbour; None: the neighbour lacks it, or its copy is damaged.
 
     Raises LinkDownError, UnavailableError.
     """

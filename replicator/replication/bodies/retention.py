@@ -39,7 +39,7 @@ FOLLOWED = 24  # a clock that jumps ahead is followed at most this many times fa
 
 
 class Retention:
-    """Expires mail and bodies. Belongs to the event loop.
+    """The expiry of expunged mail and orphaned bodies. Belongs to the event loop.
 
     `keep_s` is `content.keep_expunged`; `let_go` releases the holdings of removed bodies.
     """

@@ -36,7 +36,9 @@ from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
-AGE_MIN_S = LONGEST_WAIT_S + 300.0  # minimum age of a manifest, with clock skew: a client may wait for copies of mail
+# Minimum age of a manifest, allowing for clock skew: while a client may wait for copies of its mail, a copy counts only
+# with its body, which checkpoints do not bring.
+AGE_MIN_S = LONGEST_WAIT_S + 300.0
 AT_ONCE = 8  # checkpoints in parallel: some are read while others are written
 SLICE = 1000  # heads of the manifest per step
 FIND_TIMEOUT_S = 30.0  # for finding a manifest; a node with peers can do without
@@ -46,7 +48,7 @@ _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailErr
 
 
 class Bootstrap:
-    """Installs the newest checkpoints on an empty node. Belongs to the event loop."""
+    """The installation of the newest checkpoints on an empty node. Belongs to the event loop."""
 
     def __init__(self, store: Store, archive: Archive, clock_ms: Callable[[], int]) -> None:
         self._store = store

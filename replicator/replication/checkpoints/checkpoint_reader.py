@@ -39,7 +39,7 @@ class ReplayBases(Protocol):
 
 
 class LogAlone:
-    """A node without checkpoints. See `ReplayBases`."""
+    """The replay bases of a node without checkpoints: none. See `ReplayBases`."""
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:  # noqa: ARG002 - the protocol's
         """Return None."""
@@ -48,7 +48,7 @@ class LogAlone:
 
 
 class CheckpointSource:
-    """Reads replay bases from the object store. See `ReplayBases`."""
+    """Replay bases from the object store. See `ReplayBases`."""
 
     def __init__(self, store: Store, archive: Archive, run_in_thread: ThreadRunner) -> None:
         self._store = store

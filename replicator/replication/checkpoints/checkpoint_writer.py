@@ -33,7 +33,7 @@ SCRATCH_STEP_BYTES = MIB  # per turn of the reader's thread, when writing the sc
 
 
 class Which(Protocol):
-    """Selects a slice of chains by id: `catalog.unsaved` or `catalog.unlisted`."""
+    """A query for a slice of chains by id: `catalog.unsaved` or `catalog.unlisted`."""
 
     def __call__(self, connection: sqlite3.Connection, after: bytes) -> list[bytes]:
         """Return the ids of the next chains after this id; empty: there are no more."""
@@ -41,7 +41,10 @@ class Which(Protocol):
 
 
 class CheckpointWriter:
-    """Runs one checkpoint round at a time. `saved` and `saved_bytes` count the checkpoints of the last round."""
+    """A writer of checkpoint rounds, one at a time.
+
+    `saved` and `saved_bytes` count the checkpoints of the last round.
+    """
 
     def __init__(self, store: Store, archive: Archive, environment: Environment) -> None:
         self.saved = self.saved_bytes = 0

@@ -40,7 +40,7 @@ from replicator.store.store import Store
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 10.0  # between looks: as often as nodes tell each other their settled contexts
-ROUND_EVERY_S = 3600.0  # a replay reads at most this much of the log, unless more came than the limits allow
+ROUND_EVERY_S = 3600.0  # most time between rounds, so that replays stay short, unless more came than the limits allow
 ROUND_PART = 4  # a round begins when a quarter of what the limits allow has arrived
 RETRY_MAX_S = 600.0  # longest pause after failures of the object store
 
@@ -57,7 +57,7 @@ class KnownNodes(Protocol):
 
 
 Forget = Callable[[Context], Awaitable[None]]
-"""Deletes other copies of the entries up to a context; raises ObjectStoreError."""
+"""A function that deletes other copies of the entries up to a context; raises ObjectStoreError."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Demand:
 
 
 class LogTruncation:
-    """Runs checkpoint rounds and truncates the log, as one task. Belongs to the event loop."""
+    """The task that runs checkpoint rounds and truncates the log. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class LogTruncation:
         assert pending.made_ms is not None
         age_s = self._age_s(pending.made_ms)
         if age_s < LONGEST_WAIT_S:
-            return None  # a client may still wait for copies of a change on other disks, which count with its body
+            return None  # a client may still wait for copies of a change on other disks, which count only with its body
         if self._size.size_bytes > self._limits.max_size_bytes:
             return "larger than `log.max_size`"
         return "kept for `log.keep`" if age_s >= self._limits.keep_s else None
@@ -266,7 +266,7 @@ class LogTruncation:
         if self._forget is not None and (total or self._litter):
             await self._forget(self._store.collected)
 
-    # ---- what nobody needs any more
+    # ---- superfluous objects
 
     async def _clean(self, rounds: Sequence[Round]) -> None:
         """Delete superfluous manifests, then the checkpoints that only they listed."""
@@ -287,7 +287,7 @@ class LogTruncation:
 
 
 class NoLogTruncation:
-    """Stands in for `LogTruncation` on a node that has no object store for checkpoints, and so keeps its log whole."""
+    """A stand-in for `LogTruncation` on a node that has no object store for checkpoints, and so keeps its log whole."""
 
     def checkpoint_status(self) -> CheckpointStatus:
         """Return an empty status."""

@@ -33,7 +33,7 @@ from resync.salvage import branches_of, folders_left, mail_left
 log = logging.getLogger(__name__)
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""Same as `Coordinator.carry_out`."""
+"""The signature of `Coordinator.carry_out`."""
 
 
 class Salvaged(NamedTuple):
@@ -54,7 +54,7 @@ class Salvaged(NamedTuple):
 
 
 class AbandonedEntries:
-    """Saves what entries add, and abandons them. Belongs to the event loop."""
+    """The salvage of entries that can never be applied. Belongs to the event loop."""
 
     def __init__(self, store: Store, texts: BodyStore, submit: Submit, new_id: Callable[[], bytes]) -> None:
         self._store = store

@@ -45,7 +45,7 @@ class TextOf(NamedTuple):
 
 
 class BodyConflicts:
-    """Finds and corrects bodies that lose a conflict. Belongs to the event loop."""
+    """The detection and correction of conflicting bodies. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, texts: BodyStore, fork_merger: ForkMerger) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class BodyConflicts:
         return len(done)
 
     async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
-        """Ask another node to do the same; return True if it then shows what this node shows."""
+        """Have another node correct its bodies, if possible; return True if it then shows what this node shows."""
         mine = await chain_of(self._store, key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine, texts=True)
         return isinstance(reply, Done)
@@ -125,6 +125,6 @@ def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText
 
 
 def that_counts(said: Mapping[str, TextOf], author: str) -> TextOf:
-    """Return the winning body: its author's if known, else the most frequent one, else of those the smallest."""
+    """Return the winning body: the author's, if known, else the most frequent one, preferring the smallest hash."""
     counted = Counter(said.values())
     return said.get(author) or min(counted, key=lambda text: (-counted[text], text))

@@ -64,7 +64,7 @@ class _Apart:
 
 
 class ForkMerger:
-    """Joins branches, one mailbox at a time each. Belongs to the event loop."""
+    """The merger of branches, with one task at a time per mailbox. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, bases: ReplayBases, uid: UidConflict) -> None:
         self._store = store

@@ -2,8 +2,8 @@
 
 Entries of another branch wait in every node's log. Each node that has such a branch completely asks for the mailbox's
 master; only the master joins the branch, the most recently used mailboxes first, and ships the merge like any other
-entry. Until the merge arrives, every other node goes on showing its own branch. Of a branch that is not in the log, the
-master learns from a node that shows it.
+entry. Until the merge arrives, every other node goes on showing its own branch. If the log does not bring a branch, the
+master learns of it from a node that shows it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""Same as `Coordinator.carry_out`."""
+"""The signature of `Coordinator.carry_out`."""
 
 AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
@@ -66,7 +66,7 @@ class _Growth:
 
 
 class ForkScheduler:
-    """Schedules joins, several mailboxes in parallel. Belongs to the event loop."""
+    """The scheduler of joins, for several mailboxes in parallel. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ForkScheduler:
         self._fork_merger = fork_merger
         self._reconciliation = reconciliation
         self._submit = submit
-        self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes mastered here; other nodes show more of them
+        self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes mastered here of which other nodes show more
         self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # bounded by `_shown_elsewhere`
         self._growing: dict[bytes, _Growth] = {}
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
@@ -174,7 +174,7 @@ class ForkScheduler:
     async def _move(self, stray: forks.Stray) -> None:
         for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
-            # GUIDs are preserved, so that a retry before the first try is shown here adds no second copy.
+            # With spare GUIDs equal to the GUIDs, a retry before the first try is shown here adds no copy.
             await self._submit(CopyRequest(stray.source, stray.destination, UidSet.of(uids), guids, guids))
         for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
             some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])

@@ -70,7 +70,7 @@ class Case:
 
 
 class OverdueEntries:
-    """Finds and handles overdue entries. Belongs to the event loop.
+    """The search for overdue entries, and their handling. Belongs to the event loop.
 
     `is_whole` returns True if all configured nodes can be reached; `are_all_here`, if in addition all nodes that others
     know can be reached, and none is being rebuilt, so that what no node has is lost.

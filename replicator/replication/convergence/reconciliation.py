@@ -50,7 +50,7 @@ class Outcome(Enum):
 
 
 class Reconciliation:
-    """Compares mailboxes with other nodes, then adopts or joins. Belongs to the event loop."""
+    """The comparison of mailboxes with other nodes, and their adoption or join. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, fork_merger: ForkMerger) -> None:
         self._store = store
@@ -158,7 +158,7 @@ class Reconciliation:
     async def _adopt(self, key: MailboxKey, sid: str, *, anew: bool = False) -> Outcome | None:
         """Adopt the other node's state.
 
-        If the digests do not match, rows may be damaged; only hashing all of them reveals that, so the second try does.
+        If the digests do not match, rows may be damaged; only hashing all rows reveals that, so the second try does.
         """
         learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=anew)
         if learned is None or not _is_behind(learned.ours.chain, learned.theirs):

@@ -46,7 +46,7 @@ _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
 
 
 class StateTransfer:
-    """Runs state transfers from peers. Belongs to the event loop.
+    """The transfer of state from peers. Belongs to the event loop.
 
     `ask_again` sends LOG to all peers; `settled` returns the contexts that nodes report as settled.
     """

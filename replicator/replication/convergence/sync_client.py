@@ -43,7 +43,7 @@ State = MailboxState | TreeState
 
 
 class DamagedError(UnavailableError):
-    """What another node shows of a mailbox does not match its own counts."""
+    """A mismatch between another node's rows of a mailbox and its own counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
     """Find the mailboxes and trees that a node shows differently. Raises UnavailableError, LinkDownError."""
     ours, asked = await _both(store, shown_node, partial(_ask, mastership, sid, None))
     try:
-        check_claims(store, asked.snapshot.context)  # otherwise this node would continue the other node's numbering
+        check_claims(store, asked.snapshot.context)  # a false claim would shift this node's own numbering
     except ProtocolError as error:
         raise UnavailableError(f"what {sid} says of its log cannot be: {error}") from None
     try:

@@ -39,7 +39,7 @@ SyncCommand = SyncNode | SyncMailbox | Ranges | Rows | SyncEnd
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What this node showed of a mailbox or tree at a head. `rows`, if requested, holds all of them."""
+    """The state of a mailbox or tree that this node showed at a head. `rows`, if requested, holds all of them."""
 
     key: MailboxKey
     chain: Chain
@@ -62,7 +62,7 @@ class ShownNode:
 
 
 class SyncServer:
-    """Keeps snapshots, and answers SYNC requests. Belongs to the event loop."""
+    """This node's snapshots, and the answers to SYNC requests. Belongs to the event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -19,7 +19,7 @@ from replicator.store.repair.damaged_database import DamagedDatabase
 
 
 class KeptAttachments:
-    """Reads kept attachments of a damaged database. Belongs to the event loop."""
+    """The kept attachments of a damaged database. Belongs to the event loop."""
 
     def __init__(self, damaged: DamagedDatabase, parts: PartStore, run_in_thread: ThreadRunner) -> None:
         self._damaged = damaged

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 REACH_S = 60.0  # for reaching a source: links are dialled at least every 10 s
 ALL_REACH_S = 15.0  # after that, for reaching the other peers
-STUCK_S = 90.0  # without anything new from reachable sources: missing bodies are looked for every 30 s
-JOIN_S = 30.0  # without a branch being joined: once running, the node continues with that
+STUCK_S = 90.0  # limit without anything new from reachable sources: missing bodies are looked for every 30 s
+JOIN_S = 30.0  # limit without a branch being joined: once running, the node continues with that
 LOOK_EVERY_S = 1.0
 SLICE = 256  # bodies per read
 DIFFERING_MAX = 1000  # mailboxes per comparison; if more differ, most are still in transit
@@ -71,7 +71,8 @@ class Rebuilt:
     """Result of a rebuild.
 
     `lost_entries` counts entries that the damaged database had received and that are not here; None: unknown. Of those,
-    `untaken_entries` can be read, with all their changes except new mail, which is delivered again.
+    `untaken_entries` could be read but not applied: all their changes are lost, except new mail, which is delivered
+    again.
     """
 
     peers: list[str]
@@ -97,7 +98,10 @@ class Rebuilt:
 
 
 class Rebuild:
-    """Rebuilds the database. Belongs to the event loop, beside a running coordinator. `tell` receives the progress."""
+    """A rebuild of the database. Belongs to the event loop, beside a running coordinator.
+
+    `tell` receives the progress.
+    """
 
     def __init__(
         self, store: Store, coordinator: Coordinator, environment: Environment, tell: Callable[[Progress], None]

@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class RebuildError(Exception):
-    """The rebuild is impossible now. The message says why, and what to do."""
+    """A failure of the rebuild. The message says why, and what to do."""
 
 
 class Redelivery:
-    """Delivers the mail that only the damaged database has. Belongs to the event loop."""
+    """The delivery of mail that only the damaged database has. Belongs to the event loop."""
 
     def __init__(
         self, store: Store, coordinator: Coordinator, environment: Environment, damaged: DamagedDatabase, kept: Source

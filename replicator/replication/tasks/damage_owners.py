@@ -19,7 +19,7 @@ TEXT_KINDS = frozenset({"content", "attachment"})
 NAMED_MAX = 5  # messages listed per finding
 
 Pace = Callable[[int], Awaitable[None]]
-"""Rests after reading this many rows, according to the task's rate."""
+"""A function that rests after reading this many rows, according to the task's rate."""
 
 
 @dataclass(slots=True)

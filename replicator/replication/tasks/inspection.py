@@ -32,7 +32,7 @@ from replicator.tasks import CheckStatus, Finding
 T = TypeVar("T")
 
 HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
-"""Replaces a damaged or missing body, given its hash, if it is available; returns True if it was replaced."""
+"""A function that replaces a damaged or missing body, given its hash; returns False if no body is available."""
 
 FINDINGS_MAX = 10_000  # findings listed: 3 MiB of JSON
 SUSPECTS_MAX = 100_000  # bodies that are damaged or were not found at any node: 10 MiB

@@ -27,7 +27,7 @@ class Pace:
 
 
 class Patience:
-    """Waits for nodes, but only briefly for those that were too slow before."""
+    """A wait for nodes, brief for those that were too slow before."""
 
     def __init__(self) -> None:
         self._slow: set[str] = set()

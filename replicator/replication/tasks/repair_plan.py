@@ -51,7 +51,7 @@ _STUCK: Mapping[Outcome, tuple[ApplyOutcome, str]] = {
 
 
 class _LeftError(Exception):
-    """The mailbox is not made equal, for this outcome and reason."""
+    """The outcome and reason for a mailbox that is not made equal."""
 
     def __init__(self, outcome: ApplyOutcome, why: str) -> None:
         super().__init__(why)

@@ -1,8 +1,8 @@
 """`replicator resync`: compares mailboxes with other nodes on demand, and makes them equal (design section 7).
 
 It does at once, with a report, what nodes do by themselves: the side that is behind adopts what the other one shows,
-and the mailbox's master joins forks. Damage is only reported, unless the other node shows what was here: a merge cannot
-know what is right.
+and the mailbox's master joins forks. Damage is only reported, since a merge cannot know what is right; the exceptions
+are conflicting bodies, and rows that another node still shows undamaged.
 """
 
 from __future__ import annotations

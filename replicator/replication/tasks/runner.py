@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskError(Exception):
-    """A job failed. The message says why, and what to do."""
+    """A failure of a job. The message says why, and what to do."""
 
 
 class Job(Protocol):
@@ -47,7 +47,7 @@ class _Task:
 
 
 class TaskRunner:
-    """Runs tasks; see `TaskControl`. Belongs to the event loop.
+    """The runner of the node's tasks; see `TaskControl`. Belongs to the event loop.
 
     `job_for` creates the jobs, `clock_ms` reads the wall clock in ms.
     """

@@ -1,4 +1,4 @@
-"""`replicator scrub`: checks all bodies and attachments against their hashes, and removes what crashes left behind.
+"""`replicator scrub`: checks all bodies and attachments against their hashes, and repairs what crashes left behind.
 
 Damaged or missing content is fetched from other nodes.
 """
