@@ -1,6 +1,6 @@
-"""Parts of large messages at this node: chunk by chunk, each against its hash before anything of it is used.
+"""Attachments of this node's large messages, read chunk by chunk; each chunk is checked against its hash before use.
 
-What is damaged or missing comes from neighbours, for whoever reads it at once, and then in whole to take its place.
+A damaged or missing chunk is read from a neighbour at once; the whole attachment is then fetched and replaced here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
 
 log = logging.getLogger(__name__)
 
-READ_AHEAD = 8  # chunks that are asked for at once: 1 MiB in memory, and a round trip for each
-CHUNK_TIMEOUT_S = 60.0  # for one of them: 2 KB a second
-READ_TIMEOUT_S = 20.0  # for one from the own disk: it may have to wake up; less than who asks for one waits
-LET_GO_TIMEOUT_S = 10.0  # of what nobody needs; a scrub does the rest
-HEALING_MAX = 1000  # parts that are known to be damaged; of more a scrub is to be told
+READ_AHEAD = 8  # chunks requested in parallel: 1 MiB in memory, one round trip for each
+CHUNK_TIMEOUT_S = 60.0  # for one chunk from another node: at least 2 KB/s
+READ_TIMEOUT_S = 20.0  # for one chunk from this node's disk, which may have to spin up; a peer waits longer
+LET_GO_TIMEOUT_S = 10.0  # for releasing holdings without an owner; a scrub releases the rest
+HEALING_MAX = 1000  # damaged attachments in the queue; a scrub finds any more
 
 Source: TypeAlias = Callable[[Attached, int], Awaitable[bytes | None]]
-"""A part and the number of a chunk -> the chunk, as its hash says, from other nodes; None: none of them gives it."""
+"""A function that fetches and verifies a chunk, given an attachment and a chunk number. None: no asked node has it."""
 
 
 class DiskHangsError(ContentUnavailableError):
-    """The directory of attachments does not answer. Nothing is known of what is in it."""
+    """An attachment directory that does not respond, so that its content is unknown."""
 
 
 class PartStore:
-    """Belongs to the event loop. `elsewhere` asks neighbours."""
+    """This node's attachments: reading, fetching and healing. Belongs to the event loop.
+
+    `elsewhere` asks the neighbours.
+    """
 
     def __init__(
         self, attachments: Attachments, environment: Environment, elsewhere: Source, metrics: AttachmentMetrics
@@ -52,12 +55,12 @@ class PartStore:
         self._run_until_cancelled = environment.run_until_cancelled
         self._elsewhere = elsewhere
         self._damaged_in, self._damaged_out = trio.open_memory_channel[tuple[Attached, Holding]](HEALING_MAX)
-        self._damaged: set[bytes] = set()  # what waits to be healed
+        self._damaged: set[bytes] = set()  # hashes of attachments that wait to be healed
         self._interrupted = PartialDownloads(environment.run_in_thread)
-        self._obtaining: dict[bytes, trio.Lock] = {}  # a part that is fetched by one is there for the next
+        self._obtaining: dict[bytes, trio.Lock] = {}  # by hash: of two callers, the second finds the attachment here
 
     async def run(self) -> None:
-        """Put whole content in the place of what was found to be damaged, until cancelled."""
+        """Replace damaged attachments with whole content, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._interrupted.run)
             async for attached, holding in self._damaged_out:
@@ -67,17 +70,17 @@ class PartStore:
 
     @property
     def to_heal(self) -> int:
-        """How many are known to be damaged, and wait to be whole again or are just being healed."""
+        """Number of attachments known to be damaged that wait to be healed or are being healed."""
         return len(self._damaged)
 
     # ---- reading
 
     async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
-        """One chunk, as its hash says; without a holding, from another node. Raises ContentUnavailableError."""
+        """Return one verified chunk; without a holding, from another node. Raises ContentUnavailableError."""
         if holding is not None:
             try:
                 return await self.own_chunk(attached, holding, number)
-            except DiskHangsError as error:  # writing would hang, too
+            except DiskHangsError as error:  # no repair is queued: writing would hang, too
                 log.warning("attachment %s is read from other nodes: %s", attached.hash.hex(), error)
             except ContentUnavailableError:
                 self._note_damage(attached, holding)
@@ -90,7 +93,7 @@ class PartStore:
         return data
 
     async def own_chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
-        """One chunk that is whole here. Raises ContentUnavailableError."""
+        """Return one verified chunk from this node's disk. Raises ContentUnavailableError."""
         data = None if holding is None else await self._here(holding, number)
         if data is None or not attached.verify(number, data):
             raise ContentUnavailableError("a part of this message is damaged here")
@@ -106,11 +109,14 @@ class PartStore:
             self._damaged.add(attached.hash)
 
     async def read(self, what: Holding | bytes, start: int) -> bytes | None:
-        """A chunk of a held part, or of that with a hash, for another node, which looks at it; None: it is not here."""
+        """Return a chunk of a held attachment, or of the one with this hash, for another node. None: it is not here.
+
+        The chunk is unverified; the other node checks it.
+        """
         return None if start % CHUNK_BYTES else await self._here(what, start // CHUNK_BYTES)
 
     async def is_whole(self, attached: Attached, holding: Holding) -> bool:
-        """Whether each chunk is here as its hash says."""
+        """Return True if every chunk of the attachment is here and matches its hash."""
         try:
             for number in range(attached.chunk_count):
                 await self.own_chunk(attached, holding, number)
@@ -119,7 +125,7 @@ class PartStore:
         return True
 
     async def are_there(self, holdings: Iterable[Holding]) -> bool:
-        """See `Attachments.is_held`."""
+        """Return True if `Attachments.is_held` holds for all of these."""
         try:
             for holding in holdings:
                 if not await self._run_in_thread(partial(self.attachments.is_held, holding)):
@@ -129,7 +135,10 @@ class PartStore:
         return True
 
     async def _here(self, what: Holding | bytes, number: int) -> bytes | None:
-        """Raises DiskHangsError. A read that hangs is left to itself; a node that ends does not wait for it either."""
+        """Read a chunk from disk, unverified; None: it is not here or cannot be read. Raises DiskHangsError.
+
+        A read that hangs is abandoned; the node's shutdown does not wait for it either.
+        """
         read = partial(self.attachments.read, what, number * CHUNK_BYTES, CHUNK_BYTES)
         with trio.move_on_after(READ_TIMEOUT_S):
             try:
@@ -139,7 +148,7 @@ class PartStore:
         raise DiskHangsError(f"attachments cannot be read at this node: nothing came for {READ_TIMEOUT_S:.0f} s")
 
     async def _there(self, attached: Attached, number: int, source: Source) -> bytes | None:
-        """None: nobody has it. Raises UnavailableError where that cannot be known now."""
+        """Fetch a chunk; None: no node has it. Raises UnavailableError if that cannot be known now."""
         with trio.move_on_after(CHUNK_TIMEOUT_S):
             return await source(attached, number)
         raise UnavailableError("a part of a message does not come; try later")
@@ -147,9 +156,9 @@ class PartStore:
     # ---- holding
 
     async def obtain(self, attached: Attached, source: Source) -> Holding | None:
-        """Hold a part, which is fetched if it is not here. None: nobody has it. Raises DiskFullError, UnavailableError.
+        """Hold an attachment, fetched if it is not here. None: no node has it. Raises DiskFullError, UnavailableError.
 
-        It is in flight until it is let go or settled. Nobody has looked at what was here already.
+        The holding is in flight until it is released or settled. Content that was here already is not verified.
         """
         lock = self._obtaining.setdefault(attached.hash, trio.Lock())
         try:
@@ -170,7 +179,7 @@ class PartStore:
                 construction = await self._run_in_thread(self.attachments.build)
         is_interrupted = True
         try:
-            written = -(-construction.size_bytes // CHUNK_BYTES)  # the last one has less
+            written = -(-construction.size_bytes // CHUNK_BYTES)  # the last chunk is shorter
             is_whole = await self._write(attached, source, construction, written)
             is_interrupted = False
             if not is_whole:
@@ -185,7 +194,10 @@ class PartStore:
                 await self._abandon(construction)
 
     async def heal(self, attached: Attached, holding: Holding, source: Source) -> bool:
-        """Whether whole content was put in the place of what was damaged. Raises DiskFullError, UnavailableError."""
+        """Replace damaged content with whole content and return True, or False if that is impossible.
+
+        Raises DiskFullError, UnavailableError.
+        """
 
         async def best(attached: Attached, number: int) -> bytes | None:
             with suppress(ContentUnavailableError):
@@ -201,7 +213,7 @@ class PartStore:
                 if not await self._write(attached, best, replacement):
                     return False
                 await self._run_in_thread(replacement.finish)
-            except (MissingError, ValueError):  # it is gone by now
+            except (MissingError, ValueError):  # the attachment was removed meanwhile
                 return False
             finally:
                 await self._abandon(replacement)
@@ -210,7 +222,7 @@ class PartStore:
         return True
 
     async def let_go(self, holdings: Iterable[Holding]) -> None:
-        """Nobody has recorded these. What cannot be let go now is found by a sweep."""
+        """Release holdings that no body has recorded. A sweep finds those that cannot be released now."""
         left = list(holdings)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + LET_GO_TIMEOUT_S):
             while left:
@@ -225,7 +237,10 @@ class PartStore:
     async def _write(
         self, attached: Attached, source: Source, into: Construction | Replacement, written: int = 0
     ) -> bool:
-        """Whether all of the part was to be had after so many chunks. Raises DiskFullError, UnavailableError."""
+        """Write the chunks after the first `written`; return False if one cannot be fetched.
+
+        Raises DiskFullError, UnavailableError.
+        """
         for first in range(written, attached.chunk_count, READ_AHEAD):
             some = await self._ahead(attached, range(first, min(first + READ_AHEAD, attached.chunk_count)), source)
             if some is None:
@@ -235,7 +250,7 @@ class PartStore:
         return True
 
     async def _abandon(self, what: Construction | Replacement) -> None:
-        """Nothing happens to what is finished."""
+        """Discard unfinished content; finished content stays."""
         with trio.CancelScope(shield=True):
             await self._run_in_thread(what.abandon)
 
@@ -258,7 +273,7 @@ def _write_all(into: Construction | Replacement, chunks: Iterable[bytes]) -> Non
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What the file system says, as an error for clients."""
+    """Translate errors of the file system into errors for clients."""
     try:
         yield
     except OSError as error:

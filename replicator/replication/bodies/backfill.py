@@ -1,8 +1,8 @@
-"""Texts of messages that came without entries, which bring them: fetched from neighbours, the newest first.
+"""Backfills bodies of messages whose rows arrived without log entries, newest first, from neighbours.
 
-Until one is here it is fetched when it is read. What was taken over is remembered on disk, so this goes on after a
-restart. What was not to be had is asked for again now and then, and not whenever something else comes: a node may lack
-many texts that are lost, and its users copy all the time.
+A body that is still missing when a client reads it is fetched then. The list of missing bodies is on disk, so the
+backfill resumes after a restart. Bodies that could not be fetched are retried at intervals, not whenever a new one is
+noted: a node may lack many bodies that are lost, and its users copy messages all the time.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Store
 from resync.entry import Entry, MailAdd, Merge
 
-AT_ONCE = 16  # texts on their way
-SLICE = 256  # texts of one look
-PATIENCE_S = 5.0  # most texts of a merge are on their way with its branches' entries
-RETRY_S = 30.0  # from a look for all that is lacking to the next one, if not all was to be had
-NOTED = 100_000  # texts noted between two looks: some 20 MB. What is beyond waits for a look for all that is lacking
+AT_ONCE = 16  # bodies fetched in parallel
+SLICE = 256  # bodies per read of the list
+PATIENCE_S = 5.0  # wait before a look: most bodies of a merge arrive with the entries of its branches
+RETRY_S = 30.0  # between full looks, unless the last one left nothing missing
+NOTED = 100_000  # bodies noted between two looks, some 20 MB; a full look finds any more
 
 
 class Backfill:
-    """Belongs to the event loop. `fetch`: see `BodyStore.fetch`."""
+    """A background fetch of missing bodies. Belongs to the event loop. For `fetch`, see `BodyStore.fetch`."""
 
     def __init__(self, store: Store, fetch: Callable[[bytes, WriteText], Awaitable[bool]]) -> None:
         self._store = store
         self._fetch = fetch
         self._wanted = trio.Event()
-        self._noted = set[tuple[int, bytes]]()  # what came without a text since the last look
-        self._all_at = -math.inf  # when all that is lacking is asked for; math.inf: nothing was lacking
-        self.lacking = 0  # texts, as of the last look; one of several messages may count more than once
+        self._noted = set[tuple[int, bytes]]()  # (date in ms, hash) of bodies that became missing since the last look
+        self._all_at = -math.inf  # time of the next full look; math.inf: nothing was missing
+        self.lacking = 0  # missing bodies as of the last look; one of several messages may count more than once
         store.listeners.append(self._note_commit)
 
     async def run(self) -> None:
-        """Fetch what is lacking until cancelled."""
+        """Fetch missing bodies until cancelled."""
         while True:
             with trio.move_on_at(self._all_at):
                 await self._wanted.wait()
@@ -65,17 +65,17 @@ class Backfill:
                 await self._look()
 
     async def _look(self) -> None:
-        """Fetch what can be had of all that is lacking, or before its time has come, of what was noted since."""
+        """Fetch all missing bodies; before a full look is due, only those noted since the last look."""
         noted, self._noted = self._noted, set()
         if trio.current_time() < self._all_at < math.inf:
             await self._look_for_noted(sorted(noted, reverse=True))
             return
-        self._all_at = trio.current_time() + RETRY_S  # if this fails
+        self._all_at = trio.current_time() + RETRY_S  # in case this look fails
         await self._look_for_all()
         if not self.lacking:
             self._all_at = math.inf
             return
-        await self._forget_in_vain()  # reads all messages
+        await self._forget_in_vain()  # scans all messages, hence only after a full look
         self._all_at = trio.current_time() + RETRY_S
 
     async def _look_for_noted(self, noted: list[tuple[int, bytes]]) -> None:
@@ -91,7 +91,10 @@ class Backfill:
             await self._forget(await self._fetched(some))
 
     async def _forget_in_vain(self) -> None:
-        """What no message has is doubted, looked for once more, and forgotten; see `doubt_lacking`."""
+        """Forget bodies that no message refers to.
+
+        They are marked as doubted and looked for once more first (`doubt_lacking`).
+        """
         in_vain = await self._store.read(lacking_in_vain)
         if not in_vain:
             return
@@ -133,9 +136,10 @@ class Backfill:
 
 
 def _keep(stored: StoredText, tx: Transaction, item: tuple[int, bytes]) -> None:
-    """It is counted at once: how many are left says whether any come, and others of one look may take long.
+    """Write a fetched body, and count it in the same transaction.
 
-    Its message may have come with it, and been forgotten again, since it was asked for: then it is not kept.
+    Counting at once shows progress while other bodies of the same look take long. The body is not kept if its message
+    arrived with it and was forgotten again since the request.
     """
     if is_lacking(tx.connection, stored.content_hash):
         write_text(tx.connection, stored)
@@ -143,7 +147,7 @@ def _keep(stored: StoredText, tx: Transaction, item: tuple[int, bytes]) -> None:
 
 
 def _without_texts(entry: Entry) -> Iterator[tuple[int, bytes]]:
-    """Dates and hashes of messages that come without texts, which are to be here already."""
+    """Yield dates and hashes of messages whose change brings no body, since the body should be here already."""
     for change in entry.changes:
         if isinstance(change, Merge):
             yield from ((row.received_ms, row.content_hash) for row in change.rows)

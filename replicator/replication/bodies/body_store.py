@@ -1,9 +1,9 @@
-"""Message texts at this node: taken in from clients, kept, opened to be read, and healed; from peers: see `download`.
+"""Message bodies at this node: received from clients, stored, opened for reading, and healed; see `download` for peers.
 
-What is small lies in the database; of what is large the parts lie in the attachment store (`store.bodies.recipe`).
-Parts are held before a text is written, since the disk must have them first. What is not recorded in the end, because
-the text was there already or the change was refused, is let go on leaving the block that took it in; what a crash
-leaves is found by a scrub.
+A small body lies in the database; the attachments of a large one lie in the attachment store (`store.bodies.recipe`).
+Attachments are held before their body is written, since they must be on disk first. A holding that is not recorded in
+the end, because the body was here already or the change was refused, is released on leaving the block that took it in;
+a scrub finds holdings that a crash left.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 
-FETCH_PATIENCE_S = 300.0  # for a text or its recipe: of several neighbours the first may take long to refuse
-PATIENCE_S = 25.0  # the same, where somebody waits for it
-WANTED_MAX = 1000  # texts that were read from other nodes and are to be kept here; of more a scrub is to be told
+FETCH_PATIENCE_S = 300.0  # for a body or its recipe: several neighbours may each take long to refuse
+PATIENCE_S = 25.0  # the same, where a client or operator waits
+WANTED_MAX = 1000  # bodies read from other nodes that wait to be stored here; a scrub finds any more
 
 WriteText: TypeAlias = Callable[[StoredText, Transaction], None]
 
 
 class BodyStore:
-    """Belongs to the event loop. `links` are those to the neighbours."""
+    """The message bodies of this node. Belongs to the event loop. `links` returns the links to the neighbours."""
 
     def __init__(
         self, store: Store, environment: Environment, inline_max_bytes: int, links: Links, metrics: AttachmentMetrics
@@ -62,7 +62,7 @@ class BodyStore:
         self._wanted_in, self._wanted_out = trio.open_memory_channel[bytes](WANTED_MAX)
 
     async def run(self) -> None:
-        """Heal what was found to be damaged or missing, and let go of what is left, until cancelled."""
+        """Heal damaged or missing bodies and attachments, and retry releases that were postponed, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.parts.run)
             nursery.start_soon(self.downloader.run)
@@ -84,7 +84,7 @@ class BodyStore:
 
     @asynccontextmanager
     async def prepared(self, text: bytes | ReceivedText) -> AsyncIterator[StoredText]:
-        """A text, or what a sink has given, ready to be written within the block. Raises MailError."""
+        """Prepare a body, given as octets or as a sink's result, for writing within the block. Raises MailError."""
         if isinstance(text, Received):
             await self.downloader.displace_lost(text.stored)
             yield text.stored
@@ -102,41 +102,44 @@ class BodyStore:
     # ---- from other nodes
 
     async def fetch(self, content_hash: bytes, write: WriteText) -> bool:
-        """Get a text from a neighbour and write it. Whether it could be had. Raises MailError."""
+        """Fetch a body from a neighbour and write it; return False if no neighbour has it. Raises MailError."""
         return await self._fetch(content_hash, write, FETCH_PATIENCE_S)
 
     async def heal(self, content_hash: bytes) -> bool:
-        """As `bring_back`, once. What does not come now counts as what nobody has. Raises MailError."""
+        """Try `bring_back` once; return False also if the body is unavailable now. Raises MailError."""
         try:
             return await self.bring_back(content_hash)
         except UnavailableError:
             return False
 
     async def bring_back(self, content_hash: bytes) -> bool:
-        """Put a text that a neighbour has in the place of a damaged or missing one; False: nobody has it.
+        """Replace a damaged or missing body with a neighbour's; return False if no neighbour has it.
 
-        Raises MailError: UnavailableError where it may be had later.
+        Raises MailError: UnavailableError if the body may be available later.
         """
         return await self._fetch(content_hash, _replace, PATIENCE_S)
 
     async def heal_part(self, attached: Attached, holding: Holding) -> bool:
-        """Put whole content from a neighbour in the place of a damaged part. Whether that could be done."""
+        """Replace a damaged attachment with a neighbour's whole content; return True if that succeeded."""
         try:
             return await self.parts.heal(attached, holding, self._elsewhere)
         except UnavailableError:
             return False
 
     async def take_over(self, messages: Iterable[bytes | Parts], source: Source | None = None) -> bool:
-        """Put these texts, as far as their parts can be had, in the place of missing ones; whether there were any."""
+        """Store those of these bodies whose attachments can all be had, in place of missing ones.
+
+        Returns True if there were any.
+        """
         async with self.downloader.taking(messages, source=source) as taken:
             for stored in taken:
                 await self._store.write(partial(_replace, stored))
             return bool(taken)
 
     async def fetch_to_read(self, content_hash: bytes) -> Text | None:
-        """A text that is not here, from a neighbour; it is kept if that works. Raises MailError.
+        """Fetch a body that is not here from a neighbour, and store it if possible. Raises MailError.
 
-        Of one in parts these come as they are read; that they are lacking here is noted, so that all of it comes.
+        The attachments of a large body arrive as they are read; the body is also queued to be fetched whole.
         """
         try:
             found = await fetch(self._links(), content_hash)
@@ -145,7 +148,7 @@ class BodyStore:
         if found is None:
             return None
         if isinstance(found.message, bytes):
-            with suppress(DiskFullError, DatabaseDamagedError):  # it can be read all the same
+            with suppress(DiskFullError, DatabaseDamagedError):  # the body can be read even if it cannot be stored
                 stored = await self._run_in_thread(partial(StoredText.of, found.message))
                 await self._store.write(partial(_replace, stored))
             return PlainText(found.message)
@@ -155,9 +158,9 @@ class BodyStore:
         return None if recipe is None else PartedText(recipe, self.parts, {})
 
     async def is_to_be_had(self, content_hash: bytes) -> bool:
-        """Whether a text is whole here, or a neighbour has it, as far as its answers tell; nothing is changed.
+        """Return True if a body is whole here, or available at a neighbour by its answers; changes nothing.
 
-        Raises MailError: UnavailableError where that cannot be known now.
+        Raises MailError: UnavailableError if that cannot be known now.
         """
         message, holdings = await self._kept(content_hash)
         if message is None:
@@ -184,7 +187,7 @@ class BodyStore:
             return bool(taken)
 
     async def _found(self, content_hash: bytes, patience_s: float) -> Fetched | None:
-        """A text at a neighbour. None: nobody has it. Raises UnavailableError where that cannot be known in time."""
+        """Find a body at a neighbour; None: no neighbour has it. Raises UnavailableError if that is unknown in time."""
         with trio.move_on_after(patience_s):
             return await fetch(self._links(), content_hash)
         raise UnavailableError("a message text does not come from other nodes in time; try later")
@@ -195,7 +198,7 @@ class BodyStore:
     # ---- reading
 
     async def open(self, content_hash: bytes) -> Text | None:
-        """A text that is here; None: it is not, or its recipe is damaged. Damaged parts are healed as they are read."""
+        """Open a body for reading; None: it is not here or its recipe is damaged. Reading heals damaged attachments."""
         message, found = await self._kept(content_hash)
         if message is None or isinstance(message, bytes):
             return None if message is None else PlainText(message)
@@ -205,10 +208,10 @@ class BodyStore:
         return PartedText(recipe, self.parts, found)
 
     async def parts_of(self, content_hash: bytes) -> list[tuple[Attached, Holding | None]] | None:
-        """The parts of a text, and what holds each here; None if its recipe is damaged."""
+        """Return the attachments of a body with their holdings here; None: its recipe is damaged."""
         message, found = await self._kept(content_hash)
         if not isinstance(message, Parts):
-            return []  # it is gone by now
+            return []  # the body was removed meanwhile, or is small
         recipe = recipe_of(message)
         return None if recipe is None else [(attached, found.get(attached.hash)) for attached in recipe.distinct]
 
@@ -219,9 +222,9 @@ class BodyStore:
         return message, {holding.hash: holding for holding in holdings}
 
     async def read_part(self, part: bytes, start: int) -> bytes | None:
-        """A chunk of a part for another node; None: it is not here.
+        """Return a chunk of an attachment for another node; None: it is not here.
 
-        Where the hash leads it is found before any text has it: the message may be on its way to the mailbox's master.
+        An attachment under its H-name is found before any body records it: the message may be on its way to its master.
         """
         chunk = await self.parts.read(part, start)
         keepers = [] if chunk is not None else await self._store.read(partial(keepers_of, part_hash=part))

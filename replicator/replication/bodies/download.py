@@ -1,6 +1,7 @@
-"""Texts that come from other nodes, or from elsewhere on this disk, made ready to be written: their parts are held.
+"""Bodies from other nodes, or from elsewhere on this disk, prepared for writing: all their attachments are held here.
 
-Nothing is ready unless each part is whole on this disk, whoever had it before: what is acknowledged rests on that.
+A body counts as prepared only when every attachment is whole on this disk, wherever else it exists: acknowledgements
+depend on that.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-HASH_IN_THREAD_BYTES = 1 << 18  # larger texts are hashed and compressed in a thread
-LOST_MAX = 10_000  # texts of which it is remembered that they were told as lost
-FLUSH_TIMEOUT_S = 30.0  # for what may still write a text; without that nothing is let go
-UNKNOWN_RETRY_S = 60.0  # until that is tried again
+HASH_IN_THREAD_BYTES = 1 << 18  # larger bodies are hashed and compressed in a thread
+LOST_MAX = 10_000  # lost bodies remembered, so that each is logged once
+FLUSH_TIMEOUT_S = 30.0  # for the writer's queue, which may still record a holding; before that, none is released
+UNKNOWN_RETRY_S = 60.0  # between attempts to release holdings of unknown state
 
 
 @dataclass(frozen=True, slots=True)
 class LocalChunks:
-    """Gives what is whole on this disk. See `reader.Chunks`."""
+    """A source of verified chunks from this disk only. See `reader.Chunks`."""
 
     parts: PartStore = field(repr=False)
 
@@ -49,18 +50,21 @@ class LocalChunks:
 
 
 class Downloader:
-    """Belongs to the event loop. `links` are those to the neighbours."""
+    """A downloader of bodies that are to be written, with their attachments held. Belongs to the event loop.
+
+    `links` returns the links to the neighbours.
+    """
 
     def __init__(self, store: Store, parts: PartStore, run_in_thread: ThreadRunner, links: Links) -> None:
         self._store = store
         self._parts = parts
         self._run_in_thread = run_in_thread
         self._links = links
-        self._lost: set[bytes] = set()  # that were told
-        self._unknown: list[Holding] = []  # of which it could not be known whether texts have them
+        self._lost: set[bytes] = set()  # hashes of bodies that were logged as lost
+        self._unknown: list[Holding] = []  # holdings that could not be checked against the records of bodies
 
     async def run(self) -> None:
-        """Let go of what could not be let go when that was to be, until cancelled."""
+        """Retry releases that were postponed, until cancelled."""
         while True:
             await trio.sleep(UNKNOWN_RETRY_S)
             unknown, self._unknown = self._unknown, []
@@ -70,10 +74,11 @@ class Downloader:
     async def taking(
         self, messages: Iterable[bytes | Parts], link: PeerLink | None = None, source: Source | None = None
     ) -> AsyncIterator[list[StoredText]]:
-        """Those of the messages that can be had with all their parts, ready to be written within the block.
+        """Prepare those messages whose attachments can all be had, for writing within the block.
 
-        Parts that are not here come from the link's peer, or from others, or without a link from the source. Those that
-        are left out nobody has who was asked. Raises DiskFullError, and UnavailableError where it is to be tried again.
+        Missing attachments come from the link's peer, then from other neighbours; without a link, from the source.
+        Messages that no asked node could provide are left out. Raises DiskFullError, and UnavailableError if a retry
+        may succeed.
         """
         source = partial(self._from, link) if link else source or self._kept_here
         held: list[Holding] = []
@@ -88,9 +93,10 @@ class Downloader:
             await self.let_go(held)
 
     async def hold(self, message: Parts, link: PeerLink) -> list[Holding]:
-        """Hold the parts of a message, from the link's peer or others, until they are let go. Empty: not all are there.
+        """Hold the attachments of a message, from the link's peer or others, until released.
 
-        Nobody has looked at those that were here already. Raises DiskFullError, UnavailableError.
+        Empty: some are unavailable. Content that was here already is not verified. Raises DiskFullError,
+        UnavailableError.
         """
         held: list[Holding] = []
         try:
@@ -103,7 +109,7 @@ class Downloader:
             await self.let_go(held)
 
     async def let_go(self, held: Sequence[Holding]) -> None:
-        """Those that no text has by now; the others belong to theirs. What cannot be known now is let go later."""
+        """Settle the holdings that a body has recorded and release the others; retry later if that cannot be known."""
         with trio.CancelScope(shield=True):
             await self._let_go(held)
 
@@ -118,17 +124,17 @@ class Downloader:
         await self._parts.let_go(surplus)
 
     async def _unrecorded(self, held: Sequence[Holding]) -> list[Holding] | None:
-        """Those that no text has; None: that cannot be known now."""
+        """Return the holdings that no body has recorded; None: that cannot be known now."""
         with suppress(MailError, sqlite3.Error), trio.move_on_after(FLUSH_TIMEOUT_S):
-            # Whoever was cancelled or refused may have left a job behind, which writes its text all the same.
+            # A cancelled or refused caller may have left a job in the queue that still writes its body.
             await self._store.flush()
             return await self._store.read(partial(unrecorded, holdings=held))
         return None
 
     def note_lost(self, lost: Iterable[Parts], sid: str) -> None:
-        """These came from a node and are written without their text, since nobody has all parts of it.
+        """Log and count messages from a node that are written without a body.
 
-        Each counts once: it may come from several nodes.
+        No reachable node has all their attachments. Each counts once, even if it comes from several nodes.
         """
         if len(self._lost) > LOST_MAX:
             self._lost.clear()
@@ -160,9 +166,9 @@ class Downloader:
         return stored
 
     async def displace_lost(self, stored: StoredText) -> None:
-        """Put the text in the place of one whose parts are not there any more, which it would leave as it is.
+        """Replace a recorded body whose attachments are gone, since `write_text` would keep it. Raises MailError.
 
-        What is damaged in the database, and what a text without parts displaces, is for `write_text`. Raises MailError.
+        `write_text` itself replaces bodies that are damaged in the database or superseded by one without attachments.
         """
         if not stored.holdings:
             return
@@ -172,12 +178,12 @@ class Downloader:
                 await self._store.write(lambda tx: replace_text(tx.connection, stored))
 
     async def let_go_removed(self, holdings: Iterable[Holding]) -> None:
-        """The texts that these were recorded for are removed. Who is about to write one once more lets go himself."""
+        """Release the holdings of bodies that were removed, except those in flight, whose owners release them."""
         busy = self._parts.attachments.in_flight()
         await self._parts.let_go([holding for holding in holdings if holding.holder not in busy])
 
     async def _hold(self, recipe: Recipe, source: Source, held: list[Holding]) -> dict[bytes, Holding] | None:
-        """Hold each part once; None: nobody has one of them. `held` gets what is held in any case."""
+        """Hold each attachment once; None: one is unavailable. Appends every holding to `held`, in either case."""
         found: dict[bytes, Holding] = {}
         for attached in recipe.distinct:
             holding = await self._parts.obtain(attached, source)
@@ -198,7 +204,7 @@ class Downloader:
         return True
 
     async def _hash_here(self, recipe: Recipe, found: dict[bytes, Holding]) -> bytes | None:
-        """None: a part that was here already is damaged."""
+        """Return the SHA-256 of the assembled body; None: an attachment that was here already is damaged."""
         hasher = hashlib.sha256()
         text = PartedText(recipe, LocalChunks(self._parts), found)
         try:
@@ -215,7 +221,7 @@ class Downloader:
         return await self._run_in_thread(partial(StoredText.of, text))
 
     async def _from(self, link: PeerLink, attached: Attached, number: int) -> bytes | None:
-        """A chunk from the peer that has named the part, else from others. Raises UnavailableError."""
+        """Fetch a chunk from the peer that named the attachment, else from others. Raises UnavailableError."""
         later: UnavailableError | None = None
         try:
             chunk = await chunk_from(link, attached, number)
@@ -230,7 +236,7 @@ class Downloader:
         return chunk
 
     async def _kept_here(self, attached: Attached, number: int) -> bytes | None:
-        """A chunk of a part that lies here where its hash does not lead: see `Holding.kept`."""
+        """Read a chunk of an attachment that is kept under its S-name only (see `Holding.kept`)."""
         for holding in await self._store.read(partial(keepers_of, part_hash=attached.hash)):
             with suppress(ContentUnavailableError):
                 return await self._parts.own_chunk(attached, holding, number)

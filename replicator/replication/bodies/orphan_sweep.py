@@ -1,6 +1,6 @@
-"""Mending what crashes have left among the attachments: some time after a node's start, and each day.
+"""Repairs what crashes left among the attachments: some time after the node's start, then daily.
 
-It goes slowly, since nothing depends on it but room on the disk; a scrub does the same at once.
+The sweep is slow, since only disk space depends on it; a scrub does the same at once.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-FIRST_S = 600.0  # after the start: what is to be caught up comes first
+FIRST_S = 600.0  # after the start: catching up with peers comes first
 EVERY_S = 86_400.0
 RATE = 1000.0  # attachments and holders a second
-REST_S = 0.02  # at least, between two slices
+REST_S = 0.02  # minimum rest between two slices
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this node's texts have in the attachment store, each attachment once. Others may share it."""
+    """Attachments that this node's bodies refer to, each counted once. Other nodes may share them."""
 
     attachments: int
     size_bytes: int
 
 
 class OrphanSweep:
-    """`held` is as the last sweep has counted, or scrub; None: none has come to its end yet."""
+    """The periodic sweep of the attachment store.
+
+    `held` is the count of the last complete sweep or scrub; None: no sweep yet.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.held: Held | None = None
 
     async def run(self) -> None:
-        """Sweep now and then, until cancelled.
+        """Sweep at intervals, until cancelled.
 
-        One task of a node that runs. Not of one that is being rebuilt: what its old database has is not recorded yet.
+        Runs as one task of a running node, but not during a rebuild, when the old database's attachments are not
+        recorded yet.
         """
         await trio.sleep(FIRST_S)
         while True:
@@ -66,8 +70,8 @@ class OrphanSweep:
         return mended
 
     async def swept(self, reader: Reader) -> AsyncGenerator[Slice, None]:
-        """A sweep, slice by slice. Raises OSError, sqlite3.Error, MailError."""
-        slices: list[Iterator[Slice]] = []  # made where they are used: they read by that connection
+        """Yield the slices of one sweep, and set `held` at its end. Raises OSError, sqlite3.Error, MailError."""
+        slices: list[Iterator[Slice]] = []  # created in the reader's thread, since the sweep reads by that connection
 
         def next_slice(connection: sqlite3.Connection) -> Slice | None:
             if not slices:

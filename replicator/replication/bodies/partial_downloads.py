@@ -1,6 +1,6 @@
-"""Parts whose fetching was interrupted, by a link that broke for one: what came of them is kept for a while.
+"""Partially downloaded attachments, kept for a while after an interruption such as a broken link.
 
-Else a part that takes longer than a bad line lasts would never be here.
+Without them, an attachment that takes longer than an unstable link stays up would never arrive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import trio
 from replicator.environment import ThreadRunner
 from replicator.store.attachments.construction import Construction
 
-KEPT_MAX = 16  # parts
+KEPT_MAX = 16  # attachments
 KEPT_S = 600.0
 LOOK_EVERY_S = 60.0
 
@@ -24,14 +24,14 @@ class _Kept:
 
 
 class PartialDownloads:
-    """Belongs to the event loop."""
+    """Partial downloads by attachment. Belongs to the event loop."""
 
     def __init__(self, run_in_thread: ThreadRunner) -> None:
         self._run_in_thread = run_in_thread
-        self._kept: dict[bytes, _Kept] = {}  # by the hash of the part
+        self._kept: dict[bytes, _Kept] = {}  # by hash of the attachment
 
     async def run(self) -> None:
-        """Abandon what nobody went on with, until cancelled; then all."""
+        """Abandon partial downloads that were not resumed in time, until cancelled; then abandon all."""
         try:
             while True:
                 await trio.sleep(LOOK_EVERY_S)
@@ -41,12 +41,12 @@ class PartialDownloads:
             await self._abandon(list(self._kept))
 
     def take(self, part: bytes) -> Construction | None:
-        """What there is of a part; the caller's from now on."""
+        """Return the partial download of an attachment, if any; the caller owns it from now on."""
         kept = self._kept.pop(part, None)
         return kept.construction if kept else None
 
     def keep(self, part: bytes, construction: Construction) -> bool:
-        """Whether it is kept, and no more the caller's."""
+        """Keep a partial download and return True; on False it stays the caller's."""
         if construction.is_over or not construction.size_bytes or len(self._kept) >= KEPT_MAX:
             return False
         self._kept[part] = _Kept(construction, trio.current_time() + KEPT_S)

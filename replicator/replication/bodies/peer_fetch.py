@@ -1,6 +1,6 @@
-"""Message texts between nodes, beside the log: for what is missing or damaged at one of them, and for parts.
+"""Requests for message bodies between nodes, outside the log: for missing or damaged bodies, and for attachments.
 
-A text that travels in parts is no more than its recipe; whoever lacks parts asks for their chunks (`attachments`).
+A body with attachments travels as its recipe; a node that lacks attachments requests their chunks (`attachments`).
 """
 
 from __future__ import annotations
@@ -24,40 +24,43 @@ from replicator.store.store import Store
 
 T = TypeVar("T")
 
-NEXT_AFTER_S = 8.0  # without an answer from one neighbour, the next is asked as well; a slow line has had its time
+NEXT_AFTER_S = 8.0  # then the next neighbour is asked as well; a slow link has had its time
 
 AnyFetch: TypeAlias = FetchHash | FetchGuid | FetchUid | FetchPart
 
 ReadPart: TypeAlias = Callable[[bytes, int], Awaitable[bytes | None]]
-"""A chunk of a part, by its hash, from an octet on; None: it is not here."""
+"""A function that reads a chunk of an attachment, given its hash and an octet offset. None: the chunk is not here."""
 
 
 Links: TypeAlias = Callable[[], Iterable[PeerLink]]
-"""To the neighbours, as of now."""
+"""A function that returns the current links to the neighbours."""
 
 
 class Fetched(NamedTuple):
-    """A text, and who has it and so its parts."""
+    """A body, and the link to the neighbour that has it with its attachments."""
 
     message: bytes | Parts
     link: PeerLink
 
 
 async def fetch(links: Iterable[PeerLink], content_hash: bytes) -> Fetched | None:
-    """A text from the first neighbour that has it. Waits as long as a link on which it was asked for lasts.
+    """Fetch a body from the first neighbour that has it, waiting until each link answers or breaks.
 
-    None: nobody has it who can be reached. Raises UnavailableError where that cannot be known now.
+    None: no reachable neighbour has it. Raises UnavailableError if that cannot be known now.
     """
     return await _first(links, partial(_fetch, content_hash=content_hash))
 
 
 async def fetch_chunk(links: Iterable[PeerLink], attached: Attached, number: int) -> bytes | None:
-    """A chunk of a part from the first neighbour that has it whole. None, and raises: as for `fetch`."""
+    """Fetch a chunk of an attachment from the first neighbour that has it whole. None and errors as for `fetch`."""
     return await _first(links, partial(chunk_from, attached=attached, number=number))
 
 
 async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes | None:
-    """A chunk of a part from this neighbour; None: it has it not whole. Raises LinkDownError, UnavailableError."""
+    """Fetch a chunk of an attachment from this neighbour; None: the neighbour lacks it, or its copy is damaged.
+
+    Raises LinkDownError, UnavailableError.
+    """
     async with link.chunk_turn:
         reply = await link.request(FetchPart(attached.hash, number * CHUNK_BYTES))
     match reply:
@@ -69,7 +72,7 @@ async def chunk_from(link: PeerLink, attached: Attached, number: int) -> bytes |
 
 
 def _check_refusal(link: PeerLink, reply: Reply) -> None:
-    """A neighbour does not give what it was asked for. Raises UnavailableError where it may have it all the same."""
+    """Raise UnavailableError if a neighbour's refusal does not mean that it lacks the content."""
     if isinstance(reply, Refused) and reply.code != RefusalCode.NO_CONTENT:
         raise UnavailableError(f"{link.sid} does not give it now: {reply.text}")
 
@@ -114,7 +117,7 @@ async def _fetch(link: PeerLink, content_hash: bytes) -> Fetched | None:
 
 
 async def answer_fetch(store: Store, link: PeerLink, command: AnyFetch, read_part: ReadPart) -> Reply:
-    """What this node has. Raises ProtocolError for a mailbox number that is not known."""
+    """Answer a peer's request from this node's content. Raises ProtocolError for an unknown mailbox number."""
     found: bytes | Parts | None = None
     match command:
         case FetchPart(part, start):

@@ -1,4 +1,4 @@
-"""Texts as doors read them: in memory, or put together of parts while they are read."""
+"""Bodies as the doors read them: from memory, or assembled from attachments while being read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """A text in memory. See `replicator.mailstore.Text`."""
+    """A body in memory. See `replicator.mailstore.Text`."""
 
     raw: bytes = field(repr=False)
 
@@ -39,16 +39,16 @@ class PlainText:
 
 
 class Chunks(Protocol):
-    """Where parts are read."""
+    """A source of attachment chunks."""
 
     async def chunk(self, attached: Attached, holding: Holding | None, number: int) -> bytes:
-        """One chunk, as its hash says. Raises ContentUnavailableError."""
+        """Return one verified chunk. Raises ContentUnavailableError."""
         ...
 
 
 @dataclass(frozen=True)
 class PartedText:
-    """A text in parts, each of which is held here by one of the `holdings`, by its hash, or else is at other nodes."""
+    """A body with attachments, each held here under its hash in `holdings`, or else read from other nodes."""
 
     recipe: Recipe
     parts: Chunks = field(repr=False)
@@ -69,7 +69,7 @@ class PartedText:
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """See `Text`."""
-        read: dict[int, bytes] = {}  # of an attachment: base64 does not keep to the borders of chunks
+        read: dict[int, bytes] = {}  # chunks of the current attachment: base64 lines cross chunk borders
         attached: Attached | None = None
         for piece in self.recipe.slices(start, end):
             if isinstance(piece, bytes):
@@ -86,7 +86,10 @@ class PartedText:
 
 
 def recipe_of(message: Parts) -> Recipe | None:
-    """None: it is none, or of another text; one bad text is not to keep all others away."""
+    """Unpack the message's recipe. Returns None and logs it if the recipe is invalid or does not fit the body's size.
+
+    No error is raised, since one bad body must not keep others away.
+    """
     try:
         recipe = Recipe.unpack(message.recipe)
     except ValueError as error:

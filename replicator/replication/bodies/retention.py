@@ -1,10 +1,10 @@
-"""Forgetting expunged mail after `content.keep_expunged`, and then removing the texts that nobody has any more.
+"""Forgets expunged mail after `content.keep_expunged`, then removes bodies that no message refers to any more.
 
-A round goes in slices, between which clients have their turns; `deletion_candidates` says why none of it can take a
-text that is needed. What a round cannot finish, because the disk does not work or the node ends, the next one does.
-Now and then orphaned texts are looked for (`store.gc.orphaned_bodies`), and then kept and forgotten likewise.
+A round runs in slices, between which clients get their turn; `deletion_candidates` explains why a round can never
+remove a body that is needed. The next round finishes what a failing disk or a shutdown interrupted. At longer intervals
+orphaned bodies are found (`store.gc.orphaned_bodies`); they are then kept and forgotten like expunged mail.
 
-The time is believed only as far as it goes on steadily: a clock that jumps ahead must not forget everything at once.
+The clock is followed only while it advances steadily: a clock that jumps ahead must not expire everything at once.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-LEAST_S, MOST_S = 10.0, 3600.0  # from one round to the next
-ROUNDS = 10  # within the time for which mail is kept: so much longer it may stay
-FORGET_AT_ONCE = 500  # messages of one turn of the writer: some milliseconds
-REMOVE_AT_ONCE, REMOVE_BYTES = 200, 4 << 20  # texts, and what they take on disk
-REST_S = 0.02  # at least, between two slices; else as long as the last one took
-UNNAMED_EVERY_S = 86_400.0  # at most, or as long as mail is kept; at least `MOST_S`
-KEEP_AT_ONCE = 1000  # texts that nothing names, of one turn of the writer
+LEAST_S, MOST_S = 10.0, 3600.0  # limits of the interval between rounds
+ROUNDS = 10  # rounds per retention time, so mail stays at most one interval longer
+FORGET_AT_ONCE = 500  # messages per turn of the writer: some milliseconds
+REMOVE_AT_ONCE, REMOVE_BYTES = 200, 4 << 20  # bodies per turn of the writer, and their size on disk
+REST_S = 0.02  # minimum rest between two slices; otherwise as long as the last slice took
+UNNAMED_EVERY_S = 86_400.0  # between searches for orphans: the retention time, but at most this and at least `MOST_S`
+KEEP_AT_ONCE = 1000  # orphaned bodies per turn of the writer
 DAY_MS = 86_400_000
-FOLLOWED = 24  # times as fast as time goes by: so a clock is followed that jumps ahead
+FOLLOWED = 24  # a clock that jumps ahead is followed at most this many times faster than real time
 
 
 class Retention:
-    """Belongs to the event loop. `keep_s` is `content.keep_expunged`; `let_go` is of what held parts of texts."""
+    """The expiry of expunged mail and orphaned bodies. Belongs to the event loop.
+
+    `keep_s` is `content.keep_expunged`; `let_go` releases the holdings of removed bodies.
+    """
 
     def __init__(
         self,
@@ -53,10 +56,10 @@ class Retention:
         self._keep_s = keep_s
         self._clock_ms = clock_ms
         self._let_go = let_go
-        self._believed: tuple[float, int] | None = None  # a time of the loop, and what the clock was believed to be
+        self._believed: tuple[float, int] | None = None  # event loop time, and the wall clock in ms assumed then
 
     async def run(self) -> None:
-        """Round by round, until cancelled."""
+        """Run rounds until cancelled."""
         every_s = max(MOST_S, min(UNNAMED_EVERY_S, self._keep_s))
         unnamed_at = trio.current_time() + MOST_S
         while True:
@@ -70,7 +73,7 @@ class Retention:
                 log.warning("expunged mail stays, and is to be removed later: %s", error)
 
     async def expire(self) -> None:
-        """One round. Raises MailError, sqlite3.Error."""
+        """Run one round. Raises MailError, sqlite3.Error."""
         before_ms = await self._now_ms() - int(self._keep_s * 1000)
         if not await self._store.read(partial(deletion_candidates.is_any_expired, before_ms=before_ms)):
             return
@@ -82,7 +85,7 @@ class Retention:
         log.info("%d expunged messages are forgotten, %d texts removed", messages, texts)
 
     async def keep_unnamed(self) -> None:
-        """Let texts that nothing names be kept as long as expunged mail. Raises MailError, sqlite3.Error."""
+        """Begin the retention of orphaned bodies, as for expunged mail. Raises MailError, sqlite3.Error."""
         after: bytes | None = b""
         now_ms = await self._now_ms()
         async with self._store.reader() as reader:
@@ -97,9 +100,9 @@ class Retention:
                 await _rest(began)
 
     async def _now_ms(self) -> int:
-        """What the clock is believed to be. Raises MailError, sqlite3.Error."""
+        """Return the assumed wall clock in ms. Raises MailError, sqlite3.Error."""
         now, wall_ms = trio.current_time(), self._clock_ms()
-        if self._believed is None:  # a node that was off for weeks is followed, too
+        if self._believed is None:  # after weeks off, the node catches up gradually
             newest_ms = await self._store.read(expunged.newest_ms)
             known_ms = wall_ms if newest_ms is None else newest_ms + DAY_MS
         else:
@@ -135,14 +138,14 @@ class Retention:
         total, began = 0, trio.current_time()
         while (removed := await self._store.write(_remove)).texts:
             total += removed.texts
-            await self._let_go(removed.holdings)  # what an end in between leaves is found by a scrub
+            await self._let_go(removed.holdings)  # a scrub finds holdings that a shutdown here leaves
             await _rest(began)
             began = trio.current_time()
         return total
 
 
 async def _rest(began: float) -> None:
-    """Clients come first."""
+    """Rest for as long as the last slice took, so that clients come first."""
     await trio.sleep(max(REST_S, trio.current_time() - began))
 
 

@@ -1,7 +1,7 @@
-"""A text on its way in from a client: small ones in memory, large ones to the attachment store as they come.
+"""Bodies being received from clients: small ones in memory, large ones written to the attachment store as they arrive.
 
-All that are on their way in take at most half of the room that is free without them: whoever sends slowly, or never
-comes to an end, leaves no disk full.
+All of them together take at most half of the disk space that would be free without them, so that slow or endless
+senders cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Received:
 
 
 class Room:
-    """What texts on their way in have written."""
+    """Disk space taken by bodies that are being received."""
 
     def __init__(self, attachments: Attachments) -> None:
         self._attachments = attachments
         self.taken_bytes = 0
 
     def check(self) -> None:
-        """Blocks. Raises DiskFullError."""
+        """Raise DiskFullError if bodies being received take more space than is left. Blocks."""
         free_bytes = self._attachments.free_bytes()
         if free_bytes is not None and self.taken_bytes > free_bytes:
             raise DiskFullError("the disk of this node has no room for all messages that are coming in; try later")
 
 
 class Sink:
-    """See `replicator.mailstore.TextSink`. `holdings`: the parts that it holds, for whoever closes it."""
+    """A body being received. See `replicator.mailstore.TextSink`. The caller that closes it releases `holdings`."""
 
     def __init__(
         self, attachments: Attachments, room: Room, run_in_thread: ThreadRunner, inline_max_bytes: int
@@ -59,7 +59,7 @@ class Sink:
         self.holdings: tuple[Holding, ...] = ()
         self._attachments = attachments
         self._room = room
-        self._taken_bytes = 0  # of the room
+        self._taken_bytes = 0  # this body's share of `Room.taken_bytes`
         self._run_in_thread = run_in_thread
         self._inline_max_bytes = inline_max_bytes
         self._waiting = bytearray()
@@ -80,13 +80,13 @@ class Sink:
         with told():
             taken_in = await self._run_in_thread(self._intake.finish)
         self.holdings = taken_in.holdings
-        if not taken_in.recipe.attached:  # of many small parts, or one that is not cut out
+        if not taken_in.recipe.attached:  # its parts are too small, or none can be cut out
             return Received(StoredText.of(b"".join(_inline(taken_in.recipe))))
         parts = Parts(taken_in.content_hash, taken_in.size_bytes, taken_in.recipe.pack())
         return Received(StoredText.of_parts(parts, taken_in.holdings))
 
     async def close(self) -> None:
-        """Give up what was not finished. May be called again."""
+        """Discard an unfinished body. May be called again."""
         self._room.taken_bytes -= self._taken_bytes
         self._taken_bytes = 0
         if self._intake is not None:
@@ -102,7 +102,7 @@ class Sink:
         try:
             with told():
                 await self._run_in_thread(partial(self._write, self._intake, data))
-        except MailError:  # whoever sends may go on for long, and nothing of it is kept
+        except MailError:  # the client may send on for long, and none of it is kept
             await self.close()
             raise
 

@@ -1,4 +1,4 @@
-"""Checkpoints of what this node shows, and the end of the log that they make superfluous (design section 6).
+"""Checkpoints of this node's state, and truncation of the log entries that they replace (design section 6).
 
-The coordinator runs it; forks and checks read checkpoints to replay what the log no longer has.
+The coordinator runs this package; fork merges and checks read checkpoints to replay what has left the log.
 """

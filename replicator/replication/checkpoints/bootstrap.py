@@ -1,8 +1,8 @@
-"""A new node begins with the checkpoints that others have left in an object store that they share (design section 6).
+"""Bootstraps a new node from checkpoints that other nodes left in a shared object store (design section 6).
 
-The newest manifest lists what belongs together: all that a node showed, and up to where the log is in it. When every
-one of its checkpoints has been taken over, this node's log begins after that. If any could not be, what is here stays,
-and the rest comes by the log from its beginning, or by SYNC.
+The newest manifest lists one consistent set: everything that a node showed, and the log context that it includes. Once
+every checkpoint of the set is installed, this node's log begins after that context. If any checkpoint fails, those
+already installed stay, and the rest arrives by the log from its beginning, or by SYNC.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
-AGE_MIN_S = LONGEST_WAIT_S + 300.0  # of a manifest, by clocks so far apart: what clients wait for counts with its text
-AT_ONCE = 8  # checkpoints: some are read while others are written
-SLICE = 1000  # of what the manifest lists
-FIND_TIMEOUT_S = 30.0  # for a manifest: a node with peers can do without
-READ_TIMEOUT_S = 300.0  # of one checkpoint, or of a manifest
+# Minimum age of a manifest, allowing for clock skew: while a client may wait for copies of its mail, a copy counts only
+# with its body, which checkpoints do not bring.
+AGE_MIN_S = LONGEST_WAIT_S + 300.0
+AT_ONCE = 8  # checkpoints in parallel: some are read while others are written
+SLICE = 1000  # heads of the manifest per step
+FIND_TIMEOUT_S = 30.0  # for finding a manifest; a node with peers can do without
+READ_TIMEOUT_S = 300.0  # for reading one checkpoint, or a slice of a manifest
 
 _ERRORS = (ObjectStoreError, UnreadableError, HistoryError, DamageError, MailError, sqlite3.Error)
 
 
 class Bootstrap:
-    """Belongs to the event loop."""
+    """The installation of the newest checkpoints on an empty node. Belongs to the event loop."""
 
     def __init__(self, store: Store, archive: Archive, clock_ms: Callable[[], int]) -> None:
         self._store = store
@@ -55,7 +57,7 @@ class Bootstrap:
         self.done = self.total = 0  # checkpoints
 
     async def run(self) -> None:
-        """Take over the newest checkpoints, if there is nothing here yet; then return."""
+        """Install the newest checkpoints if this node is empty; then return."""
         try:
             if not await self._store.read(_is_empty):
                 return
@@ -68,7 +70,7 @@ class Bootstrap:
             log.warning("this node does not begin with checkpoints: %s", error)
 
     async def _take_over(self, manifest: Manifest) -> None:
-        """Raises one of `_ERRORS` if no more can be had from there."""
+        """Install all checkpoints of a manifest. Raises one of `_ERRORS` if the object store fails."""
         async with aclosing(self._archive.heads(manifest)) as heads:
             while some := await _slice(heads):
                 self.total += len(some)
@@ -101,7 +103,7 @@ class Bootstrap:
 
 
 async def _slice(heads: AsyncGenerator[Head, None]) -> list[Head]:
-    """The next few of what a manifest lists; none at its end. Raises as `Archive.heads`."""
+    """Return the next few heads of a manifest; empty at its end. Raises the errors of `Archive.heads`."""
     found: list[Head] = []
     with deadline(READ_TIMEOUT_S):
         while len(found) < SLICE and (head := await anext(heads, None)) is not None:
@@ -110,7 +112,7 @@ async def _slice(heads: AsyncGenerator[Head, None]) -> list[Head]:
 
 
 def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
-    """What a peer was asked for meanwhile may be newer. Raises HistoryError, DamageError."""
+    """Install a checkpoint, unless a newer state from a peer arrived meanwhile. Raises HistoryError, DamageError."""
     context = {dot.origin: dot.seq for dot in change.context}
     here = tx.chain(head.mailbox_id)
     if here is not None and covers(here.context, context):
@@ -122,7 +124,7 @@ def _adopt(tx: Transaction, head: Head, change: Merge | TreeMerge) -> None:
 
 
 def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:
-    """The head's numbers, as far as a digest knows them."""
+    """Return the chain at this head, with the numbers that a digest needs."""
     chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot)
     chain.highestmodseq, chain.context = head.modseq, dict(context)
     items: list[Item] = []
@@ -136,7 +138,7 @@ def _chain(head: Head, context: Context, change: Merge | TreeMerge) -> Chain:
 
 
 def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
-    """A checkpoint's changes as one."""
+    """Join the changes of one checkpoint into one."""
     first = changes[0]
     if isinstance(first, Merge):
         return first._replace(rows=tuple(row for change in changes if isinstance(change, Merge) for row in change.rows))

@@ -1,6 +1,6 @@
-"""What a replay of the log begins with where the log does not go back to the first entry: this node's checkpoints.
+"""Replay bases from this node's checkpoints, for chains whose first entries have left the log.
 
-They are read from the object store, on the event loop; `store.log.replay` goes on from there in a thread.
+Checkpoints are read from the object store on the event loop; `store.log.replay` continues from there in a thread.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-READ_TIMEOUT_S = 300.0  # of one checkpoint, however large
+READ_TIMEOUT_S = 300.0  # for one checkpoint of any size
 
 
 class ReplayBases(Protocol):
-    """Where bases come from."""
+    """A source of replay bases."""
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
-        """What a replay of the chain to that head, or to its present one, is to begin with.
+        """Return the base for a replay of the chain to that head, or to its present one.
 
-        None: there is nothing but the log, or what there is cannot be read now, which the node's log says.
+        None: there is only the log, or the checkpoint cannot be read now, which is logged.
         """
         ...
 
 
 class LogAlone:
-    """A node without checkpoints. See `ReplayBases`."""
+    """The replay bases of a node without checkpoints: none. See `ReplayBases`."""
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:  # noqa: ARG002 - the protocol's
-        """Nothing."""
+        """Return None."""
         await trio.lowlevel.checkpoint()
         return None
 
 
 class CheckpointSource:
-    """See `ReplayBases`."""
+    """Replay bases from the object store. See `ReplayBases`."""
 
     def __init__(self, store: Store, archive: Archive, run_in_thread: ThreadRunner) -> None:
         self._store = store
@@ -56,9 +56,10 @@ class CheckpointSource:
         self._run_in_thread = run_in_thread
 
     async def base_of(self, chain_id: bytes, head: Dot | None = None) -> Base | None:
-        """See `ReplayBases`. One that is missing or damaged is forgotten: the next round of checkpoints writes it anew.
+        """Return the base for a replay; see `ReplayBases`.
 
-        Raises MailError or sqlite3.Error if the database fails.
+        Forgets a missing or damaged checkpoint, so that the next round writes it anew. Raises MailError or
+        sqlite3.Error if the database fails.
         """
         saved = await self._store.read(partial(base_for, chain_id=chain_id, head=head))
         if saved is None:

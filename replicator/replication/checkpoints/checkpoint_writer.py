@@ -1,7 +1,7 @@
-"""A round: a checkpoint of every chain whose head has none, then the manifest that lists them (design section 6).
+"""A checkpoint round: a checkpoint of every chain whose head has none, then the manifest of all (design section 6).
 
-What goes to the object store lies on this node's disk first, so that no transaction lasts as long as an upload: while
-one stands, SQLite cannot cut the write-ahead log back.
+Each object is first written to this node's disk and then uploaded, so that no read transaction lasts as long as an
+upload: while one is open, SQLite cannot truncate the write-ahead log.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ from replicator.store.store import Reader, Store
 
 log = logging.getLogger(__name__)
 
-SAVE_TIMEOUT_S = 1800.0  # of one object: a mailbox of a million messages over a slow line
-SCRATCH_STEP_BYTES = MIB  # of one turn of the thread that writes to the node's disk, or reads from there
+SAVE_TIMEOUT_S = 1800.0  # for one object: a mailbox of a million messages over a slow line
+SCRATCH_STEP_BYTES = MIB  # per turn of the reader's thread, when writing the scratch file, and per read of it
 
 
 class Which(Protocol):
-    """A slice of chains, by id, that come after one: `catalog.unsaved`, `catalog.unlisted`."""
+    """A query for a slice of chains by id: `catalog.unsaved` or `catalog.unlisted`."""
 
     def __call__(self, connection: sqlite3.Connection, after: bytes) -> list[bytes]:
-        """None are left where it is empty."""
+        """Return the ids of the next chains after this id; empty: there are no more."""
         ...
 
 
 class CheckpointWriter:
-    """Of one node, for one round at a time. `saved`: checkpoints of the last round, and `saved_bytes`."""
+    """A writer of checkpoint rounds, one at a time.
+
+    `saved` and `saved_bytes` count the checkpoints of the last round.
+    """
 
     def __init__(self, store: Store, archive: Archive, environment: Environment) -> None:
         self.saved = self.saved_bytes = 0
@@ -50,9 +53,9 @@ class CheckpointWriter:
         self._clock_ms = environment.clock_ms
 
     async def publish(self, number: int) -> None:
-        """The round of this number; its manifest is pending then.
+        """Run the round of this number, and publish its manifest as pending.
 
-        Raises ObjectStoreError, MailError or sqlite3.Error; what is saved by then stays so.
+        Raises ObjectStoreError, MailError or sqlite3.Error; checkpoints saved by then stay saved.
         """
         settled, position = self._store.settled(), self._store.tail.end
         begun = Round(number, None, in_force=False, context=settled, covered={}, position=position, heads=0)
@@ -66,9 +69,9 @@ class CheckpointWriter:
     # ---- checkpoints
 
     async def _save_each(self, reader: Reader, number: int, which: Which) -> None:
-        """One chain after the other; between them, as long a rest as the last one took.
+        """Save one chain after the other, resting after each for as long as it took.
 
-        Raises DatabaseDamagedError when all others are saved: without the one that is damaged, nothing is published.
+        Raises DatabaseDamagedError after saving all others: without the damaged chain, no manifest is published.
         """
         after, damage = b"", None
         while some := await reader.read(partial(which, after=after)):
@@ -101,7 +104,10 @@ class CheckpointWriter:
     # ---- the manifest
 
     async def _publish(self, reader: Reader, begun: Round) -> Manifest | None:
-        """None: a chain has lost its checkpoint since it was saved, or was taken over since; that is saved first."""
+        """Publish the manifest of the round; None: some chain must be saved first.
+
+        Such a chain lost its checkpoint since it was saved, or was installed since.
+        """
         covered = await self._covered(reader)
         with deadline(SAVE_TIMEOUT_S):
             made = await self._archive.next_manifest(begun.context, self._clock_ms())
@@ -120,7 +126,10 @@ class CheckpointWriter:
         return made
 
     async def _covered(self, reader: Reader) -> dict[str, int]:
-        """What the log and all chains have seen: who has settled that stands at or after every checkpoint."""
+        """Return the context of the log and all chains.
+
+        A node that has settled it stands at or after every checkpoint.
+        """
         covered = await reader.read(queries.log_context)
         after: bytes | None = b""
         while after is not None:
@@ -132,7 +141,7 @@ class CheckpointWriter:
 
 @asynccontextmanager
 async def _transaction(reader: Reader) -> AsyncIterator[None]:
-    """What is read within is as of one moment."""
+    """Open a read transaction, so that all reads within the block see one moment."""
     await reader.read(lambda connection: connection.execute("BEGIN"))
     try:
         yield
@@ -142,14 +151,14 @@ async def _transaction(reader: Reader) -> AsyncIterator[None]:
 
 
 async def _set_down(reader: Reader, data: Iterator[bytes], file: BinaryIO) -> int:
-    """Write to the file what the reader's thread gives. How many bytes that is."""
+    """Write the data to the file in the reader's thread; return its size in bytes."""
     while await reader.read(lambda _: _write_step(data, file)):
         pass
     return file.tell()
 
 
 def _write_step(data: Iterator[bytes], file: BinaryIO) -> bool:
-    """False where there is no more; then all is on its way to the disk."""
+    """Write the next step of the data; return False after the last one, with the file flushed."""
     written = 0
     while written < SCRATCH_STEP_BYTES:
         piece = next(data, None)
@@ -161,6 +170,6 @@ def _write_step(data: Iterator[bytes], file: BinaryIO) -> bool:
 
 
 def _taken_up(file: BinaryIO) -> Iterator[bytes]:
-    """What was written to the file, from its beginning."""
+    """Yield the file's content from its beginning."""
     file.seek(0)
     yield from iter(partial(file.read, SCRATCH_STEP_BYTES), b"")

@@ -1,4 +1,4 @@
-"""How large the log is, kept up to date without reading it again."""
+"""The size of the log, kept current without reading the log again."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from replicator.store.store import Store
 
 
 class LogSize:
-    """Belongs to the event loop. Entries count without the texts of messages, which stay when entries go."""
+    """Size of the log in bytes. Belongs to the event loop. Bodies are not counted: they stay when entries leave."""
 
     def __init__(self, store: Store) -> None:
-        self.size_bytes = 0  # of all
-        self.grown_bytes = 0  # of those after the position that `measure` was given, or since `rest`
+        self.size_bytes = 0  # of all entries
+        self.grown_bytes = 0  # of entries after the position given to `measure`, or since `rest`
         self._store = store
         self._is_right = False
         store.listeners.append(self._note_commit)
 
     async def measure(self, since: int) -> None:
-        """Make sure that both are right; `since` is the position at which a round began last. Reads the log in slices.
+        """Recount both sizes if entries have left the log; `since` is the position at which the last round began.
 
-        Raises sqlite3.Error.
+        Reads the log in slices. Raises sqlite3.Error.
         """
         if self._is_right:
             return
@@ -39,7 +39,7 @@ class LogSize:
             raise
 
     def rest(self, grown_bytes: int) -> None:
-        """So much of what has come is in checkpoints now."""
+        """Subtract growth that checkpoints include by now."""
         self.grown_bytes -= grown_bytes
 
     async def _sum(self, after: int, end: int) -> int:

@@ -1,12 +1,12 @@
-"""The log's life: when rounds of checkpoints begin, and the end of the entries that they make superfluous.
+"""The log's life cycle: starts checkpoint rounds, and removes the entries that checkpoints replace.
 
-A round notes what is settled, and ends with a manifest (`checkpoint_writer`). That is pending until every known node
-has settled what the checkpoints show, so that no branch can begin before them; or until `log.keep` or `log.max_size`
-end the waiting. Then it is in force: what was settled when the round began leaves the log, and older manifests and
-checkpoints are deleted (design section 6).
+A round notes the settled context and ends with a manifest (`checkpoint_writer`). The manifest is pending until every
+known node has settled what the checkpoints show, so that no branch can begin before them, or until `log.keep` or
+`log.max_size` end the wait. Then it is in force: entries that were settled when the round began leave the log, and
+older manifests and checkpoints are deleted (design section 6).
 
-Each step may be the last one of the node's life: whatever was half done then is gone on with, or done anew, at the next
-start. An object store that fails keeps the log whole and nothing else from going on.
+A crash may follow any step: the next start resumes or repeats unfinished work. If the object store fails, the log stays
+whole and everything else goes on.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 10.0  # whether there is something to do: as often as nodes tell each other what they have settled
-ROUND_EVERY_S = 3600.0  # at most so much of the log is replayed for one state, unless more came than is allowed
-ROUND_PART = 4  # a round begins when a quarter of what the limits allow has come
-RETRY_MAX_S = 600.0  # after failures of the object store
+LOOK_EVERY_S = 10.0  # between looks: as often as nodes tell each other their settled contexts
+ROUND_EVERY_S = 3600.0  # most time between rounds, so that replays stay short, unless more came than the limits allow
+ROUND_PART = 4  # a round begins when a quarter of what the limits allow has arrived
+RETRY_MAX_S = 600.0  # longest pause after failures of the object store
 
 _ERRORS = (ObjectStoreError, UnreadableError, MailError, sqlite3.Error)
-"""What a round may end with and be tried again."""
+"""Errors that end a round, which is then tried again."""
 
 
 class KnownNodes(Protocol):
-    """What the nodes of the cluster have settled."""
+    """The settled contexts of the cluster's nodes."""
 
     def lacking(self, context: Context) -> Sequence[str]:
-        """SIDs of all known nodes, this one included, whose settled context does not cover this one."""
+        """Return the SIDs of all known nodes, including this one, whose settled context does not cover this context."""
         ...
 
 
 Forget = Callable[[Context], Awaitable[None]]
-"""Deletes what else lies somewhere of the entries up to a context; raises ObjectStoreError."""
+"""A function that deletes other copies of the entries up to a context; raises ObjectStoreError."""
 
 
 @dataclass(slots=True)
 class _Demand:
-    """Somebody wants a round now."""
+    """An operator's request for a round now."""
 
     done: trio.Event = field(default_factory=trio.Event)
     error: str | None = None
 
 
 class LogTruncation:
-    """One task. Belongs to the event loop."""
+    """The task that runs checkpoint rounds and truncates the log. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class LogTruncation:
         self._checkpoint_writer = CheckpointWriter(store, archive, environment)
         self._demands: list[_Demand] = []
         self._asked = trio.Event()
-        self._is_known = False  # whether the archive's newest manifest is ours
-        self._litter = True  # objects may lie there that nobody lists: what a run has left that ended in the middle
+        self._is_known = False  # True once the archive's newest manifest is known to be this node's
+        self._litter = True  # unlisted objects may remain in the store after a round that failed
         self._newest: Round | None = None
         self._lacking: tuple[str, ...] = ()
         self._error: str | None = None
@@ -100,7 +100,7 @@ class LogTruncation:
     # ---- from outside
 
     def checkpoint_status(self) -> CheckpointStatus:
-        """How it stands."""
+        """Return the present status."""
         newest = self._newest
         return CheckpointStatus(
             made_ms=newest.made_ms if newest else None,
@@ -114,9 +114,9 @@ class LogTruncation:
         )
 
     async def checkpoint_now(self) -> CheckpointStatus:
-        """Run a round, unless nothing has changed since the last one; how it stands then.
+        """Run a round, unless nothing has changed since the last one; return the status after it.
 
-        Raises UnavailableError if the object store or the database fails. Cancelled, the round goes on.
+        Raises UnavailableError if the object store or the database fails. The round goes on if the caller is cancelled.
         """
         demand = _Demand()
         self._demands.append(demand)
@@ -127,7 +127,7 @@ class LogTruncation:
         return self.checkpoint_status()
 
     async def run(self) -> None:
-        """Look after the log until cancelled."""
+        """Run rounds and truncate the log until cancelled."""
         pause_s = LOOK_EVERY_S
         while True:
             demands, self._demands, self._asked = self._demands, [], trio.Event()
@@ -175,13 +175,13 @@ class LogTruncation:
             await self._clean(rounds)
 
     async def _rounds(self) -> list[Round]:
-        """Those whose manifests are in the object store: one in force, one pending, or less."""
+        """Return the rounds whose manifests are in the object store: at most one in force and one pending."""
         rounds = [one for one in await self._store.read(catalog.rounds) if one.made_ms is not None]
         self._newest = rounds[-1] if rounds else None
         return rounds
 
     async def _recognise(self) -> None:
-        """Whether the newest manifest there is the one that this database knows as such; else nothing is saved."""
+        """Forget all saved checkpoints unless the newest manifest in the store is the one that this database knows."""
         rounds = await self._store.read(catalog.rounds)
         newest = await self._archive.newest(self._archive.home.sid)
         known = [one for one in rounds if one.made_ms is not None]
@@ -211,7 +211,7 @@ class LogTruncation:
         if self._store.tail.end <= (last.position if last else 0):
             return False
         if last is not None and not last.in_force:
-            return False  # a new one would begin the wait for `log.keep` anew
+            return False  # a new round would restart the wait for `log.keep`
         if is_demanded:
             return True
         if self._size.grown_bytes >= self._limits.max_size_bytes / ROUND_PART:
@@ -230,7 +230,7 @@ class LogTruncation:
     # ---- in force
 
     async def _put_in_force(self, rounds: Sequence[Round]) -> bool:
-        """Whether a manifest has come into force."""
+        """Put the pending manifest in force if possible; return True if it was."""
         self._lacking = ()
         if not rounds or rounds[-1].in_force:
             return False
@@ -250,13 +250,13 @@ class LogTruncation:
         assert pending.made_ms is not None
         age_s = self._age_s(pending.made_ms)
         if age_s < LONGEST_WAIT_S:
-            return None  # a client may still wait for what it holds to be on other disks, which is with its text
+            return None  # a client may still wait for copies of a change on other disks, which count only with its body
         if self._size.size_bytes > self._limits.max_size_bytes:
             return "larger than `log.max_size`"
         return "kept for `log.keep`" if age_s >= self._limits.keep_s else None
 
     async def _collect(self, upto: Context) -> None:
-        """Delete what was settled; the writer has other work between two slices."""
+        """Delete settled entries from the log, in slices, between which the writer does other work."""
         total = 0
         while (gone := await self._store.write(partial(entry_removal.collect, upto=upto))).entries:
             total += gone.entries
@@ -266,10 +266,10 @@ class LogTruncation:
         if self._forget is not None and (total or self._litter):
             await self._forget(self._store.collected)
 
-    # ---- what nobody needs any more
+    # ---- superfluous objects
 
     async def _clean(self, rounds: Sequence[Round]) -> None:
-        """Manifests first: what only they listed goes after them."""
+        """Delete superfluous manifests, then the checkpoints that only they listed."""
         needed = {one.made_ms for one in rounds}
         await self._archive.delete_manifests(needed)
         after: bytes | None = b""
@@ -287,17 +287,17 @@ class LogTruncation:
 
 
 class NoLogTruncation:
-    """Of a node that has nowhere to keep checkpoints, and so keeps its log whole. As `LogTruncation`."""
+    """A stand-in for `LogTruncation` on a node that has no object store for checkpoints, and so keeps its log whole."""
 
     def checkpoint_status(self) -> CheckpointStatus:
-        """There are none."""
+        """Return an empty status."""
         return CheckpointStatus()
 
     async def checkpoint_now(self) -> CheckpointStatus:
-        """Raises UnavailableError."""
+        """Raise UnavailableError."""
         await trio.lowlevel.checkpoint()
         raise UnavailableError("this node has nowhere to keep checkpoints")
 
     async def run(self) -> None:
-        """Do nothing, until cancelled."""
+        """Do nothing until cancelled."""
         await trio.sleep_forever()

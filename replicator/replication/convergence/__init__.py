@@ -1,4 +1,4 @@
-"""How nodes that show different things become equal: forks, state transfer, SYNC, and entries that wait too long.
+"""Convergence of nodes that show different things: forks, state transfer, SYNC, and entries that wait too long.
 
-The coordinator and the tasks run it (design sections 3 and 7).
+The coordinator and the tasks run this package (design sections 3 and 7).
 """

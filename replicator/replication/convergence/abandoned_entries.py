@@ -1,9 +1,9 @@
-"""What entries brought that can never be applied: saved anew, and the rest abandoned with a word (design section 7).
+"""Abandons entries that can never be applied, after saving the mail and folders that they add (design section 7).
 
-An entry stands on another one. Where a disk was lost, or came back as an older copy, that one may be nowhere any more,
-and neither may what its branch showed: then no merge can be made of it. Mail that it added is saved under its GUID, by
-whoever finds it, so that it is there once; folders that it created are created. What it changed otherwise named UIDs of
-a state that nobody knows.
+An entry needs its predecessor. After a disk was lost or replaced by an older copy, no node may have the predecessor or
+the state of its branch; then the branch cannot be merged. The node that finds such entries saves their mail under its
+GUID, so that each message exists once, and creates their folders. Their other changes name UIDs of an unknown state and
+are lost.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from resync.salvage import branches_of, folders_left, mail_left
 log = logging.getLogger(__name__)
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""As `Coordinator.carry_out`."""
+"""The signature of `Coordinator.carry_out`."""
 
 
 class Salvaged(NamedTuple):
-    """What became of entries that can never be applied.
+    """Result of trying to abandon entries.
 
-    How many messages and folders were brought again, and how many could not be: if any, the entries wait still. Else
-    they are abandoned, and `changes` counts their other changes, which are lost.
+    `brought` and `not_brought` count the messages and folders that were and were not saved again. If any were not, the
+    entries go on waiting; otherwise they are abandoned, and `changes` counts their other changes, which are lost.
     """
 
     brought: int
@@ -49,12 +49,12 @@ class Salvaged(NamedTuple):
 
     @property
     def are_abandoned(self) -> bool:
-        """Whether the entries wait no longer."""
+        """True if the entries no longer wait."""
         return not self.not_brought
 
 
 class AbandonedEntries:
-    """Belongs to the event loop."""
+    """The salvage of entries that can never be applied. Belongs to the event loop."""
 
     def __init__(self, store: Store, texts: BodyStore, submit: Submit, new_id: Callable[[], bytes]) -> None:
         self._store = store
@@ -63,9 +63,9 @@ class AbandonedEntries:
         self._new_id = new_id
 
     async def abandon(self, key: MailboxKey, dots: Sequence[Dot]) -> Salvaged:
-        """Bring again what can be, and let none of these entries wait any more, unless something could not be.
+        """Save the mail and folders of these entries again; abandon the entries unless something could not be saved.
 
-        Raises MailError or sqlite3.Error if that cannot be done now: then they wait still.
+        Raises MailError or sqlite3.Error if that is impossible now; the entries then go on waiting.
         """
         entries, seen = await self._store.read(partial(_entries, chain_id=key.mailbox_id, dots=dots))
         branches = branches_of(entries)
@@ -78,7 +78,10 @@ class AbandonedEntries:
         return salvaged
 
     async def _deliver(self, key: MailboxKey, add: MailAdd) -> bool | None:
-        """Whether the message is there now; None: it was, or has been expunged, or its text is nowhere."""
+        """Save a message again and return True, or False if that failed.
+
+        None: it was here already, was expunged, or is a copy whose body no reachable node has.
+        """
         destination = await self._store.read(partial(_destination, key=key))
         if await self._store.read(
             partial(_is_known, guid=add.guid, mailbox_ids=(key.mailbox_id, destination.mailbox_id))
@@ -105,7 +108,7 @@ class AbandonedEntries:
         return False
 
     async def _create(self, user: str, created: FolderCreate) -> bool | None:
-        """Whether the folder is there now; None: it was, or has been deleted."""
+        """Create a folder again and return True, or False if that failed. None: it was here already, or was deleted."""
         if await self._store.read(partial(queries.folder_name, mailbox_id=created.mailbox_id)) is not None:
             return None
         for name in (created.name, f"{created.name} {created.mailbox_id.hex()[:8]}"):
@@ -119,14 +122,14 @@ class AbandonedEntries:
 
 
 def _entries(connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]) -> tuple[list[Entry], Context]:
-    """Those that can be read, and what their mailbox or tree has seen."""
+    """Return the entries that can be read, and the context of their mailbox or tree."""
     chain = chains.load(connection, chain_id)
     found = (queries.entry_at(connection, dot) for dot in dots)
     return [entry for entry in found if entry is not None], chain.context if chain is not None else {}
 
 
 def _destination(connection: sqlite3.Connection, key: MailboxKey) -> MailboxKey:
-    """The mailbox if its folder is in sight, or the folder that has its name, or INBOX."""
+    """Return the mailbox if its folder is visible, else the visible folder of the same name, else INBOX."""
     here = queries.folders_in_sight(connection, key.user)
     name = queries.folder_name(connection, key.mailbox_id)
     named = [record for record in here if record.name == name]

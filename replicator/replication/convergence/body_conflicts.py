@@ -1,9 +1,9 @@
-"""Messages of which nodes have different texts under one GUID and one placement, and which of the texts counts.
+"""Resolves messages for which nodes have different bodies under one GUID and one placement.
 
-A text that a connection has changed is not taken in any more (`links.entry_codec`), but databases may hold some that
-came before. Contexts cannot tell who is right: the node that numbered the message counts; where it cannot be asked,
-what most nodes have, and of as many the smaller hash. Each node puts only its own messages right, and none for a text
-that it cannot get.
+A body that was changed in transit is refused nowadays (`links.entry_codec`), but databases may hold older ones.
+Contexts cannot tell which body is right: the one at the node that numbered the message wins; if that node cannot be
+asked, the one at most nodes, and of equally frequent ones the smallest hash. Each node corrects its own messages only,
+and none whose winning body it cannot fetch.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from resync.state import placement
 
 log = logging.getLogger(__name__)
 
-LOGGED_MAX = 20  # messages of a mailbox that the node's log names one by one
+LOGGED_MAX = 20  # messages of one mailbox that are logged one by one
 
 
 class TextOf(NamedTuple):
-    """What a node says of a message's text."""
+    """The body of a message, as reported by a node."""
 
     content_hash: bytes
     size_bytes: int
 
 
 class BodyConflicts:
-    """Belongs to the event loop."""
+    """The detection and correction of conflicting bodies. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, texts: BodyStore, fork_merger: ForkMerger) -> None:
         self._store = store
@@ -54,9 +54,9 @@ class BodyConflicts:
         self._fork_merger = fork_merger
 
     async def put_right(self, key: MailboxKey) -> int:
-        """Give this node's messages the texts that count; how many got another one. All reachable nodes are asked.
+        """Correct the bodies of this node's messages by asking all reachable nodes; return the number corrected.
 
-        Raises UnavailableError, or another MailError or sqlite3.Error if it cannot be written.
+        Raises UnavailableError, or another MailError or sqlite3.Error if the change cannot be written.
         """
         if not key.uidvalidity:
             return 0
@@ -77,7 +77,7 @@ class BodyConflicts:
         return len(done)
 
     async def put_right_at(self, key: MailboxKey, sid: str) -> bool:
-        """The same at another node, as far as it can be reached; whether it shows what this one shows then."""
+        """Have another node correct its bodies, if possible; return True if it then shows what this node shows."""
         mine = await chain_of(self._store, key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine, texts=True)
         return isinstance(reply, Done)
@@ -100,7 +100,7 @@ class BodyConflicts:
         return [other for other in others if other is not None]
 
     async def _is_brought(self, one: OtherText) -> bool:
-        """Whether the text is here, as it is to be before it is shown."""
+        """Fetch the winning body unless it is here; return True if it is here now, as it must be before it is shown."""
         wanted = one.content_hash
         if await self._store.read(partial(is_here, content_hash=wanted)):
             return True
@@ -111,7 +111,7 @@ class BodyConflicts:
 
 
 def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText | None:
-    """The text that the message is to have; None: the one that it has here."""
+    """Return the winning body of the message; None: the message has it already."""
     ours = TextOf(row.content_hash, row.size_bytes)
     said = {own: ours}
     for sid, one in learned.items():
@@ -125,6 +125,6 @@ def _other_text(row: Row, learned: Mapping[str, Learned], own: str) -> OtherText
 
 
 def that_counts(said: Mapping[str, TextOf], author: str) -> TextOf:
-    """Of what nodes say of a message's text, its author's word, else that of most, and of as many the smallest hash."""
+    """Return the winning body: the author's, if known, else the most frequent one, preferring the smallest hash."""
     counted = Counter(said.values())
     return said.get(author) or min(counted, key=lambda text: (-counted[text], text))

@@ -1,7 +1,7 @@
-"""What this node and another one show differently of a mailbox or folder tree, by kinds. Nothing is changed.
+"""Differences between this node and another one in a mailbox or folder tree, by kind. Read-only.
 
-Between two nodes of which one is in use there is always something on its way. So what differs is looked at again: if
-neither side has gone on, it stands; if they go on and on, what was different each time does.
+Between nodes in use, some entries are always in transit. So each difference is looked at again: if neither side has
+moved on, all differences stand; otherwise those that were found at every look stand.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from resync.differing import Kind, Side
 from resync.entry import FolderState
 
 LAST_RESORT = "and where that does not mend it, `replicator rebuild --from-peers`"
-LOOKS = 5  # at a mailbox that goes on meanwhile
-LOOK_AGAIN_S = 0.2  # what is on its way then arrives, mostly
+LOOKS = 5  # looks at a mailbox that keeps changing
+LOOK_AGAIN_S = 0.2  # most entries in transit arrive in this time
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One mailbox or tree at two nodes at one moment. No kinds: both show the same."""
+    """One mailbox or tree at two nodes at one moment. Without kinds, both show the same."""
 
     ours: Chain
     theirs: Chain
-    rows: int = 0  # that were compared
+    rows: int = 0  # number of rows compared
     by_row: Mapping[bytes, frozenset[Kind]] = field(default_factory=dict)
     by_kind: Counter[Kind] = field(default_factory=Counter)
-    damage: str | None = None  # what is wrong, and what to do; the nodes must not be joined
-    can_restore: bool = False  # the damage is here, and the other node shows what was here
-    other_texts: int = 0  # messages of which the two have different texts under one GUID
-    folders: tuple[FolderState, ...] = ()  # of a tree: those that the other node has otherwise
+    damage: str | None = None  # description and remedy; the nodes must not be joined
+    can_restore: bool = False  # this node is damaged, and the other one still shows the undamaged rows
+    other_texts: int = 0  # messages with different bodies under one GUID
+    folders: tuple[FolderState, ...] = ()  # of a tree: folders that the other node shows differently
 
     @property
     def heads(self) -> tuple[Dot | None, Dot | None]:
-        """Where the two sides are in their histories."""
+        """The two sides' heads."""
         return self.ours.head, self.theirs.head
 
 
 async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
-    """What is different and is not just on its way. Raises as `look`."""
+    """Look several times, and return the differences that are not merely in transit. Raises the errors of `look`."""
     last = await look(store, mastership, sid, key)
     stands = dict(last.by_row)
     for _ in range(LOOKS - 1):
@@ -74,7 +74,7 @@ async def standing(store: Store, mastership: Mastership, sid: str, key: MailboxK
 
 
 async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) -> Look:
-    """What is different now. Raises UnavailableError, LinkDownError as `sync_client.learn`."""
+    """Compare a mailbox or tree once. Raises UnavailableError, LinkDownError as `sync_client.learn`."""
     try:
         learned, rows = await _learned(store, mastership, sid, key)
     except (sync_client.DamagedError, DamagedRowError) as error:
@@ -86,13 +86,13 @@ async def look(store: Store, mastership: Mastership, sid: str, key: MailboxKey) 
 async def _learned(
     store: Store, mastership: Mastership, sid: str, key: MailboxKey
 ) -> tuple[Learned, Mapping[bytes, Item]]:
-    """What the other node shows, and our rows of what differs."""
+    """Return what the other node shows, and this node's rows where they differ."""
     learned = await sync_client.learn(store, mastership, sid, key, anew=True)
     if learned is not None:
         rows = await _our_rows(store, learned)
         if rows is not None:
             return learned, rows
-        # This node has gone on: all rows are kept this time, which takes memory where there are many.
+        # This node has moved on; now keep all its rows, which takes memory in a large mailbox.
         learned = await sync_client.learn(store, mastership, sid, key, with_rows=True, anew=True)
     if learned is None:
         learned = await _all_of_ours(store, key)
@@ -106,7 +106,7 @@ def _look(learned: Learned, rows: Mapping[bytes, Item], sid: str) -> Look:
     other_texts = sum(differing.has_other_text(rows.get(guid), item) for guid, item in learned.items.items())
     other_texts = other_texts if learned.ours.adds_up else 0
     if ours.head is None and theirs.head is not None:
-        pass  # nothing here counts the rows, if there are any: the mailbox is new, or to be taken over
+        pass  # no head here counts the rows, if there are any: the mailbox is new, or to be adopted
     elif not learned.ours.adds_up:
         damage = f"what this node shows is not what it counts; run `replicator check --repair` here, {LAST_RESORT}"
         by_kind = Counter({Kind.DAMAGE: max(1, len(by_row))})
@@ -125,7 +125,7 @@ def _side(chain: Chain, rows: Mapping[bytes, Item]) -> Side:
 
 
 async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:
-    """The other node shows nothing."""
+    """Return all of this node's rows as a difference, since the other node shows nothing."""
     ours = await store.read(partial(shown, key=key, with_rows=True))
     assert ours.rows is not None
     nothing = Chain(key.mailbox_id, key.user, key.uidvalidity)
@@ -133,7 +133,7 @@ async def _all_of_ours(store: Store, key: MailboxKey) -> Learned:
 
 
 async def _our_rows(store: Store, learned: Learned) -> Mapping[bytes, Item] | None:
-    """Ours of what differs. None: this node has gone on."""
+    """Return this node's rows where they differ. None: this node has moved on."""
     if learned.ours.rows is not None:
         return _kept(learned)
     return await store.read(partial(_rows_at, ours=learned.ours, wanted=learned.items.keys() | learned.gone))

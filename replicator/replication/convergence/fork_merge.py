@@ -1,7 +1,7 @@
-"""Joining the branches of one mailbox or tree by a merge, which its master does (design section 3).
+"""Joins the branches of one mailbox or tree by a merge, at its master (design section 3).
 
-What another branch shows follows from the log, if that is short; else a node that shows it is asked (SYNC); if there is
-none, the log is replayed however long it is, or from a checkpoint on.
+The state of another branch is replayed from the log if that is short; otherwise a node that shows the branch is asked
+(SYNC); if there is none, the log is replayed at any length, or from a checkpoint.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PLANS_MAX = 3  # of one merge, while the mailbox goes on; then the writer waits for it
-SHORT_MODSEQ = 2000  # a history of so many entries is replayed in the time of a few round trips
-DAMAGED_EVERY_S = 60.0  # a mailbox whose rows are not what its head counts: until that is mended nothing is joined
-APART_S, APART_MAX_S = 30.0, 3600.0  # before a branch is looked at again that could not be joined; at last
-APART_MAX = 10_000  # such branches that are remembered
-LEARN_AT_ONCE = 4  # mailboxes whose rows are in memory; a node that answers slowly must not hold up all others
+PLANS_MAX = 3  # plans of one merge, while the mailbox changes; after that the writer waits for the merge
+SHORT_MODSEQ = 2000  # MODSEQ up to which a history can be replayed in the time of a few round trips
+DAMAGED_EVERY_S = 60.0  # between tries to join a mailbox whose rows do not add up to its head's counts
+APART_S, APART_MAX_S = 30.0, 3600.0  # first and longest pause before a branch that could not be joined is tried again
+APART_MAX = 10_000  # number of such branches remembered
+LEARN_AT_ONCE = 4  # mailboxes with rows in memory at once; a node that is slow to answer must not block others
 
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """A branch that cannot be joined, as it seems: until when that is believed."""
+    """A branch that cannot be joined for now, and the time until which that is assumed."""
 
     chain_id: bytes
     why: str
@@ -64,23 +64,23 @@ class _Apart:
 
 
 class ForkMerger:
-    """Belongs to the event loop."""
+    """The merger of branches, with one task at a time per mailbox. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, bases: ReplayBases, uid: UidConflict) -> None:
         self._store = store
         self._mastership = mastership
         self._bases = bases
         self._uid = uid
-        self._apart: dict[Dot, _Apart] = {}  # by the heads of branches that no honest node has
-        self._damaged: dict[bytes, float] = {}  # mailboxes that are not what they count: when to look at them again
+        self._apart: dict[Dot, _Apart] = {}  # by branch head; no honest node has such branches
+        self._damaged: dict[bytes, float] = {}  # mailboxes whose rows do not add up -> time of the next try
         self._joining: dict[bytes, trio.Event] = {}
         self._learning = trio.Semaphore(LEARN_AT_ONCE)
-        self._reading = trio.Lock()  # of histories and mailboxes: the store's other reader is left to clients
+        self._reading = trio.Lock()  # one long read at a time, so that the store's other reader is free for clients
 
     async def join_branches(self, key: MailboxKey) -> None:
-        """Join all branches of a mailbox that are in the log whole. For its master only.
+        """Join all branches of a mailbox that are completely in the log. Only its master calls this.
 
-        Where what this node shows is damaged they stay apart, until it is mended.
+        While the rows that this node shows are damaged, the branches stay apart.
         """
         if trio.current_time() < self._damaged.get(key.mailbox_id, -math.inf):
             return
@@ -91,7 +91,7 @@ class ForkMerger:
                         await self._join_branch(key, head)
 
     async def can_replay(self, key: MailboxKey) -> bool:
-        """Whether the log, or it and a checkpoint, tells what a branch of the mailbox shows. Raises sqlite3.Error."""
+        """Return True if a branch can be replayed from the log, with or without a checkpoint. Raises sqlite3.Error."""
         for head in await self._store.read(partial(forks.branch_heads, chain_id=key.mailbox_id)):
             for base in (None, await self._bases.base_of(key.mailbox_id, head)):
                 with suppress(ContradictionError):
@@ -101,19 +101,19 @@ class ForkMerger:
         return False
 
     def is_hopeless(self, head: Dot | None) -> bool:
-        """Whether the branch of that head could not be joined a while ago. Then it is tried again."""
+        """Return True if the branch with that head could not be joined recently; it is tried again later."""
         apart = self._apart.get(head) if head is not None else None
         return apart is not None and trio.current_time() < apart.until
 
     def doubt(self, key: MailboxKey) -> None:
-        """Try its branches and rows again at once, whatever came of it before."""
+        """Allow an immediate new try at the mailbox's branches and rows, whatever earlier tries found."""
         self._apart = {
             head: replace(apart, until=-math.inf) if apart.chain_id == key.mailbox_id else apart
             for head, apart in self._apart.items()
         }
 
     def why_apart(self, chain_id: bytes) -> str | None:
-        """Why a branch of the mailbox or tree could not be joined when that was last tried."""
+        """Return why a waiting branch of the mailbox or tree could not be joined at the last try."""
         waiting = (apart for head, apart in self._apart.items() if self._store.is_waiting(head))
         return next((apart.why for apart in waiting if apart.chain_id == chain_id), None)
 
@@ -126,7 +126,7 @@ class ForkMerger:
                 return
 
     async def _join_replayed(self, key: MailboxKey, head: Dot, base: Base | None = None) -> bool | None:
-        """None: the log does not tell what the branch shows, or this node has gone on."""
+        """Join a branch replayed from the log; None: the log does not lead to it, or this node has moved on."""
         term = self._mastership.masters.term
         try:
             async with self._reading:
@@ -136,12 +136,15 @@ class ForkMerger:
         return await self._join(key, head, branch, term) if branch is not None else None
 
     async def _join_replayed_from_checkpoint(self, key: MailboxKey, head: Dot) -> bool | None:
-        """None: there is none that leads there, or it cannot be read now, or this node has gone on."""
+        """Join a branch replayed from a checkpoint.
+
+        None: no checkpoint leads to it or can be read now, or this node has moved on.
+        """
         base = await self._bases.base_of(key.mailbox_id, head)
         return await self._join_replayed(key, head, base) if base is not None else None
 
     async def _join_shown_anywhere(self, key: MailboxKey, head: Dot) -> bool | None:
-        """None: no node shows the branch, or one that does or this one has gone on."""
+        """Join a branch that another node shows; None: no node shows it, or either node has moved on."""
         for sid in await self._who_shows(key, head):
             try:
                 joined = await self.join_shown(key, sid)
@@ -154,7 +157,7 @@ class ForkMerger:
         return None
 
     async def _who_shows(self, key: MailboxKey, head: Dot) -> list[str]:
-        """Nodes that can be reached and have seen the branch, but not what this node shows."""
+        """Return the reachable nodes that have seen the branch but not everything that this node shows."""
         mine = await chain_of(self._store, key)
         found = []
         for sid in self._mastership.table.component:
@@ -167,9 +170,10 @@ class ForkMerger:
         return found
 
     async def join_shown(self, key: MailboxKey, sid: str) -> bool | None:
-        """Join what another node shows: whether that can be. None: it or this node has gone on.
+        """Join what another node shows; return True if joined, False if that is impossible.
 
-        Raises UnavailableError or LinkDownError if it cannot be asked, MiscountedError if this node's rows are damaged.
+        None: one of the two nodes has moved on. Raises UnavailableError or LinkDownError if the other node cannot be
+        asked, MiscountedError if this node's rows are damaged.
         """
         term = self._mastership.masters.term
         async with self._learning:
@@ -190,21 +194,21 @@ class ForkMerger:
         return await self._join(key, head, learned.state(), term, learned.time)
 
     async def _join(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int = 0) -> bool | None:
-        """Join a branch to what this node shows: whether that can be. None: it is done, or is not this node's to do.
+        """Join a branch to what this node shows; return True if joined, False if that is impossible.
 
-        `time`: of a stamp that is not below any of the branch, where the log does not have them all.
-        Raises MiscountedError.
+        None: already joined, or not this node's task. `time` is the time of a stamp not below any in the branch, for
+        branches that are not completely in the log. Raises MiscountedError.
         """
         try:
             joined = await self._merge(key, head, branch, term, time)
         except (ContradictionError, MailboxFullError) as error:
             return await self._keep_apart(key, head, error)
-        except HistoryError as error:  # whoever asked was wrong, which is no fault of the branch
+        except HistoryError as error:  # the asking node was wrong; the branch itself may be fine
             log.warning("%s is left alone: %s", await name_of(self._store, key), error)
             return False
         except MiscountedError as error:
             now = trio.current_time()
-            if now >= self._damaged.get(key.mailbox_id, -math.inf):  # it may be asked for again and again
+            if now >= self._damaged.get(key.mailbox_id, -math.inf):  # log once per interval, not per request
                 self._damaged[key.mailbox_id] = now + DAMAGED_EVERY_S
                 log.warning("branches of %s stay apart: %s", await name_of(self._store, key), error)
             raise
@@ -226,7 +230,10 @@ class ForkMerger:
         return False
 
     async def _merge(self, key: MailboxKey, head: Dot, branch: State, term: int, time: int) -> bool:
-        """Whether the branch was joined here and now. Raises ContradictionError, and as `forks.plan_merge`."""
+        """Merge the branch; return True if it was joined here and now.
+
+        Raises ContradictionError and the errors of `forks.plan_merge`.
+        """
         planned = partial(forks.plan_merge, key=key, head=head, branch=branch, uid=self._uid, time=time)
         for _ in range(PLANS_MAX):
             async with self._reading:
@@ -239,16 +246,16 @@ class ForkMerger:
         return await self._write(key, term, merged)
 
     async def _write(self, key: MailboxKey, term: int, join: Callable[[Transaction], Dot | None]) -> bool:
-        """Whether the branches were joined: not if, in the writer's turn, the mailbox is another node's to number."""
+        """Write the merge; return False if, in the writer's turn, another node has become the mailbox's master."""
         return await self._store.write(lambda tx: self._is_still_ours(key, term) and join(tx) is not None)
 
     def _is_still_ours(self, key: MailboxKey, term: int) -> bool:
-        """Any thread may ask."""
+        """Return True if this node is still the mailbox's master in that term. Safe in any thread."""
         return self._mastership.masters.term == term and self._mastership.is_ours(key)
 
     @asynccontextmanager
     async def alone(self, key: MailboxKey) -> AsyncIterator[None]:
-        """One at a time joins a mailbox, or compares it with another node."""
+        """Lock the mailbox, so that one task at a time joins it or compares it with another node."""
         while (joining := self._joining.get(key.mailbox_id)) is not None:
             await joining.wait()
         joined = self._joining[key.mailbox_id] = trio.Event()
@@ -260,7 +267,7 @@ class ForkMerger:
 
 
 async def name_of(store: Store, key: MailboxKey) -> str:
-    """What operators call a mailbox or tree."""
+    """Return a mailbox's or tree's name for operators."""
     if key.uidvalidity == 0:
         return f"the folder tree of {key.user}"
     with suppress(sqlite3.Error):
@@ -271,13 +278,13 @@ async def name_of(store: Store, key: MailboxKey) -> str:
 
 
 async def chain_of(store: Store, key: MailboxKey) -> Chain:
-    """What this node shows of a mailbox or tree, be it nothing. Raises sqlite3.Error."""
+    """Return this node's chain of a mailbox or tree, or an empty one. Raises sqlite3.Error."""
     chain = await store.read(partial(chains.load, chain_id=key.mailbox_id))
     return chain or Chain(key.mailbox_id, key.user, key.uidvalidity)
 
 
 def learned_step(learned: Learned) -> Merge | TreeMerge:
-    """What takes this node from its head to the other's."""
+    """Return the change that takes this node from its head to the other node's."""
     theirs, items = learned.theirs, learned.items.values()
     context = context_dots(theirs.context)
     if theirs.uidvalidity == 0:

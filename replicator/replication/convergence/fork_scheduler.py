@@ -1,9 +1,9 @@
-"""Joining branches: what the master of a mailbox does when its history has forked (design section 3).
+"""Schedules the joining of branches at the master of a mailbox whose history has forked (design section 3).
 
-Entries of another branch wait in every node's log. Each node that sees such a branch whole asks who masters the
-mailbox; whoever does joins it, the most recently used mailboxes first, and ships the merge like any other entry.
-Nobody else does anything: until the merge comes, a node goes on showing its own branch. Of a branch that the log does
-not bring the master hears from a node that shows it.
+Entries of another branch wait in every node's log. Each node that has such a branch completely asks for the mailbox's
+master; only the master joins the branch, the most recently used mailboxes first, and ships the merge like any other
+entry. Until the merge arrives, every other node goes on showing its own branch. If the log does not bring a branch, the
+master learns of it from a node that shows it.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Submit = Callable[[ChangeRequest], Awaitable[Reply]]
-"""As `Coordinator.carry_out`."""
+"""The signature of `Coordinator.carry_out`."""
 
-AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write; each holds two of its states in memory
-TOLD_AT_ONCE = 4  # of those that others show: besides, for they may take long
-CATCH_UP_S = 300.0  # of one of those: with a million messages it takes a minute or two
+AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or write; two states in memory each
+TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
+CATCH_UP_S = 300.0  # for one reported mailbox; a million messages take a minute or two
 STRAYS_EVERY_S = 60.0
-RETRY_S = 5.0  # after a read that failed
-LOST_EVERY_S = 60.0  # a mailbox whose row is lost, where nobody shows all that was shown here
-GATHER_AT_ONCE = 5000  # messages of one entry
-PATIENCE_S = 0.05  # an entry whose predecessor comes by another link is no fork
-QUIET_S = 0.2  # a branch that grows is still on its way: joined too early, it would have to be joined again
-GROWING_MAX_S = 10.0  # then it is joined as far as it is here
+RETRY_S = 5.0  # after a failed read
+LOST_EVERY_S = 60.0  # between tries for a mailbox whose row is lost, if no node shows all that was shown here
+GATHER_AT_ONCE = 5000  # messages per entry
+PATIENCE_S = 0.05  # an entry whose predecessor arrives by another link is no fork
+QUIET_S = 0.2  # a growing branch is still in transit: joined too early, it would have to be joined again
+GROWING_MAX_S = 10.0  # after this time a growing branch is joined as far as it is here
 
 
 @dataclass(slots=True)
 class _Growth:
-    """When a mailbox's first and last entry came that waits."""
+    """Arrival times of the first and last waiting entry of a mailbox."""
 
     first: float
     last: float
@@ -66,7 +66,7 @@ class _Growth:
 
 
 class ForkScheduler:
-    """Belongs to the event loop."""
+    """The scheduler of joins, for several mailboxes in parallel. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class ForkScheduler:
         self._fork_merger = fork_merger
         self._reconciliation = reconciliation
         self._submit = submit
-        self._shown_elsewhere: set[MailboxKey] = set()  # of what this node masters: something that it has not seen
-        self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # of these: no more than there are
+        self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes mastered here of which other nodes show more
+        self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # bounded by `_shown_elsewhere`
         self._growing: dict[bytes, _Growth] = {}
-        self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows: when to ask again
-        self._users: OrderedDict[str, None] = OrderedDict()  # whose folders may have become one
-        self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # the most recently used last
+        self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
+        self._users: OrderedDict[str, None] = OrderedDict()  # users with folders that may have become one
+        self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # most recently used last
         self._found = trio.Event()
         store.listeners.append(self._note_commit)
 
     async def run(self, heartbeat_s: float) -> None:
-        """Look after the mailboxes with entries that wait, several at once, until cancelled."""
+        """Handle mailboxes with waiting entries, several at once, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._remember)
             nursery.start_soon(self._watch_for_strays)
@@ -100,19 +100,19 @@ class ForkScheduler:
                 nursery.start_soon(self._catch_up)
 
     async def _remember(self) -> None:
-        """What waited when this node last ended."""
+        """Suspect all chains whose entries were waiting when this node last stopped."""
         for key in reversed(await self._read(forks.waiting_chains)):
             self._suspect(key)
 
     async def _watch_for_strays(self) -> None:
-        """Mail may come to a deleted folder at any time, from who has it open."""
+        """Suspect users with mail in deleted folders, where a client that has one open may add mail at any time."""
         while True:
             for user in await self._read(forks.users_with_strays):
                 self._suspect_strays(user)
             await trio.sleep(STRAYS_EVERY_S)
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """As `Store.read`, however long the database fails."""
+        """Read as `Store.read` does, retrying for as long as the database fails."""
         while True:
             try:
                 return await self._store.read(query)
@@ -140,7 +140,7 @@ class ForkScheduler:
                 self._found.set()
 
     async def _take_turns(self, undone: list[str | MailboxKey]) -> None:
-        """Do what was found, until nothing is left; what must be looked at again later goes to `undone`."""
+        """Handle what was found until nothing is left; add to `undone` what must be looked at again later."""
         while self._users or self._suspects:
             item: str | MailboxKey
             if self._users:
@@ -158,9 +158,10 @@ class ForkScheduler:
                 undone.append(item)
 
     async def _gather(self, user: str) -> bool:
-        """Move mail to the folders that bear its folders' names now, as far as it is this node's to do.
+        """Move stray mail to the folders that bear its folders' names now, as far as this node masters its mailboxes.
 
-        Whether none is left. What another branch has expunged must not come back by a copy: branches are joined first.
+        Branches are joined first, so that a copy does not bring back what another branch has expunged. Returns True if
+        no stray mail is left.
         """
         for source in dict.fromkeys(stray.source for stray in await self._store.read(partial(forks.strays, user=user))):
             if not await self._is_ours(source) or self._store.has_waiting(source.mailbox_id):
@@ -173,24 +174,27 @@ class ForkScheduler:
     async def _move(self, stray: forks.Stray) -> None:
         for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
             uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
-            # Tried again before the first try is shown here, it must not bring the mail twice.
+            # With spare GUIDs equal to the GUIDs, a retry before the first try is shown here adds no copy.
             await self._submit(CopyRequest(stray.source, stray.destination, UidSet.of(uids), guids, guids))
         for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
             some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
             await self._submit(ExpungeRequest(stray.source, some, stray.head))
 
     def lacks(self, key: MailboxKey) -> None:
-        """Another node shows what this one, the mailbox's master, has not seen: until it has, it says so again."""
+        """Note that another node shows something that this node, the mailbox's master, has not seen.
+
+        The other node repeats its report until this node has seen it.
+        """
         if key not in self._shown_elsewhere:
             self._shown_elsewhere.add(key)
             self._tell.send_nowait(key)
 
     def suspect(self, key: MailboxKey) -> None:
-        """Look after the mailbox soon: entries of it wait."""
+        """Look at the mailbox soon, since it has waiting entries."""
         self._suspect(key)
 
     async def _catch_up(self) -> None:
-        """With those who have said so, one mailbox after the other, until cancelled."""
+        """Catch up with the nodes that reported something, one mailbox after the other, until cancelled."""
         async for key in self._told:
             try:
                 if await self._is_ours(key):
@@ -202,7 +206,7 @@ class ForkScheduler:
             self._suspect(key)
 
     async def _look_after(self, key: MailboxKey) -> bool:
-        """Whether nothing of the mailbox waits any more."""
+        """Handle a mailbox; return True if none of its entries wait any more."""
         growth = self._growing.get(key.mailbox_id)
         if self._store.has_waiting(key.mailbox_id) and growth is not None and growth.goes_on(trio.current_time()):
             return False
@@ -219,7 +223,7 @@ class ForkScheduler:
         return not self._store.has_waiting(key.mailbox_id)
 
     async def _take_over(self, key: MailboxKey) -> None:
-        """A mailbox whose row is lost, from any node that has seen all that was shown here."""
+        """Adopt a mailbox whose row is lost from any node that has seen all that was shown here."""
         if trio.current_time() < self._refused.get(key.mailbox_id, -math.inf):
             return
         for sid in [sid for sid in self._mastership.table.component if sid != self._mastership.sid]:
@@ -228,11 +232,11 @@ class ForkScheduler:
                 if outcome is Outcome.ADOPTED:
                     self._refused.pop(key.mailbox_id, None)
                     return
-                if outcome is Outcome.DAMAGED:  # which has been told
+                if outcome is Outcome.DAMAGED:  # already logged
                     self._refused[key.mailbox_id] = trio.current_time() + LOST_EVERY_S
 
     async def _is_ours(self, key: MailboxKey) -> bool:
-        """Whether this node masters the mailbox; then it has seen what the others have of it."""
+        """Return True if this node masters the mailbox, after it has seen what the other nodes have of it."""
         master = None
         with trio.move_on_after(FIND_TIMEOUT_S):
             master = await self._mastership.find(key)

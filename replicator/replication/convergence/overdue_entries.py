@@ -1,9 +1,9 @@
-"""Entries that wait for longer than they can while all nodes are linked (design section 7).
+"""Handles entries that wait for longer than is possible while all nodes are linked (design section 7).
 
-What an entry waits for is in the log of a linked node, or a merge has to take it in. If neither comes, something that
-this node believes is not so: of what it has sent and been sent, of what peers have, or of a branch. So it doubts all of
-that: it reads from its disk what waits, asks all peers for their logs anew, sends them anew what they lack, and
-compares the mailbox with each of them, ever more rarely, until nothing waits.
+A waiting entry's predecessor is in the log of a linked node, or a merge has to include it. If neither arrives, this
+node has a wrong belief about what it sent or received, about what peers have, or about a branch. So it discards these
+beliefs: it rereads the waiting entries from disk, asks all peers for their logs again, resends what they lack, and
+compares the mailbox with each of them, at growing intervals, until nothing waits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-OVERDUE_S = 30.0  # on a whole cluster; joining takes less, and what takes more is not kept from going on
+OVERDUE_S = 30.0  # with all nodes linked; joins take less, and a longer one is not interrupted
 LOOK_EVERY_S = 5.0
-PAUSE_MIN_S, PAUSE_MAX_S = OVERDUE_S / 2, 600.0  # between two tries of one mailbox, at first; at last
-ABANDON_S = 120.0  # then what is overdue is brought again in another way, if no node shows it
-COMPARE_S = 60.0  # with one node: what takes longer goes on the next time
-NEW_AT_ONCE = 100  # mailboxes of one look
-AT_ONCE = 4  # of those that are being compared
+PAUSE_MIN_S, PAUSE_MAX_S = OVERDUE_S / 2, 600.0  # first and longest pause between tries for one mailbox
+ABANDON_S = 120.0  # age from which entries are abandoned and their mail saved again, if no node shows them
+COMPARE_S = 60.0  # per comparison with one node; a longer one continues at the next try
+NEW_AT_ONCE = 100  # new mailboxes per look
+AT_ONCE = 4  # mailboxes compared in parallel
 
 
 _NOTHING_MORE = {Outcome.SAME, Outcome.AHEAD}
@@ -50,7 +50,10 @@ _NOTHING_MORE = {Outcome.SAME, Outcome.AHEAD}
 
 @dataclass(slots=True)
 class Case:
-    """A mailbox or tree with entries that are overdue. `why`: of the first of them. `is_branch`: nothing is missing."""
+    """A mailbox or tree with overdue entries.
+
+    `why` is the reason for the first of them. `is_branch`: no predecessor is missing, but a branch is not joined.
+    """
 
     key: MailboxKey
     dots: list[Dot]
@@ -62,15 +65,15 @@ class Case:
     is_taken_over: bool = False
 
     def begin_again(self) -> None:
-        """Try as early as at first when all nodes are linked once more."""
+        """Reset the pauses, so that tries start again once all nodes are linked."""
         self.try_at, self.pause_s, self.is_taken_over = -math.inf, PAUSE_MIN_S / 2, False
 
 
 class OverdueEntries:
-    """Belongs to the event loop.
+    """The search for overdue entries, and their handling. Belongs to the event loop.
 
-    `is_whole`: whether all configured nodes can be reached; `are_all_here`: and so can all that others know, and none
-    is being rebuilt: what none of them has is nowhere.
+    `is_whole` returns True if all configured nodes can be reached; `are_all_here`, if in addition all nodes that others
+    know can be reached, and none is being rebuilt, so that what no node has is lost.
     """
 
     def __init__(
@@ -97,24 +100,24 @@ class OverdueEntries:
         self._abandoned = abandoned
         self._is_whole = is_whole
         self._are_all_here = are_all_here
-        self._since: dict[Dot, float] = {}  # when an entry was first seen to wait, with all nodes linked
+        self._since: dict[Dot, float] = {}  # when an entry was first seen waiting with all nodes linked
         self._cases: dict[bytes, Case] = {}
-        self.doubts = 0  # how often what is believed was rebuilt
+        self.doubts = 0  # how often beliefs were discarded
 
     def entries(self, *, of_branches: bool) -> int:
-        """How many entries are overdue, of branches that are not joined or for want of others."""
+        """Return the number of overdue entries of unjoined branches, or else of those that lack a predecessor."""
         return sum(self._count(case) for case in self._cases.values() if case.is_branch is of_branches)
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Why entries are overdue -> how many of them."""
+        """Number of overdue entries by reason."""
         found: dict[str, int] = {}
         for case in self._cases.values():
             found[case.why] = found.get(case.why, 0) + self._count(case)
         return {why: entries for why, entries in found.items() if entries}
 
     async def run(self) -> None:
-        """Look for such entries, and do what can be done, until cancelled."""
+        """Find and handle overdue entries until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
             try:
@@ -123,7 +126,7 @@ class OverdueEntries:
                 log.warning("entries that wait are not looked after: %s", error)
 
     async def _look(self) -> None:
-        """Raises MailError, sqlite3.Error."""
+        """Handle the overdue mailboxes that are due. Raises MailError, sqlite3.Error."""
         overdue, now = self._overdue(), trio.current_time()
         for chain_id, case in list(self._cases.items()):
             case.dots = overdue.get(chain_id, case.dots)
@@ -147,13 +150,13 @@ class OverdueEntries:
         )
 
     def _count(self, case: Case) -> int:
-        """How many of its entries wait still."""
+        """Return how many of the case's entries still wait."""
         return sum(map(self._store.is_waiting, case.dots))
 
     def _overdue(self) -> dict[bytes, list[Dot]]:
-        """Chain -> its entries that have waited for too long without a break, in the order of their coming.
+        """Return the overdue entries by chain, in order of arrival.
 
-        Empty while a node is out of reach: what was overdue before is a case still, of which nothing is done.
+        Empty while a node is out of reach: cases that were overdue before stay open, but nothing is done about them.
         """
         waiting, now = self._store.waiting(), trio.current_time()
         if not self._is_whole():
@@ -169,10 +172,10 @@ class OverdueEntries:
         return found
 
     async def _note(self, chain_id: bytes, dots: list[Dot]) -> None:
-        """Raises sqlite3.Error."""
+        """Open or update the chain's case, and log a new reason. Raises sqlite3.Error."""
         now, case = trio.current_time(), self._cases.get(chain_id)
         told = await self._store.read(partial(_first_of, chain_id=chain_id, dots=dots))
-        if told is None:  # the log has lost them, and nothing here tells whose they were: a merge ends that
+        if told is None:  # the log has lost the entries and their mailbox is unknown: only a merge can end the wait
             self._cases.pop(chain_id, None)
             self._since.update(dict.fromkeys(dots, now + PAUSE_MAX_S))
             return
@@ -193,10 +196,10 @@ class OverdueEntries:
         self._cases[chain_id] = Case(key, dots, since, why, missing is None, now + pause_s, pause_s, is_taken_over)
 
     async def _compare(self, key: MailboxKey) -> None:
-        """With all other nodes, one after the other. The master joins what has forked.
+        """Compare with all other nodes, one after the other; the mailbox's master joins what has forked.
 
-        Where it lacks the checkpoint from which a branch can be replayed, a node that has it becomes the master. Where
-        no node has, and none shows the branch, its entries are abandoned.
+        If the master lacks the checkpoint from which a branch can be replayed, a node that has it becomes the master.
+        If no node has one, and none shows the branch, its entries are abandoned.
         """
         self._fork_merger.doubt(key)
         outcomes: list[Outcome] = []
@@ -215,7 +218,7 @@ class OverdueEntries:
         self._fork_scheduler.suspect(key)
 
     async def _abandon(self, key: MailboxKey) -> None:
-        """No node shows these entries, and none that could be asked can replay them."""
+        """Abandon the chain's entries when due, since no node shows them and no reachable node can replay them."""
         case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
         is_time = case is not None and trio.current_time() >= case.since + ABANDON_S
         if not (overdue and is_time and self._are_all_here()):
@@ -243,7 +246,7 @@ class OverdueEntries:
 def _first_of(
     connection: sqlite3.Connection, chain_id: bytes, dots: Iterable[Dot]
 ) -> tuple[MailboxKey, Dot | None] | None:
-    """The mailbox, and what is missing before the first of its entries that can be read; None: none can."""
+    """Return the mailbox, and the missing predecessor of its first readable entry; None: no entry is readable."""
     chain = chains.load(connection, chain_id)
     entries = [entry for dot in dots if (entry := queries.entry_at(connection, dot)) is not None]
     for entry in sorted(entries, key=lambda entry: (entry.modseq, entry.dot)):

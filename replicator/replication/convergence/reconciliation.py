@@ -1,7 +1,7 @@
-"""Making one mailbox or tree what it is at another node too (design sections 3 and 7).
+"""Makes one mailbox or tree equal at this node and another (design sections 3 and 7).
 
-Where this node is merely behind, it steps to the other's head; where both have gone on, the mailbox's master joins the
-two branches. Who is not the master tells it.
+If this node is merely behind, it adopts the other's head. If both have moved on, the mailbox's master joins the two
+branches; any other node reports the fork to the master.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LOG_FIRST_S = 0.5  # entries that are on their way need no SYNC
-FIND_TIMEOUT_S = 5.0  # for a mailbox's master: a term that does not settle holds up its turn and not all the others
-TRIES = 5  # of a mailbox that goes on here while it is compared
+LOG_FIRST_S = 0.5  # wait for entries in transit, which need no SYNC
+FIND_TIMEOUT_S = 5.0  # for finding a mailbox's master; an unsettled term must not hold up other mailboxes
+TRIES = 5  # comparisons of a mailbox that changes here meanwhile
 
 
 class Outcome(Enum):
-    """What came of comparing a mailbox with another node."""
+    """Result of comparing a mailbox with another node."""
 
     SAME = "same"
-    ADOPTED = "adopted"  # this node was behind, and shows now what the other one shows
+    ADOPTED = "adopted"  # this node was behind, and now shows the other node's state
     MERGED = "merged"
-    AHEAD = "ahead"  # the other node has seen nothing that this one has not
-    NOT_OURS = "not ours"  # the mailbox has forked, and its master, another node, has been told
-    APART = "apart"  # it has forked, and cannot be joined
-    DAMAGED = "damaged"  # one of them does not show what it has seen: `replicator check` at both
+    AHEAD = "ahead"  # the other node has seen nothing that this node has not
+    NOT_OURS = "not ours"  # the mailbox has forked; its master, another node, was told
+    APART = "apart"  # the mailbox has forked and cannot be joined
+    DAMAGED = "damaged"  # one of the nodes does not show what it has seen: run `replicator check` at both
 
 
 class Reconciliation:
-    """Belongs to the event loop."""
+    """The comparison of mailboxes with other nodes, and their adoption or join. Belongs to the event loop."""
 
     def __init__(self, store: Store, mastership: Mastership, fork_merger: ForkMerger) -> None:
         self._store = store
@@ -58,11 +58,11 @@ class Reconciliation:
         self._fork_merger = fork_merger
 
     async def catch_up(self, key: MailboxKey) -> None:
-        """Ask all nodes of the component for the head of one mailbox; take what they have more, or join it.
+        """Ask all nodes of the component for the head of one mailbox, and adopt or join what this node lacks.
 
-        For its master only. Waits as long as a node that has more can be reached. What cannot be had, because rows are
-        damaged there or here, is told, and left: it must not keep clients from writing. Raises MailError or
-        sqlite3.Error if it cannot be written, such as on a full disk.
+        Only the mailbox's master calls this. It waits for as long as a node that has more can be reached. State that is
+        unavailable because rows are damaged at either node is logged and skipped, since it must not keep clients from
+        writing. Raises MailError or sqlite3.Error if the state cannot be written, such as on a full disk.
         """
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         await in_turns(partial(self._try_to_catch_up_with, key), others, len(others))
@@ -86,13 +86,13 @@ class Reconciliation:
             await self._fork_merger.join_branches(key)
             outcome = await self.reconcile(key, sid)
             if outcome not in {Outcome.ADOPTED, Outcome.MERGED}:
-                return  # it can not be had now, or the node does not show the head that it has named
+                return  # it is unavailable now, or the node does not show the head that it named
 
     async def reconcile(self, key: MailboxKey, sid: str) -> Outcome:
-        """Compare one mailbox with one node, and take over or join what differs.
+        """Compare one mailbox with one node, and adopt or join the difference.
 
-        Raises UnavailableError if the node cannot be asked, or the mailbox does not keep still; LinkDownError;
-        MailError or sqlite3.Error if that cannot be written.
+        Raises UnavailableError if the node cannot be asked or the mailbox keeps changing; LinkDownError; MailError or
+        sqlite3.Error if the result cannot be written.
         """
         async with self._fork_merger.alone(key):
             for _ in range(TRIES):
@@ -102,7 +102,7 @@ class Reconciliation:
         raise UnavailableError(f"{await name_of(self._store, key)} changes faster than it can be compared")
 
     async def _reconcile(self, key: MailboxKey, sid: str) -> Outcome | None:
-        """None: the mailbox has gone on meanwhile."""
+        """Compare once; None: the mailbox has changed meanwhile."""
         mine = await chain_of(self._store, key)
         reply = await ask(self._mastership.toward(sid), sid, key, mine)
         if isinstance(reply, Done):
@@ -113,14 +113,14 @@ class Reconciliation:
         if covers(mine.context, theirs):
             return await self._damaged(key, sid, mine) if covers(theirs, mine.context) else Outcome.AHEAD
         if covers(theirs, mine.context):
-            return await self._adopt(key, sid)  # if it still is so when both have been read
+            return await self._adopt(key, sid)  # checked again after both have been read
         if self._fork_merger.is_hopeless(reply.head):
             return Outcome.APART
         if not self._mastership.is_ours(key):
             return await self._tell_master(key, mine)
         try:
             joined = await self._fork_merger.join_shown(key, sid)
-        except MiscountedError:  # which has been told
+        except MiscountedError:  # already logged
             return Outcome.DAMAGED
         return None if joined is None else Outcome.MERGED if joined else Outcome.APART
 
@@ -145,9 +145,9 @@ class Reconciliation:
         return Outcome.NOT_OURS
 
     async def restore(self, key: MailboxKey, sid: str) -> Outcome:
-        """Take over rows that were damaged here from a node that shows what this one's head counts (see `can_restore`).
+        """Replace rows damaged here with those of a node that shows what this node's head counts (see `can_restore`).
 
-        Raises as `reconcile`.
+        Raises the errors of `reconcile`.
         """
         async with self._fork_merger.alone(key):
             learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=True)
@@ -156,7 +156,10 @@ class Reconciliation:
             return await self._take_over(learned, sid) or Outcome.DAMAGED
 
     async def _adopt(self, key: MailboxKey, sid: str, *, anew: bool = False) -> Outcome | None:
-        """Where that does not come out, rows may have been damaged, which only hashing all of them tells."""
+        """Adopt the other node's state.
+
+        If the digests do not match, rows may be damaged; only hashing all rows reveals that, so the second try does.
+        """
         learned = await sync_client.learn(self._store, self._mastership, sid, key, anew=anew)
         if learned is None or not _is_behind(learned.ours.chain, learned.theirs):
             return None
@@ -177,10 +180,10 @@ class Reconciliation:
 
 
 def can_restore(learned: Learned) -> bool:
-    """Whether our rows were damaged, and the other node shows what they were: its digest is what our head counts."""
+    """Return True if this node's rows are damaged and the other node's digest equals what this node's head counts."""
     return not learned.ours.adds_up and learned.theirs.digest() == learned.ours.chain.digest()
 
 
 def _is_behind(ours: Chain, theirs: Chain) -> bool:
-    """Whether the other node has seen all that this one has, and more."""
+    """Return True if the other node has seen everything that this node has, and more."""
     return covers(theirs.context, ours.context) and not covers(ours.context, theirs.context)

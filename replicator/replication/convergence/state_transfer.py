@@ -1,11 +1,12 @@
-"""A node that lacks entries which its peers have no longer takes over what they show (design section 7).
+"""Transfers state to a node that lacks entries which its peers no longer have in their logs (design section 7).
 
-All mailboxes and trees that it shows otherwise than one peer are compared with that peer, and taken over or joined.
-When all are done, this node shows what the collected entries did, so its log goes on after them, and LOG is asked
-again. Until then it serves what it has. Interrupted, it begins again, and finds less to do.
+Every mailbox and tree that this node and one peer show differently is compared with that peer, and adopted or joined.
+After all of them, this node shows the effect of the collected entries, so its log begins after them, and it asks for
+LOG again. Until then it serves what it has. An interrupted transfer begins again, with less left to do.
 
-What cannot be made equal, or is not within `ROUNDS`, must not keep all else away. It is noted on disk, told in the
-status, and compared again every minute; until it is equal, what was passed over is not said to be settled here.
+A mailbox that cannot be made equal, or not within `ROUNDS`, must not block the others. It is recorded on disk, shown in
+the status, and compared again every minute; until it is equal, this node does not report the skipped entries as
+settled.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ from replicator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 8  # mailboxes: some wait for an answer while others read and write
-RETRY_S = 1.0  # after a failure, and between two looks at mailboxes that others are joining
-ROUNDS = 30  # of looks; then what others have not joined is left for later
-LEFT_EVERY_S = 60.0  # mailboxes that are damaged, or cannot be joined: somebody may have mended them
+AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read and write
+RETRY_S = 1.0  # after a failure, and between looks at mailboxes that other nodes are joining
+ROUNDS = 30  # rounds of comparison; mailboxes still unjoined by other nodes are postponed
+LEFT_EVERY_S = 60.0  # between looks at postponed mailboxes, which an operator may have repaired
 
 _DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
 _STAYS_APART = {Outcome.APART, Outcome.DAMAGED}
 
 
 class StateTransfer:
-    """Belongs to the event loop. `ask_again` sends LOG to all peers; `settled`: what nodes say they have."""
+    """The transfer of state from peers. Belongs to the event loop.
+
+    `ask_again` sends LOG to all peers; `settled` returns the contexts that nodes report as settled.
+    """
 
     def __init__(
         self,
@@ -60,22 +64,22 @@ class StateTransfer:
         self._reconciliation = reconciliation
         self._ask_again = ask_again
         self._settled = settled
-        self._peers: dict[str, None] = {}  # whose logs do not reach back far enough
+        self._peers: dict[str, None] = {}  # SIDs of peers whose logs do not reach back far enough
         self._wanted = trio.Event()
-        self.done = self.total = 0  # mailboxes and trees of the transfer that runs
+        self.done = self.total = 0  # mailboxes and trees of the current transfer
 
     @property
     def is_running(self) -> bool:
-        """Whether this node is behind the log of a peer."""
+        """True if this node's log ends before a peer's begins."""
         return bool(self._peers)
 
     def begin(self, sid: str) -> None:
-        """A peer's log begins after what this node has."""
+        """Request a transfer from a peer whose log begins after what this node has."""
         self._peers[sid] = None
         self._wanted.set()
 
     async def run(self) -> None:
-        """Take over what peers show, one after the other, until cancelled."""
+        """Take over state from one peer after the other, until cancelled."""
         while True:
             with trio.move_on_after(LEFT_EVERY_S):
                 await self._wanted.wait()
@@ -89,13 +93,13 @@ class StateTransfer:
                 except (MailError, LinkDownError, sqlite3.Error) as error:
                     log.warning("what %s shows is not taken over yet: %s", sid, error)
                     await trio.sleep(RETRY_S)
-                # Whoever has nothing to say about the log now says so again, or the link is gone.
+                # A peer whose log still begins too late refuses LOG again, unless its link is gone.
                 del self._peers[sid]
             if peers:
                 self._ask_again()
 
     async def _take_over(self, sid: str) -> None:
-        """Raises MailError, LinkDownError or sqlite3.Error."""
+        """Take over what one peer shows. Raises MailError, LinkDownError or sqlite3.Error."""
         difference = await sync_client.differing_chains(self._store, self._mastership, sid)
         self.done, self.total = 0, len(difference.keys)
         log.info("the log of %s begins later than this node's ends: %d mailboxes and trees are compared with it",
@@ -110,16 +114,19 @@ class StateTransfer:
         for key in left:
             log.error("%s is not as %s shows it: it is compared again every %d s; see `replicator resync %s`",
                       await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
-        for key in remaining:  # busy, or being joined by others
+        for key in remaining:  # busy, or being joined by other nodes
             log.warning("%s is not as %s shows it yet: it is compared again every %d s; if that lasts, see `replicator"
                         " resync %s`", await name_of(self._store, key), sid, LEFT_EVERY_S, key.user)  # fmt: skip
-        # That node may itself have passed over something that it does not show yet.
+        # That node may itself have postponed state that it does not show yet.
         everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
         await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
         log.info("all else that %s has collected of its log is shown here now", sid)
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
-        """Those that must be looked at again; where that is of no use, they go to `left`. Raises the first error."""
+        """Compare mailboxes, and return those to look at again; append the hopeless ones to `left`.
+
+        Raises the first error.
+        """
         again = list[MailboxKey]()
 
         async def compare(key: MailboxKey) -> None:
@@ -130,7 +137,7 @@ class StateTransfer:
             except sync_client.DamagedError as error:
                 log.warning("%s is not taken over: %s", await name_of(self._store, key), error)
                 outcome = Outcome.DAMAGED
-            except UnavailableError:  # one mailbox that cannot be read there must not keep all others away
+            except UnavailableError:  # one mailbox that is unreadable at the peer must not block the others
                 if self._mastership.toward(sid) is None:
                     raise
                 again.append(key)
@@ -146,16 +153,21 @@ class StateTransfer:
         return again
 
     async def _follow_master(self, key: MailboxKey, sid: str) -> None:
-        """What he joins may come by no log, and `sid` may wait for it, too. Raises MailError, sqlite3.Error."""
+        """Reconcile with the mailbox's master.
+
+        The master's merges may never come by a log, and `sid` may be waiting for them, too. Raises MailError,
+        sqlite3.Error.
+        """
         master = self._mastership.known_master(key)
         if master not in {None, sid, self._mastership.sid}:
             with suppress(UnavailableError, LinkDownError):
                 await self._reconciliation.reconcile(key, master)
 
     async def _look_at_what_was_left(self) -> None:
-        """Nothing else compares it again: the log brings nothing of it any more.
+        """Compare postponed mailboxes again; nothing else does, since the log no longer brings their entries.
 
-        Any node may have what is lacking. But that nothing is lacking any more shows a node that has settled all of it.
+        Any node may have the missing state, but only a node that has settled the skipped entries proves that none is
+        missing.
         """
         others = [sid for sid in self._mastership.table.component if sid != self._mastership.sid]
         for key, passed in await self._store.read(pending_resync.load):
@@ -168,7 +180,10 @@ class StateTransfer:
                         break
 
     async def _is_equal(self, key: MailboxKey, sid: str) -> bool:
-        """Whether it is now as that node shows it, or further. Raises MailError, LinkDownError, sqlite3.Error."""
+        """Return True if this node now shows at least what that node shows.
+
+        Raises MailError, LinkDownError, sqlite3.Error.
+        """
         if key != EVERYTHING:
             return await self._reconciliation.reconcile(key, sid) in _DONE
         left = list[MailboxKey]()
@@ -179,7 +194,10 @@ class StateTransfer:
         return covers(self._settled().get(sid, {}), passed)
 
     async def _begin_log_after(self, passed: Context, left: Sequence[MailboxKey], *, is_proof: bool) -> None:
-        """What is left of such entries here goes first, in slices; if they may prove what was damaged, they stay."""
+        """Delete the skipped entries that are still here, in slices, then begin the log after them.
+
+        With `is_proof`, the entries stay, since they may prove what was damaged.
+        """
         while not is_proof and (await self._store.write(partial(collect, upto=passed))).entries:
             pass
         await self._store.write(partial(_begin_log_after, passed=passed, left=left))

@@ -1,7 +1,7 @@
-"""SYNC (design section 7), the side that asks: what another node shows, without the log, as what differs from here.
+"""SYNC, client side (design section 7): learns how another node's state differs from this node's, without the log.
 
-In the end it is exactly what the other node showed at one head: the sums agree, and so does the digest. Where that
-changes meanwhile, the next try begins with what the one before has got.
+The result is exactly what the other node showed at one head: the sums and the digest agree. If the other node's state
+changes meanwhile, the next try starts from what the previous one learned.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from resync.tree import TreeState
 
 T = TypeVar("T")
 
-TRIES = 5  # of what changes meanwhile
+TRIES = 5  # tries, if the other node's state changes meanwhile
 
 State = MailboxState | TreeState
 
 
 class DamagedError(UnavailableError):
-    """What another node shows of a mailbox is not what it counts there."""
+    """A mismatch between another node's rows of a mailbox and its own counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What another node shows of a mailbox or tree, told as what differs from what this node shows at a head.
+    """Another node's state of a mailbox or tree, as the difference from what this node shows at a head.
 
-    `items`: its rows that are not here, or are others here; `gone`: keys of ours that it has not; `time`: of a stamp
-    that is not below any of what it shows.
+    `items` are its rows that are missing or different here; `gone` are keys of this node's rows that it lacks; `time`
+    is the time of a stamp that is not below any in its state.
     """
 
     key: MailboxKey
@@ -62,7 +62,10 @@ class Learned:
     time: int
 
     def state(self) -> State:
-        """All of it; only where our rows were kept. Raises UnavailableError for what cannot be."""
+        """Return the other node's full state; requires that this node's rows were kept.
+
+        Raises UnavailableError for an impossible state.
+        """
         assert self.ours.rows is not None, "`with_rows`"
         kept = {key: item for key, item in self.ours.rows.items() if key not in self.gone}
         state = _state(self.theirs, (kept | self.items).values())
@@ -75,7 +78,7 @@ class Learned:
 class NodeDifference:
     """The mailboxes and trees that two nodes show differently, trees first.
 
-    `collected`: up to where the other node's log has no entries any more, as of the moment that was compared.
+    `collected` is the context that had left the other node's log at the moment of comparison.
     """
 
     keys: tuple[MailboxKey, ...]
@@ -85,11 +88,11 @@ class NodeDifference:
 async def learn(
     store: Store, mastership: Mastership, sid: str, key: MailboxKey, *, with_rows: bool = False, anew: bool = False
 ) -> Learned | None:
-    """What a node shows of the mailbox or tree; None if nothing.
+    """Learn what a node shows of the mailbox or tree; None if nothing.
 
-    `with_rows`: keep ours, for `Learned.state`. `anew`: neither side believes hashes that lie beside rows.
-    Waits as long as the link lasts. Raises UnavailableError if it cannot be asked, or tells what cannot be
-    (DamagedError), or if the mailbox does not keep still; LinkDownError.
+    `with_rows` keeps this node's rows, for `Learned.state`. With `anew`, both sides hash all rows instead of trusting
+    stored hashes. Waits for as long as the link lasts. Raises UnavailableError if the node cannot be asked, reports
+    something impossible (DamagedError), or the mailbox keeps changing; LinkDownError.
     """
     query = partial(shown, key=key, with_rows=with_rows, anew=anew)
     ours, asked = await _both(store, query, partial(_ask, mastership, sid, key, anew=anew))
@@ -113,10 +116,10 @@ async def learn(
 
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
-    """Which mailboxes and trees a node shows otherwise than this one. Raises UnavailableError, LinkDownError."""
+    """Find the mailboxes and trees that a node shows differently. Raises UnavailableError, LinkDownError."""
     ours, asked = await _both(store, shown_node, partial(_ask, mastership, sid, None))
     try:
-        check_claims(store, asked.snapshot.context)  # else this node would go on numbering where the other one says
+        check_claims(store, asked.snapshot.context)  # a false claim would shift this node's own numbering
     except ProtocolError as error:
         raise UnavailableError(f"what {sid} says of its log cannot be: {error}") from None
     try:
@@ -137,7 +140,10 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A snapshot of another node. Questions raise LinkDownError, DamagedError, ValueError for what cannot be."""
+    """A snapshot at another node.
+
+    Requests raise LinkDownError, DamagedError, or ValueError for an impossible answer.
+    """
 
     link: PeerLink
     sid: str
@@ -155,7 +161,7 @@ class _Asked:
         )  # fmt: skip
 
     async def compare(self, ours: Fingerprints) -> Difference | None:
-        """None if the snapshot did not last."""
+        """Return the difference; None if the snapshot expired."""
         comparison = Comparison(ours, self.everything())
         while not comparison.is_done:
             prefixes = comparison.questions()
@@ -167,7 +173,7 @@ class _Asked:
         return comparison.difference()
 
     async def rows(self, keys: list[bytes]) -> list[Item] | None:
-        """The first of these, at least one. None if the snapshot did not last."""
+        """Return the rows of the first of these keys, at least one. None if the snapshot expired."""
         reply = await self.link.request(Rows(self.snapshot.number, bulk.pack_keys(keys), self.sid))
         if isinstance(reply, Refused) and reply.code == RefusalCode.DAMAGED:
             raise DamagedError(f"{self.sid} does not say what it shows: {reply.text}")
@@ -192,7 +198,7 @@ class _Asked:
 
 
 async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew: bool = False) -> _Asked:
-    """Of one mailbox or tree, or of all. Raises UnavailableError, LinkDownError."""
+    """Request a snapshot of one mailbox or tree, or of the whole node. Raises UnavailableError, LinkDownError."""
     link = mastership.toward(sid)
     if link is None:
         raise UnavailableError(f"no way to {sid}")
@@ -205,7 +211,7 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
 async def _both(
     store: Store, query: Callable[[sqlite3.Connection], T], ask_there: Callable[[], Awaitable[_Asked]]
 ) -> tuple[T, _Asked]:
-    """What is shown here and there, read at once, for either may take long. Raises as `_ask` does, or sqlite3.Error."""
+    """Read both sides in parallel, since either may take long. Raises the errors of `_ask`, or sqlite3.Error."""
     here: list[T] = []
     there: list[_Asked] = []
     failed: list[Exception] = []
@@ -213,7 +219,7 @@ async def _both(
     async def try_to(add: Callable[[], Awaitable[None]]) -> None:
         try:
             await add()
-        except (UnavailableError, LinkDownError, sqlite3.Error) as error:  # a nursery would hide what it is
+        except (UnavailableError, LinkDownError, sqlite3.Error) as error:  # a nursery would wrap the error
             failed.append(error)
 
     async def read() -> None:
@@ -231,7 +237,7 @@ async def _both(
 
 
 async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[bytes, Item], gone: set[bytes]) -> bool:
-    """Carry on `items` and `gone` as far as the snapshot lasts. Whether that is all of it. Raises ValueError."""
+    """Extend `items` and `gone` while the snapshot lasts; return True if they are complete. Raises ValueError."""
     changed = {key: bulk.hash_of(item) for key, item in items.items()}
     known = await store.read(lambda _: _patched(ours, changed, gone)) if changed or gone else ours
     difference = await asked.compare(known)
@@ -260,7 +266,7 @@ def _patched(ours: Fingerprints, changed: dict[bytes, int], gone: Collection[byt
 
 
 def _sum(ours: Fingerprints, items: dict[bytes, Item], gone: Iterable[bytes]) -> Fingerprint:
-    """Of our rows, with those of the other node in their places, and without what it has not."""
+    """Return the sum of the other node's rows: this node's, with `items` replaced and `gone` left out."""
     size, total = ours.of("")
     for key in (*items, *gone):
         if (value := ours.hash_of(key)) is not None:
@@ -269,7 +275,7 @@ def _sum(ours: Fingerprints, items: dict[bytes, Item], gone: Iterable[bytes]) ->
 
 
 def _state(chain: Chain, items: Collection[Item]) -> State | None:
-    """None if the rows are not all of it: of another kind, or under one UID or name."""
+    """Build the state; None if rows are of the wrong kind, or two share a UID or name."""
     if chain.uidvalidity == 0:
         folders = {item.mailbox_id: item for item in items if isinstance(item, FolderState)}
         subscriptions = {item.name: item for item in items if isinstance(item, SubscriptionState)}

@@ -1,8 +1,8 @@
-"""SYNC (design section 7), the side that answers: what this node shows, by fingerprints over ranges of keys.
+"""SYNC, server side (design section 7): answers for this node's state by fingerprints over ranges of keys.
 
-A snapshot is the keys and hashes of all rows of a mailbox or tree at its head, 32 bytes a row, or of all mailboxes and
-trees of the node. Rows themselves are read when they are asked for. Where one has changed since, the snapshot is of no
-more use, and the side that asks begins again with what it has got already.
+A snapshot holds the keys and hashes of all rows of a mailbox or tree at its head, 32 bytes per row, or of all mailboxes
+and trees of the node. Rows are read on request. If a row has changed since, the snapshot is useless, and the client
+begins again with what it has learned so far.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from resync.bulk import ChainName, Item
 from resync.ranges import QUESTIONS_AT_ONCE, Fingerprints
 from resync.row import to_bytes
 
-MAX_SNAPSHOTS, MAX_ITEMS = 64, 1 << 22  # kept for others: 128 MiB, or one that is larger
-ROWS_AT_ONCE = 1000  # of one question, some 200 KiB
-ANSWER_BYTES = 4 << 20  # of rows, and one more: rows with very many flags are answered in part, and asked for again
+MAX_SNAPSHOTS, MAX_ITEMS = 64, 1 << 22  # snapshots kept and their total rows: 128 MiB, or a single larger snapshot
+ROWS_AT_ONCE = 1000  # rows per request, some 200 KiB
+ANSWER_BYTES = 4 << 20  # limit of rows per reply, exceeded by at most one; rows with many flags need several requests
 
 SyncCommand = SyncNode | SyncMailbox | Ranges | Rows | SyncEnd
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was shown of a mailbox or tree at a head. `rows`, if they were asked for, are all of it."""
+    """The state of a mailbox or tree that this node showed at a head. `rows`, if requested, holds all of them."""
 
     key: MailboxKey
     chain: Chain
@@ -48,29 +48,29 @@ class Shown:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the rows are what the head counts: if not, they were damaged."""
+        """True if the rows match the head's counts; otherwise rows are damaged."""
         size, total = self.fingerprints.of("")
         return total == self.chain.fingerprint and (not self.key.uidvalidity or size == self.chain.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownNode:
-    """The digests of all mailboxes and trees. Entries up to `collected` are not in the log."""
+    """The digests of all mailboxes and trees. Entries up to `collected` have left the log."""
 
     collected: Context
     fingerprints: Fingerprints
 
 
 class SyncServer:
-    """Belongs to the event loop."""
+    """This node's snapshots, and the answers to SYNC requests. Belongs to the event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._snapshots: OrderedDict[int, Shown | ShownNode] = OrderedDict()  # the last used last
+        self._snapshots: OrderedDict[int, Shown | ShownNode] = OrderedDict()  # most recently used last
         self._taken = 0
 
     async def answer(self, link: PeerLink, command: SyncCommand) -> Reply:
-        """Raises ProtocolError for what no node asks."""
+        """Answer a request. Raises ProtocolError for a request that no node sends."""
         match command:
             case SyncMailbox(number, _, anew):
                 key = link.key_of(number)
@@ -130,7 +130,7 @@ class SyncServer:
 
 
 async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, command: SyncCommand) -> Reply:
-    """Answer, or pass it on to the node that it is for. Raises LinkDownError, ProtocolError."""
+    """Answer a request, or forward it to the node that it is for. Raises LinkDownError, ProtocolError."""
     if command.destination in {None, mastership.sid}:
         return await snapshots.answer(link, command)
     onward = mastership.toward(command.destination) if command.destination else None
@@ -145,9 +145,9 @@ async def answer(snapshots: SyncServer, mastership: Mastership, link: PeerLink, 
 
 
 def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = False, anew: bool = False) -> Shown:
-    """What this node shows of a mailbox or tree now. Without rows it takes 32 bytes each.
+    """Return what this node shows of a mailbox or tree now. Without rows it takes 32 bytes per row.
 
-    `anew`: what is hashed is the rows themselves, in five times the time; else rows that were damaged may look whole.
+    With `anew`, hashes the rows themselves, which takes five times as long; otherwise damaged rows may look whole.
     """
     connection.execute("BEGIN")
     try:
@@ -164,7 +164,7 @@ def shown(connection: sqlite3.Connection, key: MailboxKey, *, with_rows: bool = 
 
 
 def shown_node(connection: sqlite3.Connection) -> ShownNode:
-    """What this node shows of everything now."""
+    """Return the digests of everything that this node shows now."""
     connection.execute("BEGIN")
     try:
         digests = ((chain.id, int.from_bytes(chain.digest())) for chain in queries.chains_of(connection, None))
@@ -174,7 +174,7 @@ def shown_node(connection: sqlite3.Connection) -> ShownNode:
 
 
 def _fingerprints(hashed: Iterable[tuple[bytes, int]]) -> Fingerprints:
-    """Raises DamagedRowError where two rows have one key."""
+    """Index the hashes by key. Raises DamagedRowError if two rows have one key."""
     try:
         return Fingerprints(hashed)
     except ValueError as error:
@@ -215,7 +215,7 @@ def _hashed(keys: Iterable[bytes], found: dict[bytes, Item]) -> Iterable[tuple[b
 
 
 def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]:
-    """All rows that this node shows, by their keys."""
+    """Return all rows that this node shows, by key."""
     if key.uidvalidity:
         return {row.guid: row for row in queries.mailbox_rows(connection, key.mailbox_id)}
     items: list[Item] = [item for some in queries.tree_rows(connection, key.user) for item in some]
@@ -223,7 +223,7 @@ def _items(connection: sqlite3.Connection, key: MailboxKey) -> dict[bytes, Item]
 
 
 def items_of(connection: sqlite3.Connection, key: MailboxKey, keys: Iterable[bytes]) -> dict[bytes, Item]:
-    """Those of the rows that this node shows now."""
+    """Return the rows with these keys that this node shows now."""
     if not key.uidvalidity:
         everything = _items(connection, key)
         return {wanted: everything[wanted] for wanted in keys if wanted in everything}

@@ -1,4 +1,4 @@
-"""A new database for a node whose own is damaged, from its peers and from what can still be read (design section 11).
+"""Rebuilds a damaged node's database from its peers and from what can still be read of it (design section 11).
 
-Used by `replicator.rebuild` alone.
+Only `replicator.rebuild` uses this package.
 """

@@ -1,7 +1,7 @@
-"""Parts that a damaged database has where no hash leads: under the names of their holders (`Holding.kept`).
+"""Attachments that only a damaged database leads to: those stored under their holders' names (`Holding.kept`).
 
-Nothing but that database tells where they are. What is found is copied, so that the old database stays good until the
-new one is whole; what it leaves then the node's next sweep removes.
+They are copied, so that the old database stays intact until the new one is complete; the node's next sweep then removes
+the originals.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from replicator.store.repair.damaged_database import DamagedDatabase
 
 
 class KeptAttachments:
-    """Belongs to the event loop."""
+    """The kept attachments of a damaged database. Belongs to the event loop."""
 
     def __init__(self, damaged: DamagedDatabase, parts: PartStore, run_in_thread: ThreadRunner) -> None:
         self._damaged = damaged
         self._parts = parts
         self._run_in_thread = run_in_thread
-        self._turn = trio.Lock()  # the database is for one thread at a time
+        self._turn = trio.Lock()  # one thread at a time may use the database
 
     async def chunk(self, attached: Attached, number: int) -> bytes | None:
-        """See `Source`."""
+        """Return a chunk; see `Source`."""
         async with self._turn:
             kept = await self._run_in_thread(partial(self._damaged.keepers, attached.hash))
         for holding in kept:

@@ -1,9 +1,9 @@
-"""`replicator rebuild`: an empty node becomes what its peers are, and takes in what a damaged database still has alone.
+"""`replicator rebuild`: fills an empty node from its peers, then adds what only its damaged database still has.
 
-A peer is a source unless it is being rebuilt itself: two such nodes would agree on nothing. First everything comes by
-the log or by SYNC, as to any node that is behind, until all is here that each source showed when it was compared.
-Then entries that no source has are read from the damaged database, and texts that are lacking, before neighbours are
-asked for those. Interrupted, it begins again, and finds less to do.
+A peer is a source unless it is being rebuilt itself: two such nodes would agree on nothing. First everything arrives by
+the log or by SYNC, as at any node that is behind, until this node has all that each source showed when it was compared.
+Then entries that no source has, and missing bodies, are read from the damaged database, before neighbours are asked for
+the bodies. An interrupted rebuild begins again, with less left to do.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ __all__ = ["Progress", "Rebuild", "RebuildError", "Rebuilt"]
 
 log = logging.getLogger(__name__)
 
-REACH_S = 60.0  # for a source to be reached: links are dialled every 10 s at least
-ALL_REACH_S = 15.0  # then for the other peers
-STUCK_S = 90.0  # without anything new from sources that can be reached: texts are looked for every 30 s
-JOIN_S = 30.0  # without a branch being joined: a node that runs goes on with that
+REACH_S = 60.0  # for reaching a source: links are dialled at least every 10 s
+ALL_REACH_S = 15.0  # after that, for reaching the other peers
+STUCK_S = 90.0  # limit without anything new from reachable sources: missing bodies are looked for every 30 s
+JOIN_S = 30.0  # limit without a branch being joined: once running, the node continues with that
 LOOK_EVERY_S = 1.0
-SLICE = 256  # texts of one look
-DIFFERING_MAX = 1000  # mailboxes of one comparison; where more differ, most are on their way
+SLICE = 256  # bodies per read
+DIFFERING_MAX = 1000  # mailboxes per comparison; if more differ, most are still in transit
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rebuild is at, and how far: `done` of `total`, entries or texts; 0 of 0 while it waits."""
+    """The step and progress of a rebuild: `done` of `total` entries or bodies; 0 of 0 while it waits."""
 
     what: str
     done: int = 0
@@ -68,9 +68,11 @@ class Progress:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What came of it. `lost_entries`: that came to the damaged database and are not here; None: nobody knows.
+    """Result of a rebuild.
 
-    Of those `untaken_entries` can be read: with all that they change but new mail, which is delivered anew.
+    `lost_entries` counts entries that the damaged database had received and that are not here; None: unknown. Of those,
+    `untaken_entries` could be read but not applied: all their changes are lost, except new mail, which is delivered
+    again.
     """
 
     peers: list[str]
@@ -80,23 +82,26 @@ class Rebuilt:
     salvaged_entries: int = 0
     lost_entries: int | None = 0
     untaken_entries: int = 0
-    untaken_changes: int = 0  # of flags and folders, and expunges
+    untaken_changes: int = 0  # changes of flags and folders, and expunges
     delivered_anew: int = 0  # messages
-    undelivered: int = 0  # messages whose text is lost, or that are refused
-    waiting_entries: int = 0  # that are here and not shown: of branches that have not been joined yet
-    unreadable_rows: int = 0  # of the damaged database's log, whether or not peers have what was in them
-    differing: list[str] = field(default_factory=list)  # mailboxes that a peer shows otherwise still
+    undelivered: int = 0  # messages whose body is lost, or that were refused
+    waiting_entries: int = 0  # entries that are here but not shown: branches that are not joined yet
+    unreadable_rows: int = 0  # rows of the damaged database's log, whether or not peers have their entries
+    differing: list[str] = field(default_factory=list)  # mailboxes that a peer still shows differently
     missing_texts: list[Finding] = field(default_factory=list)
-    set_aside: str | None = None  # where the damaged database lies
+    set_aside: str | None = None  # path of the damaged database
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is known that nothing is missing."""
+        """True if it is certain that nothing is missing."""
         return self.lost_entries == 0 and not (self.differing or self.missing_texts)
 
 
 class Rebuild:
-    """Belongs to the event loop, beside a coordinator that runs. `tell` hears how far it is."""
+    """A rebuild of the database. Belongs to the event loop, beside a running coordinator.
+
+    `tell` receives the progress.
+    """
 
     def __init__(
         self, store: Store, coordinator: Coordinator, environment: Environment, tell: Callable[[Progress], None]
@@ -105,12 +110,12 @@ class Rebuild:
         self._coordinator = coordinator
         self._environment = environment
         self._tell = tell
-        self._lacking: dict[str, dict[MailboxKey, Dot]] = {}  # SID -> heads that it showed, and that are not seen here
-        self._damaged: set[MailboxKey] = set()  # shown otherwise by a source at the same head
+        self._lacking: dict[str, dict[MailboxKey, Dot]] = {}  # SID -> heads shown there and not seen here
+        self._damaged: set[MailboxKey] = set()  # mailboxes that a source shows differently at the same head
         self._met: set[str] = set()
 
     async def run(self, damaged: DamagedDatabase) -> Rebuilt:
-        """Return when all that can be had is here. Raises RebuildError, MailError or sqlite3.Error."""
+        """Return when all available content is here. Raises RebuildError, MailError or sqlite3.Error."""
         await self._follow()
         await self._check_collected(damaged)
         rebuilt = Rebuilt(sorted(self._met))
@@ -137,7 +142,7 @@ class Rebuild:
         return [link for link in self._coordinator.connections.links if self._coordinator.admission.is_source(link)]
 
     async def _reached(self) -> list[PeerLink]:
-        """The sources, at least one. Raises RebuildError."""
+        """Return the sources, at least one. Raises RebuildError."""
         until = trio.current_time() + REACH_S
         while not (sources := self._sources()):
             why = self._why_none()
@@ -151,13 +156,13 @@ class Rebuild:
         return sources
 
     async def _linked(self) -> None:
-        """Return when there is a link to each peer."""
+        """Wait until there is a link to each peer."""
         while any(state.link is None for state in self._coordinator.connections.peers.values()):
             self._tell(Progress(f"waiting for other peers: {self._why_none()}"))
             await trio.sleep(LOOK_EVERY_S)
 
     def _why_none(self) -> str:
-        """What keeps peers from being sources."""
+        """Explain why peers are not sources."""
         reasons = []
         for sid, state in self._coordinator.connections.peers.items():
             if state.link is None:
@@ -169,7 +174,7 @@ class Rebuild:
         return "; ".join(reasons) or "there is no [[peer]] in the configuration"
 
     async def _follow(self) -> None:
-        """Return when all is here that each source showed, or nothing comes any more. Raises RebuildError."""
+        """Wait until everything that each source showed is here, or nothing more arrives. Raises RebuildError."""
         await self._reached()
         with trio.move_on_after(ALL_REACH_S):
             await self._linked()
@@ -191,11 +196,14 @@ class Rebuild:
             await trio.sleep(LOOK_EVERY_S)
 
     def _has_settled(self, sid: str) -> bool:
-        """Whether all is shown here that the node has said that it shows."""
+        """Return True if this node shows everything that the other node has reported as settled."""
         return covers(self._store.settled(), self._coordinator.settled_logs.known().get(sid, {}))
 
     async def _compare(self, link: PeerLink) -> None:
-        """Note what a source shows that is not here: a mailbox in use may never be equal at one moment."""
+        """Note the heads that a source shows and this node lacks.
+
+        Comparing heads is needed because a mailbox in use may never be equal at any one moment.
+        """
         heads: dict[MailboxKey, Dot] = {}
         try:
             difference = await sync_client.differing_chains(self._store, self._coordinator.mastership, link.sid)
@@ -216,7 +224,7 @@ class Rebuild:
             self._lacking[link.sid] = heads
 
     def _reach(self) -> object:
-        """What grows as long as something comes."""
+        """Return a value that changes as long as anything arrives."""
         lacking = sum(map(len, self._lacking.values()))
         return sum(self._store.context.values()), self._coordinator.taken_over, lacking
 
@@ -233,7 +241,10 @@ class Rebuild:
     # ---- what the damaged database has
 
     async def _check_collected(self, damaged: DamagedDatabase) -> None:
-        """What had left its log was at all nodes: who lacks that is no source. Raises RebuildError."""
+        """Raise RebuildError if entries that had left the damaged log are missing here.
+
+        All nodes once had those entries, so a node that lacks them is no source.
+        """
         collected = await self._environment.run_in_thread(damaged.collected)
         if collected is not None and not covers(self._store.context, collected):
             raise RebuildError(
@@ -242,10 +253,13 @@ class Rebuild:
             )
 
     async def _abandoned(self, damaged: DamagedDatabase, untaken: dict[Dot, Entry]) -> int:
-        """Take in what no source has; how many entries that were. `untaken` gets those that lack what was before."""
+        """Apply entries that no source has; return their number.
+
+        `untaken` receives entries whose predecessors are missing.
+        """
         came = await self._environment.run_in_thread(damaged.context) or {}
         count, before = 0, -1
-        while before < count:  # what one entry stands on may come after it
+        while before < count:  # an entry may precede its predecessor
             before = count
             untaken.clear()
             slices, read = damaged.log(self._store.context), 0
@@ -260,7 +274,7 @@ class Rebuild:
                     count += taken
                     untaken |= left
         for dot in [dot for dot in untaken if dot.seq <= self._store.context.get(dot.origin, 0)]:
-            del untaken[dot]  # it came the other way
+            del untaken[dot]  # the entry arrived from a peer meanwhile
         return count
 
     async def _lost(self, damaged: DamagedDatabase) -> int | None:
@@ -270,20 +284,20 @@ class Rebuild:
         return sum(max(0, seq - self._store.context.get(origin, 0)) for origin, seq in had.items())
 
     async def _joined(self) -> int:
-        """Return when branches have been joined, or none is any more; how many entries wait still."""
+        """Wait until all branches are joined, or no more are; return the number of entries that still wait."""
         watch = _Watch()
         while (waiting := (await self._store.read(queries.log_counts))[1]) and not watch.is_stuck(JOIN_S, waiting):
             self._tell(Progress(f"{waiting} entries wait for branches to be joined"))
             await trio.sleep(LOOK_EVERY_S)
         return waiting
 
-    # ---- texts
+    # ---- bodies
 
     def _kept(self, damaged: DamagedDatabase) -> Source:
         return KeptAttachments(damaged, self._coordinator.bodies.parts, self._environment.run_in_thread).chunk
 
     async def _fill(self, damaged: DamagedDatabase) -> None:
-        """Return when no text is lacking, or none comes any more."""
+        """Wait until no body is missing, or no more arrive."""
         after: tuple[int, bytes] | None = None
         while some := await self._store.read(partial(lacking, before=after, count=SLICE)):
             after = some[-1]
@@ -298,7 +312,7 @@ class Rebuild:
             await trio.sleep(LOOK_EVERY_S)
 
     async def _missing(self, damaged: DamagedDatabase) -> list[Finding]:
-        """Look for the text of each message once more; those that are nowhere."""
+        """Look once more for the body of each message; return findings for the bodies that are nowhere."""
 
         async def heal(content_hash: bytes) -> bool:
             messages = await self._environment.run_in_thread(partial(_messages, damaged, [(0, content_hash)]))
@@ -312,21 +326,21 @@ class Rebuild:
 
 
 class _Watch:
-    """Since when nothing has changed."""
+    """Time since the last change of a value."""
 
     def __init__(self) -> None:
         self._since = trio.current_time()
         self._seen: object = None
 
     def is_stuck(self, seconds: float, now: object = None) -> bool:
-        """Whether it has been so for long."""
+        """Return True if the value has not changed for this many seconds."""
         if now is not None and now != self._seen:
             self._seen, self._since = now, trio.current_time()
         return trio.current_time() > self._since + seconds
 
 
 def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dict[MailboxKey, Dot]:
-    """Those that this node's mailboxes have not seen."""
+    """Return the heads that this node's mailboxes have not seen."""
     shown = {key: chains.load(connection, key.mailbox_id) for key in heads}
     return {key: head for key, head in heads.items() if (chain := shown[key]) is None or not chain.has_seen(head)}
 
@@ -334,7 +348,7 @@ def _unseen(connection: sqlite3.Connection, heads: dict[MailboxKey, Dot]) -> dic
 def _take_in(
     tx: Transaction, part: Salvaged, texts: Sequence[StoredText], came: Mapping[str, int]
 ) -> tuple[int, dict[Dot, Entry]]:
-    """How many entries were new, and followed what is here; and those that did not."""
+    """Apply salvaged entries; return the number of new ones, and those that could not be applied."""
     count, untaken = 0, dict[Dot, Entry]()
     for entry, _ in part.entries:
         before = tx.seen(entry.dot.origin)
@@ -362,7 +376,7 @@ def _write(tx: Transaction, texts: list[StoredText]) -> None:
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Folders of all users, their messages, and texts."""
+    """Count the folders of all users, their messages, and bodies."""
     _, messages, _ = table_check.sizes(connection)
     folders = sum(len(queries.folders_in_sight(connection, user)) for user in queries.users(connection))
     texts: int = connection.execute("SELECT COUNT(*) FROM content").fetchone()[0]

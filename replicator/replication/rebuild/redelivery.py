@@ -1,6 +1,6 @@
-"""Mail that only a damaged database has and that can come by no log: a rebuild delivers it anew (design section 11).
+"""Delivers mail again that only a damaged database has and that cannot arrive by a log (design section 11).
 
-Each message keeps its GUID, so that whoever does it twice, or finds the lost entries after all, has it once.
+Each message keeps its GUID, so that it exists once even if it is delivered twice, or the lost entries are found later.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class RebuildError(Exception):
-    """It cannot be done now. The text says why, and what to do."""
+    """A failure of the rebuild. The message says why, and what to do."""
 
 
 class Redelivery:
-    """Belongs to the event loop."""
+    """The delivery of mail that only the damaged database has. Belongs to the event loop."""
 
     def __init__(
         self, store: Store, coordinator: Coordinator, environment: Environment, damaged: DamagedDatabase, kept: Source
@@ -47,9 +47,9 @@ class Redelivery:
         self._mail = ClusterMailStore(store, coordinator, environment)
 
     async def run(self, untaken: Iterable[Entry]) -> tuple[int, int]:
-        """How many messages were delivered, of those entries and of what mailboxes showed; and how many could not be.
+        """Deliver mail of these entries, and mail that the damaged mailboxes showed.
 
-        Raises RebuildError.
+        Returns the numbers of messages delivered and of failures. Raises RebuildError.
         """
         added = of_entries(untaken)
         came = await self._environment.run_in_thread(self._damaged.context)
@@ -67,7 +67,7 @@ class Redelivery:
         return delivered, failed
 
     async def _deliver(self, stray: Stray) -> bool | None:
-        """Whether it could be; None: it is shown."""
+        """Deliver a message; return True if that worked. None: it is shown already."""
         add = stray.add
         if await self._shows(add.guid, stray.mailbox_id):
             return None
@@ -103,7 +103,10 @@ class Redelivery:
         return message
 
     async def _destination(self, stray: Stray) -> MailboxKey:
-        """Its mailbox, or the folder that has its name, or INBOX if nobody knows that. Raises MailError."""
+        """Return the message's mailbox, else the folder of the same name, else INBOX if the name is unknown.
+
+        Raises MailError.
+        """
         here = await self._store.read(partial(queries.folders_in_sight, user=stray.user))
         for record in here:
             if record.mailbox_id == stray.mailbox_id:

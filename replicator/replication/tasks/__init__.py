@@ -1,4 +1,4 @@
-"""What an operator asks of a running node and what takes long: check, scrub, resync, apply, undelete, inventory.
+"""Long-running tasks that an operator starts on a running node: check, scrub, resync, apply, undelete, inventory.
 
 `runner` runs one at a time; the HTTP door reaches it through `replicator.tasks`.
 """

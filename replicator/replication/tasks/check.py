@@ -1,4 +1,4 @@
-"""`replicator check`: what the node shows against its log, and its tables against each other, while it runs."""
+"""`replicator check`: compares a running node's state with its log, and its tables with each other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from replicator.store.repair.table_check import Slice
 from replicator.store.store import Store
 from replicator.tasks import CheckOptions, CheckStatus
 
-TRIES = 3  # of mending a mailbox that changes meanwhile; then the writer waits
+TRIES = 3  # tries to repair a mailbox that changes meanwhile; after that the writer waits for the repair
 
 
 class Check:
-    """See `Job`."""
+    """The job of `replicator check`. See `Job`."""
 
     def __init__(
         self, options: CheckOptions, store: Store, environment: Environment, heal_text: HealText, bases: ReplayBases
@@ -37,7 +37,7 @@ class Check:
         self._bases = bases
 
     async def run(self) -> None:
-        """See `_Check`."""
+        """Run the check; see `_Check`."""
         with advising():
             async with self._store.reader() as reader:
                 work = Inspection(self.status, self._store, self._heal_text, reader)
@@ -45,7 +45,7 @@ class Check:
 
 
 class _Check:
-    """A check at work."""
+    """A running check."""
 
     def __init__(self, work: Inspection, bases: ReplayBases) -> None:
         self._work = work
@@ -54,7 +54,7 @@ class _Check:
         self._status = work.status
 
     async def run(self) -> None:
-        """Pass 1: each mailbox and tree against the log; pass 2: tables against each other."""
+        """Compare each mailbox and tree with the log (pass 1), then the tables with each other (pass 2)."""
         entries, messages, _ = await self._reader.read(table_check.sizes)
         self._status.total = entries + 3 * messages
         if lacking := await self._reader.read(log_lacks):
@@ -75,7 +75,7 @@ class _Check:
         await self._work.name_messages()
 
     async def _sweep_parts(self) -> None:
-        """Attachments must be there; what is in them a scrub reads."""
+        """Check that attachments exist; a scrub reads their content."""
         after: tuple[bytes, bytes] | None = (b"", b"")
         while after is not None:
             look = partial(lost_parts, attachments=self._work.store.attachments, after=after)
@@ -97,7 +97,10 @@ class _Check:
         return found
 
     async def _compare(self, chain_id: bytes, *, doubted: bool) -> None:
-        """A suspect is read twice before it counts, and mended if it has not changed since."""
+        """Compare a mailbox with its log, and repair it.
+
+        A suspect is read twice before it counts, and repaired only if it has not changed since.
+        """
         self._status.mailboxes += 1
         store, repair = self._work.store, self._status.repair
         mended = False

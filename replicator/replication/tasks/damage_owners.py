@@ -1,6 +1,6 @@
-"""Whose mail it is that a check or a scrub has found damaged: which messages show a text.
+"""Finds the owners of damaged mail: the messages that show the damaged bodies that a check or a scrub found.
 
-No index leads from a text to them. So all rows are looked through, once, in the end, and only if there is damage.
+No index leads from a body to its messages, so all rows are scanned, once, at the end, and only if there is damage.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from replicator.store.store import Reader
 from replicator.tasks import Finding, ShownAt
 
 TEXT_KINDS = frozenset({"content", "attachment"})
-NAMED_MAX = 5  # messages of one finding: who more of them are, the first ones can tell
+NAMED_MAX = 5  # messages listed per finding
 
 Pace = Callable[[int], Awaitable[None]]
-"""So many rows were read: rest as the rate has it."""
+"""A function that rests after reading this many rows, according to the task's rate."""
 
 
 @dataclass(slots=True)
 class _Shown:
-    """The messages of a text: the first ones, and how many more."""
+    """The messages that show a body: the first ones, and the number of others."""
 
     first: list[ShownAt] = field(default_factory=list)
     more: int = 0
 
 
 async def named(findings: list[Finding], reader: Reader, pace: Pace) -> list[Finding]:
-    """The same, those of texts with messages that show them. Raises sqlite3.Error."""
+    """Return the findings, those about bodies with the messages that show them. Raises sqlite3.Error."""
     wanted = {bytes.fromhex(one.guid) for one in findings if one.kind in TEXT_KINDS and one.guid is not None}
     shown = await _shown(wanted, reader, pace) if wanted else {}
     return [_named(one, shown) if one.kind in TEXT_KINDS and one.guid is not None else one for one in findings]
 
 
 async def _shown(texts: Container[bytes], reader: Reader, pace: Pace) -> dict[str, _Shown]:
-    """By the hashes in hexadecimal."""
+    """Return the messages that show these bodies, by the bodies' hashes in hexadecimal."""
     shown: dict[str, _Shown] = {}
     at: table_check.Key | None = table_check.FIRST
     while at is not None:

@@ -1,8 +1,8 @@
-"""What checks and scrubs have in common: reading in slices, telling what is wrong, mending it.
+"""Common parts of checks and scrubs: reading in slices, reporting damage, repairing it.
 
-They read on a connection of their own, and after each slice of some thousand rows the event loop goes on. With a rate
-they rest after each slice until as many rows a second were read. What is mended is mended in the writer's turn; texts
-come from other nodes.
+They read on their own connection; after each slice of some thousand rows the event loop goes on. With a rate, they rest
+after each slice to keep to as many rows per second. Repairs run in the writer's turn; bodies are fetched from other
+nodes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from replicator.tasks import CheckStatus, Finding
 T = TypeVar("T")
 
 HealText: TypeAlias = Callable[[bytes], Awaitable[bool]]
-"""Puts a text, by its hash, in the place of a damaged or missing one, if it can be had."""
+"""A function that replaces a damaged or missing body, given its hash; returns False if no body is available."""
 
-FINDINGS_MAX = 10_000  # that are listed: 3 MiB of JSON
-SUSPECTS_MAX = 100_000  # texts that are damaged, or were looked for in vain: 10 MiB
+FINDINGS_MAX = 10_000  # findings listed: 3 MiB of JSON
+SUSPECTS_MAX = 100_000  # bodies that are damaged or were not found at any node: 10 MiB
 FROM_LOG, FROM_PEER = "rebuilt from the log", "fetched from another node"
 
 
 @contextmanager
 def advising() -> Iterator[None]:
-    """Where the database itself fails, raises TaskError that says what to do."""
+    """Raise TaskError with advice if the database itself fails."""
     try:
         yield
     except (MailError, sqlite3.Error, TaskError) as error:
@@ -49,25 +49,25 @@ def advising() -> Iterator[None]:
 
 
 class Inspection:
-    """One check or scrub at work: `reader` is its own, `status` tells of it."""
+    """The state of one check or scrub. `reader` is its own connection, `status` its report."""
 
     def __init__(self, status: CheckStatus, store: Store, heal_text: HealText, reader: Reader) -> None:
         self.status = status
         self.store = store
         self.reader = reader
         self._heal_text = heal_text
-        self._left: set[tuple[bytes | None, bytes | int]] = set()  # messages that are known to be wrong and stay so
-        self._left_chains: set[bytes | str] = set()  # the same of mailboxes, and of users by their trees
-        self._healed: dict[bytes, bool] = {}  # texts that were looked for -> found?
+        self._left: set[tuple[bytes | None, bytes | int]] = set()  # messages that are damaged and were not repaired
+        self._left_chains: set[bytes | str] = set()  # likewise, mailboxes, and users for their trees
+        self._healed: dict[bytes, bool] = {}  # hashes of bodies that were looked for -> found?
 
     async def pace(self, size: int) -> None:
-        """So much was read: rest as the rate has it."""
+        """Count what was read, and rest according to the rate."""
         self.status.count(size)
         if self.status.rate is not None:
             await trio.sleep(size / self.status.rate)
 
     async def note(self, damage: Damage, done: str | None, what: str | None = None) -> None:
-        """Tell of damage, and what was `done` about it."""
+        """Report damage; `done` says how it was repaired, None that it was not."""
         status = self.status
         status.damage[damage.kind] = status.damage.get(damage.kind, 0) + 1
         status.repaired += done is not None
@@ -85,7 +85,7 @@ class Inspection:
         status.findings.append(_finding(damage, name, what or damage.what, done))
 
     async def mend_strays(self, damages: Sequence[Damage]) -> None:
-        """Take away what belongs to nothing, and tell of it; what only follows from other damage is left out."""
+        """Delete and report rows that belong to nothing, except those that only follow from damage known before."""
         damages = [damage for damage in damages if not self._is_known(damage)]
         if damages and self.status.repair:
             await self.store.write(partial(mend_strays, damages=damages))
@@ -93,7 +93,7 @@ class Inspection:
             await self.note(damage, FROM_LOG if self.status.repair and damage.can_be_mended else None)
 
     async def sweep_rows(self, suspects: set[bytes] | frozenset[bytes] = frozenset()) -> None:
-        """All messages: their mailboxes must be there, and their texts, which must not be among the suspects."""
+        """Check all messages: their mailboxes and bodies must exist, and the bodies must not be among the suspects."""
         at: table_check.Key | None = table_check.FIRST
         while at is not None:
             query = partial(table_check.stray_rows, after=at, suspects=suspects)
@@ -110,12 +110,12 @@ class Inspection:
             at = part.after
 
     async def heal_rest(self, suspects: set[bytes]) -> None:
-        """Those that no message has led to."""
+        """Heal the suspects that no message has led to."""
         for content_hash in suspects - self._healed.keys():
             await self.heal(Damage("content", "its text is damaged", None, content_hash=content_hash))
 
     async def heal(self, damage: Damage) -> None:
-        """Get a text from other nodes. Once for each; it counts once, however many messages have it."""
+        """Fetch a body from other nodes, once, and report it once, however many messages have it."""
         content_hash = damage.content_hash
         assert content_hash is not None
         if content_hash in self._healed:
@@ -125,7 +125,7 @@ class Inspection:
         if await self.reader.read(partial(read_text, content_hash=content_hash)) is not None:
             return
         needed = partial(_is_needed, damage=damage)
-        if not await self.reader.read(needed):  # its message was expunged meanwhile
+        if not await self.reader.read(needed):  # the message was expunged meanwhile
             return
         is_healed = False
         if self.status.repair and _is_hash(content_hash):
@@ -140,17 +140,17 @@ class Inspection:
         await self.note(damage, FROM_PEER)
 
     async def heal_parts(self, damage: Damage) -> None:
-        """A text is here, and not all of its parts: get them from other nodes."""
+        """Fetch missing attachments of a body that is here."""
         assert damage.content_hash is not None
         is_healed = self.status.repair and await self._heal_text(damage.content_hash)
         await self.note(damage, FROM_PEER if is_healed else None)
 
     async def name_messages(self) -> None:
-        """Tell whose mail it is whose texts are damaged."""
+        """Add the owners to the findings about damaged bodies."""
         self.status.findings = await named(self.status.findings, self.reader, self.pace)
 
     def _is_known(self, damage: Damage) -> bool:
-        """Whether it only follows from what was found, and not mended, before."""
+        """Return True if this damage only follows from damage that was reported before and not repaired."""
         if damage.kind in {"by_uid", "folder", "subscription"}:
             return damage.mailbox_id in self._left_chains or damage.user in self._left_chains
         keys = (damage.guid, damage.uid)
@@ -158,7 +158,7 @@ class Inspection:
 
 
 def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
-    """Whether the message is there that has the text, or without one the text."""
+    """Return True if the message still has this body, or for damage without a message, if the body is still here."""
     if damage.mailbox_id is None or damage.uid is None:
         return damage.content_hash is not None and is_here(connection, damage.content_hash)
     shown = queries.content_hash_of_uid(connection, damage.mailbox_id, damage.uid)
@@ -166,7 +166,7 @@ def _is_needed(connection: sqlite3.Connection, damage: Damage) -> bool:
 
 
 def _finding(damage: Damage, name: str | None, what: str, done: str | None) -> Finding:
-    """Columns that were tampered with may hold anything: what is not of its type is left out."""
+    """Build the finding. Damaged columns may hold anything, so values of the wrong type are left out."""
     folder = _as(str, name) or _hexadecimal(damage.mailbox_id)
     guid = _hexadecimal(damage.content_hash) or _hexadecimal(damage.guid)
     return Finding(damage.kind, _as(str, damage.user), folder, _as(int, damage.uid), guid, what, done)

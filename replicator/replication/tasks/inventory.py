@@ -1,8 +1,8 @@
-"""`replicator inventory`: what the node shows at one moment, written as Parquet by a process of its own.
+"""`replicator inventory`: writes this node's state at one moment as Parquet, in a process of its own.
 
-The process is this node's: if the task is cancelled or the node ends, in whatever way, it ends by itself, and removes
-what it has written; it is killed if that takes long. It reads the database on its own; from here it learns only who
-masters what.
+The process belongs to this node: if the task is cancelled or the node stops, in whatever way, the process removes what
+it wrote and exits; it is killed if that takes long. It reads the database by itself; this node only tells it the
+masters of mailboxes.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from replicator.store.store import Store
 from replicator.tasks import InventoryOptions, InventoryStatus, UnreadableRow
 
 COMMAND = (sys.executable, "-P", "-m", "replicator.store.inventory")
-KILLED_S = 5.0  # for its end then; a process that a disk holds up ends when the disk lets it
-ERRORS_BYTES = 2000  # of what the process says last, should it end by a defect
+KILLED_S = 5.0  # for its exit after a kill; a process that is blocked by a disk exits when the disk responds
+ERRORS_BYTES = 2000  # bytes kept of the process's last error output, for an exit by a defect
 
 
 class Inventory:
-    """See `Job`."""
+    """The job of `replicator inventory`. See `Job`."""
 
     def __init__(self, options: InventoryOptions, store: Store, coordinator: Coordinator) -> None:
         self.status = InventoryStatus(task="inventory", rate=None, to=options.to)
@@ -66,7 +66,7 @@ class Inventory:
         )
 
     async def run(self) -> None:
-        """Have it written. Raises TaskError; unless it ends without an error there is no inventory."""
+        """Have the inventory written. Raises TaskError; there is an inventory only if this returns without an error."""
         process = await _started()
         said = bytearray()
         why: str | None = None
@@ -81,7 +81,10 @@ class Inventory:
             raise TaskError(why or _ended(process, said, self.status.to))
 
     async def _converse(self, process: trio.Process, scope: trio.CancelScope) -> str | None:
-        """Until the process has no more to say. Why it failed, if it says so. Once it is done none can cancel it."""
+        """Talk to the process until it closes its output; return why it failed, if it says so.
+
+        Once the process reports that it is done, the task can no longer be cancelled.
+        """
         assert process.stdin is not None
         assert process.stdout is not None
         why: str | None = None
@@ -100,7 +103,7 @@ class Inventory:
                         scope.shield, scope.deadline = True, trio.current_time() + KILLED_S
                         with trio.CancelScope(shield=True):
                             await process.stdin.send_all(KEEP)
-        except trio.BrokenResourceError:  # it has ended without a word
+        except trio.BrokenResourceError:  # the process exited without a message
             return why
         return why
 
@@ -141,7 +144,7 @@ async def _started() -> trio.Process:
 
 
 async def _end(process: trio.Process) -> None:
-    """By itself, if it does."""
+    """Wait for the process to exit by itself, then kill it."""
     assert process.stdin is not None
     await process.stdin.aclose()
     with trio.move_on_after(REMOVAL_S):
@@ -155,14 +158,14 @@ async def _end(process: trio.Process) -> None:
 
 
 def environment() -> dict[str, str]:
-    """For the process: the node's own, in which the same program is found."""
+    """Return the process's environment: the node's own, with the same program on the path."""
     root = str(Path(replicator.__file__).parents[1])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
-    """Whole ones. Raises ValueError for one that is too long."""
+    """Yield complete lines. Raises ValueError for a line that is too long."""
     rest = b""
     async for chunk in stream:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -180,7 +183,7 @@ async def _keep_last(process: trio.Process, said: bytearray) -> None:
 
 
 def _ended(process: trio.Process, said: bytearray, to: str) -> str:
-    """Why there is no inventory, where nobody has said so."""
+    """Explain a missing inventory if the process gave no reason."""
     code = process.returncode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"
     last = said.decode(errors="replace").strip().rpartition("\n")[2]

@@ -1,4 +1,4 @@
-"""How fast a task goes, and how long it waits for other nodes to show what they are to show."""
+"""Rate limits for tasks, and time limits for other nodes to show a result."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
-SHOW_TIMEOUT_S = 30.0  # for a node to show what was done
-SLOW_TIMEOUT_S = 2.0  # for one that has let that pass, until it is in time again: there may be a million mailboxes
+SHOW_TIMEOUT_S = 30.0  # for a node to show a result
+SLOW_TIMEOUT_S = 2.0  # for a node that exceeded that before: there may be a million mailboxes
 SHOW_EVERY_S = 0.2
 
 
 class Pace:
-    """So many things a second at most, whoever does some; None: as fast as it goes."""
+    """A limit of items per second, shared by all callers; None: no limit."""
 
     def __init__(self, rate: int | None) -> None:
         self._rate = rate
         self._busy_until = -math.inf
 
     async def rest(self, amount: int) -> None:
-        """As long as these are to take."""
+        """Sleep for as long as this many items take at the rate."""
         if self._rate is not None:
             self._busy_until = max(self._busy_until, trio.current_time()) + amount / self._rate
             await trio.sleep_until(self._busy_until)
 
 
 class Patience:
-    """Waits for nodes, but not again as long for those that were too slow."""
+    """A wait for nodes, brief for those that were too slow before."""
 
     def __init__(self) -> None:
         self._slow: set[str] = set()
 
     async def wait(self, nodes: Collection[str], late: Callable[[], Awaitable[Collection[str]]]) -> Collection[str]:
-        """Ask again and again which of the nodes are not there yet; those that are not in the end."""
+        """Ask `late` repeatedly for the nodes that are not done; return those that are not done within the limit."""
         began = trio.current_time()
         while missing := await late():
             limit = SLOW_TIMEOUT_S if self._slow.issuperset(missing) else SHOW_TIMEOUT_S

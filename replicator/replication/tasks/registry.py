@@ -1,4 +1,4 @@
-"""Which job does what a task is to do."""
+"""Creates the job for a task's options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from replicator.tasks import (
 
 
 def tasks_of(store: Store, coordinator: Coordinator, environment: Environment) -> TaskRunner:
-    """The tasks of a node."""
+    """Return the task runner of a node."""
     return TaskRunner(_jobs(store, coordinator, environment), environment.clock_ms)
 
 

@@ -1,10 +1,10 @@
-"""`replicator apply`: making equal the mailboxes that a repair plan names, by the nodes' own rules (design section 7).
+"""`replicator apply`: makes the mailboxes of a repair plan equal, by the nodes' own rules (design section 7).
 
-A plan brings no rows, and is believed in nothing but ids and heads: whose a mailbox is, is for this node to say. Only
-a mailbox of which all nodes of the plan still show the heads that were compared is touched: this node then compares it
-with each of them, takes over what it lacks, and has the mailbox's master join what has forked, as a resync does. It
-counts as repaired once all show one head with one digest. A question under an empty head tells what a node shows and
-sets nothing going.
+A plan contains no rows, and only its ids and heads are trusted: this node itself knows each mailbox's owner. A mailbox
+is touched only if all nodes of the plan still show the heads that were compared. This node then compares it with each
+of them, adopts what it lacks, and has the mailbox's master join what has forked, as a resync does. The mailbox counts
+as repaired once all nodes show one head with one digest. Nodes are asked what they show by an MBOX with an empty head,
+which has no side effects.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from replicator.tasks import ApplyOptions, ApplyOutcome, ApplyStatus, PlannedMailbox, Undone
 
-AT_ONCE = 32  # mailboxes, which mostly wait for answers
-RECONCILED_AT_ONCE = 8  # of those: what differs of them is in memory
-ASK_TIMEOUT_S = 60.0  # for what nodes show: they may be reading much
-MAILBOX_TIMEOUT_S = 300.0  # once it is its turn: one of a million messages is joined in a minute or two
-TEXTS_TIMEOUT_S = 60.0  # without one that comes: two rounds of the Filler
+AT_ONCE = 32  # mailboxes in parallel, which mostly wait for answers
+RECONCILED_AT_ONCE = 8  # of those, mailboxes being reconciled, with their differences in memory
+ASK_TIMEOUT_S = 60.0  # for answers about heads: nodes may be reading much
+MAILBOX_TIMEOUT_S = 300.0  # per mailbox, once it is its turn: a million messages are joined in a minute or two
+TEXTS_TIMEOUT_S = 60.0  # without any body arriving: two rounds of `Backfill`
 TEXTS_EVERY_S = 0.5
 
 _CHECK = "run `replicator check --repair`"
@@ -51,7 +51,7 @@ _STUCK: Mapping[Outcome, tuple[ApplyOutcome, str]] = {
 
 
 class _LeftError(Exception):
-    """The mailbox is not made equal."""
+    """The outcome and reason for a mailbox that is not made equal."""
 
     def __init__(self, outcome: ApplyOutcome, why: str) -> None:
         super().__init__(why)
@@ -59,7 +59,7 @@ class _LeftError(Exception):
 
 
 class Apply:
-    """See `Job`."""
+    """The job of `replicator apply`. See `Job`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Apply:
         self._patience = Patience()
 
     async def run(self) -> None:
-        """Trees before mailboxes, whose folders they say. Raises TaskError, sqlite3.Error."""
+        """Apply the plan, trees before mailboxes, since trees name the folders. Raises TaskError, sqlite3.Error."""
         own = self._mastership.sid
         for planned in self._planned:
             if own not in planned.heads:
@@ -106,7 +106,7 @@ class Apply:
         self.status.count(1)
 
     async def _outcome(self, planned: PlannedMailbox) -> ApplyOutcome:
-        """`equal` or `repaired`. Raises _LeftError."""
+        """Return `equal` or `repaired`. Raises _LeftError."""
         others = sorted(planned.heads.keys() - {self._mastership.sid})
         try:
             key = await self._key(planned)
@@ -121,7 +121,7 @@ class Apply:
                 await self._repair(_require_known(key, planned), others)
         except sync_client.DamagedError as error:
             raise _LeftError("damaged", f"{error}; {_CHECK} at its nodes") from error
-        except DatabaseDamagedError as error:  # which says what helps: a check, or only a new database
+        except DatabaseDamagedError as error:  # the error names the remedy: a check, or only a new database
             raise _LeftError("damaged", str(error)) from error
         except LinkDownError:
             raise _LeftError("unreachable", "a link has ended meanwhile") from None
@@ -135,17 +135,23 @@ class Apply:
     # ---- what the nodes show
 
     async def _key(self, planned: PlannedMailbox) -> MailboxKey | None:
-        """By what this node shows; None: nothing here says whose it is. Raises _LeftError if it is not the plan's."""
+        """Return the mailbox's key at this node; None: this node does not know its owner.
+
+        Raises _LeftError if the plan names another owner.
+        """
         told = _told(planned)
         known = await self._store.read(partial(queries.key_of, mailbox_id=told.mailbox_id))
         if known is None:
-            return None if told.uidvalidity else told  # the id of a tree is its user's
+            return None if told.uidvalidity else told  # a tree's id follows from its user
         if (known.user, known.uidvalidity == 0) != (told.user, told.uidvalidity == 0):
             raise _LeftError("failed", f"the plan names another user, here it is {known.user}'s; make a new plan")
         return known
 
     async def _is_equal(self, key: MailboxKey, compared: Mapping[str, Dot | None], others: Collection[str]) -> bool:
-        """Whether all show the same by now. Raises _LeftError unless they do, or show what was compared."""
+        """Return True if all nodes show the same by now.
+
+        Raises _LeftError unless they do, or still show what was compared.
+        """
         mine = await chain_of(self._store, key)
         replies = await self._ask(key, others, Chain(key.mailbox_id, key.user, key.uidvalidity))
         heads = {sid: reply.head if isinstance(reply, Mismatch) else None for sid, reply in replies.items()}
@@ -164,7 +170,7 @@ class Apply:
         return False
 
     async def _ask(self, key: MailboxKey, others: Collection[str], mine: Chain) -> dict[str, Reply]:
-        """All at once. Raises _LeftError if one does not answer."""
+        """Ask all nodes in parallel. Raises _LeftError if one does not answer."""
         replies: dict[str, Reply] = {}
 
         async def ask_one(sid: str) -> None:
@@ -182,14 +188,14 @@ class Apply:
         return replies
 
     def _require_ways(self, others: Collection[str]) -> None:
-        """Raises _LeftError."""
+        """Raise _LeftError if one of these nodes cannot be reached."""
         if unreached := sorted(set(others) - set(self._mastership.table.component)):
             raise _LeftError("unreachable", f"{', '.join(unreached)} cannot be reached from here")
 
     # ---- making it equal
 
     async def _have_right_texts(self, key: MailboxKey, others: Collection[str]) -> bool:
-        """Whether other texts under one GUID were all that was wrong: then they are put right. Not in a dry run."""
+        """Correct conflicting bodies under one GUID; return True if they were the only difference. Not in a dry run."""
         if self.status.dry_run or not key.uidvalidity:
             return False
         mine = await chain_of(self._store, key)
@@ -203,7 +209,10 @@ class Apply:
         return all(isinstance(one, Done) for one in (await self._ask(key, others, mine)).values())
 
     async def _repair(self, key: MailboxKey, others: Collection[str]) -> None:
-        """Until all show one head and one digest. Raises _LeftError, and as `Reconciliation.reconcile`."""
+        """Reconcile until all nodes show one head and one digest.
+
+        Raises _LeftError, and the errors of `Reconciliation.reconcile`.
+        """
         await self._reconcile(key, others)
         late = await self._patience.wait(others, partial(self._late, key, others))
         if late:
@@ -216,7 +225,10 @@ class Apply:
             )
 
     async def _require_undamaged(self, key: MailboxKey, late: Collection[str]) -> None:
-        """A master that shows what its head does not count joins nothing, and tells only its log. Raises _LeftError."""
+        """Raise _LeftError if the mailbox is damaged at a late node or its master.
+
+        A master whose rows do not match its head's counts joins nothing and reports that only in its log.
+        """
         master = self._mastership.known_master(key)
         for sid in sorted({*late, master or ""} - {self._mastership.sid, ""}):
             async with self._reconciling:
@@ -226,7 +238,7 @@ class Apply:
                 raise _LeftError("damaged", damage)
 
     async def _late(self, key: MailboxKey, others: Collection[str]) -> list[str]:
-        """Those that show something else than this node now; they were compared with it once more."""
+        """Return the nodes that show something else than this node now, after comparing with them once more."""
         replies = await self._ask(key, others, await chain_of(self._store, key))
         late = sorted(sid for sid, reply in replies.items() if isinstance(reply, Mismatch))
         await self._reconcile(key, late)
@@ -253,7 +265,7 @@ class Apply:
         return name or planned.mailbox
 
     async def _wait_for_texts(self) -> None:
-        """As long as some come: others may be at no node that can be reached."""
+        """Wait for missing bodies while some arrive; others may be at no reachable node."""
         self.status.texts_lacking = lacking = await self._store.read(lacking_count)
         deadline = trio.current_time() + TEXTS_TIMEOUT_S
         while lacking and trio.current_time() < deadline:
@@ -264,12 +276,12 @@ class Apply:
 
 
 def _told(planned: PlannedMailbox) -> MailboxKey:
-    """As the plan calls it: good for asking under an empty head, which sets nothing going."""
+    """Return the key as in the plan; safe for questions under an empty head, which have no side effects."""
     return MailboxKey(planned.user, bytes.fromhex(planned.mailbox), planned.uidvalidity)
 
 
 def _require_known(key: MailboxKey | None, planned: PlannedMailbox) -> MailboxKey:
-    """Raises _LeftError."""
+    """Return the key. Raises _LeftError if it is None."""
     if key is None:
         why = f"the folder tree of {planned.user} at this node does not name it; make the trees equal first"
         raise _LeftError("failed", why)

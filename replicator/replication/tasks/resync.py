@@ -1,7 +1,8 @@
-"""`replicator resync`: comparing mailboxes with other nodes on demand, and making them equal (design section 7).
+"""`replicator resync`: compares mailboxes with other nodes on demand, and makes them equal (design section 7).
 
-It does at once, and tells, what nodes do by themselves: whichever side is behind takes over what the other one shows,
-and forks are joined by the mailbox's master. Damage is told and nothing else: a merge cannot know what is right.
+It does at once, with a report, what nodes do by themselves: the side that is behind adopts what the other one shows,
+and the mailbox's master joins forks. Damage is only reported, since a merge cannot know what is right; the exceptions
+are conflicting bodies, and rows that another node still shows undamaged.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from resync.differing import Kind
 from resync.entry import tree_id
 from resync.tree import GIVEN_UP
 
-AT_ONCE = 8  # mailboxes, which mostly wait for answers; of each, what differs is in memory
-DIFFERENCES_MAX = 10_000  # that are listed: 3 MiB of JSON
-MEND_TIMEOUT_S = 300.0  # of one mailbox: one of a million messages is joined in a minute or two
-TRIES, TRY_AGAIN_S = 4, 0.5  # of a mailbox that is so busy that it cannot be compared
+AT_ONCE = 8  # mailboxes in parallel, which mostly wait for answers, with their differences in memory
+DIFFERENCES_MAX = 10_000  # differences listed: 3 MiB of JSON
+MEND_TIMEOUT_S = 300.0  # per mailbox: a million messages are joined in a minute or two
+TRIES, TRY_AGAIN_S = 4, 0.5  # comparisons of a mailbox that is too busy to be compared, and the pause between them
 
 _DONE = {Outcome.SAME: "equal by now", Outcome.ADOPTED: "adopted here", Outcome.AHEAD: "adopted there"}
 
 
 class Resync:
-    """See `Job`."""
+    """The job of `replicator resync`. See `Job`."""
 
     def __init__(
         self,
@@ -68,11 +69,11 @@ class Resync:
         self._configured = frozenset(peers)
         self._pace = Pace(options.rate)
         self._patience = Patience()
-        self._names: dict[bytes, str] = {}  # of folders that only other nodes have
+        self._names: dict[bytes, str] = {}  # names of folders that only other nodes have
         self._is_anything_known = False
 
     async def run(self) -> None:
-        """With one node after the other. Raises TaskError, sqlite3.Error."""
+        """Resync with one node after the other. Raises TaskError, sqlite3.Error."""
         self.status.peers = self._peers()
         for sid in self._unreached():
             self._note(Difference(sid, None, None, {}, None, f"{sid} cannot be reached"))
@@ -84,13 +85,13 @@ class Resync:
             except UnavailableError as error:
                 self._note(Difference(sid, None, None, {}, None, str(error)))
         if self._user is None and self._peer is None and not (self.status.dry_run or self.status.unmended):
-            await self._store.write(pending_resync.forget_all)  # there is nobody else who could know more
+            await self._store.write(pending_resync.forget_all)  # no other node could know more
         if self._user is not None and not self._is_anything_known and not self.status.unmended:
             what = f"user {self._user!r}" if self._mailbox is None else f"folder {self._mailbox!r} of {self._user}"
             raise TaskError(f"there is no {what} here or at {', '.join(self.status.peers)}")
 
     def _peers(self) -> list[str]:
-        """Raises TaskError."""
+        """Return the SIDs of the nodes to compare with. Raises TaskError."""
         others = sorted(sid for sid in self._mastership.table.component if sid != self._mastership.sid)
         if self._peer is None and others:
             return others
@@ -101,17 +102,17 @@ class Resync:
         raise TaskError(f"{which} {verb} be reached from {self._mastership.sid}; `replicator status` shows its links")
 
     def _unreached(self) -> list[str]:
-        """Nodes that were meant, and are not compared."""
+        """Return the configured nodes that cannot be compared."""
         return sorted(self._configured - {*self.status.peers}) if self._peer is None else []
 
     async def _compare_all(self, sid: str) -> None:
         keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
         self.status.total += len(keys)
-        await self._resync_all([key for key in keys if not key.uidvalidity], sid)  # they say how folders are called
+        await self._resync_all([key for key in keys if not key.uidvalidity], sid)  # trees first: they name the folders
         await self._resync_all([key for key in keys if key.uidvalidity], sid)
 
     async def _compare_user(self, user: str, sid: str) -> None:
-        """The tree first, as it says which mailboxes there are."""
+        """Resync the user's tree, then the mailboxes that it names."""
         self.status.total += 1
         tree = await self._resync(MailboxKey(user, tree_id(user), 0), sid)
         keys = await self._store.read(partial(_mailboxes, user=user, name=self._mailbox))
@@ -123,11 +124,14 @@ class Resync:
         await self._resync_all(keys.values(), sid)
 
     async def _resync_all(self, keys: Iterable[MailboxKey], sid: str) -> None:
-        """Several at once. Raises LinkDownError, MailError or sqlite3.Error after the first that meets one."""
+        """Resync several mailboxes in parallel.
+
+        Stops at the first LinkDownError, MailError or sqlite3.Error, and raises it.
+        """
         await in_turns(partial(self._resync, sid=sid), keys, AT_ONCE)
 
     async def _resync(self, key: MailboxKey, sid: str) -> Look | None:
-        """Compare, and mend. What could not be is told, unless nothing can be with this node any more."""
+        """Compare and repair one mailbox. A failure is reported, or raised if the node cannot be reached any more."""
         look: Look | None = None
         try:
             look, done, why_not = await self._compare(key, sid)
@@ -142,7 +146,10 @@ class Resync:
         return look
 
     async def _compare(self, key: MailboxKey, sid: str) -> tuple[Look, str | None, str | None]:
-        """What differs, and as `_mend`. Once more if the mailbox is too busy. Raises MailError, LinkDownError."""
+        """Return the differences, and the result of `_mend`. Retries a mailbox that is busy.
+
+        Raises MailError, LinkDownError.
+        """
         for _ in range(TRIES - 1):
             try:
                 return await self._compare_once(key, sid)
@@ -172,14 +179,17 @@ class Resync:
         return look
 
     async def _put_texts_right(self, key: MailboxKey) -> str:
-        """At all nodes that can be reached, as far as that can be done; what was. Raises MailError."""
+        """Correct conflicting bodies at all reachable nodes, as far as possible; return a summary. Raises MailError."""
         count = await self._other_texts.put_right(key)
         for sid in sorted(set(self._mastership.table.component) - {self._mastership.sid}):
             await self._other_texts.put_right_at(key, sid)
         return f"{count} texts put right here, and those of other nodes there"
 
     async def _mend(self, key: MailboxKey, sid: str, look: Look) -> tuple[str | None, str | None]:
-        """What was done, or why nothing was; neither in a dry run. Raises MailError, LinkDownError."""
+        """Return what was done, or why nothing was; both are None in a dry run without damage.
+
+        Raises MailError, LinkDownError.
+        """
         if self.status.dry_run or (look.damage and not look.can_restore):
             return None, look.damage
         if look.can_restore:
@@ -202,7 +212,7 @@ class Resync:
         )
 
     async def _is_shown(self, key: MailboxKey, sid: str, look: Look) -> bool:
-        """Wait until both nodes have seen what each of them showed."""
+        """Wait until each node has seen what the other one showed; return False on a timeout."""
 
         async def late() -> tuple[str, ...]:
             return () if await self._have_both_seen(key, sid, look) else (sid,)
@@ -236,7 +246,10 @@ class Resync:
 
 
 def _mailboxes(connection: sqlite3.Connection, user: str, name: str | None) -> dict[bytes, MailboxKey]:
-    """The user's mailboxes that this node knows, also of deleted folders; with a name, those of it that can be seen."""
+    """Return the user's mailboxes that this node knows, also of deleted folders.
+
+    With a name, return only those of visible folders of that name.
+    """
     if name is not None:
         folders = queries.folders_in_sight(connection, user)
         return {folder.mailbox_id: folder.key(user) for folder in folders if folder.name == name}

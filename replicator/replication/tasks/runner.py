@@ -1,7 +1,7 @@
-"""The node's tasks, of which one runs at a time: begun when they are asked for, looked after, ended.
+"""Runs the node's tasks, one at a time, and keeps their status.
 
-What a task does is a job. It may raise what says why it could not be done; that ends the task and nothing else. So
-does a defect: a task is asked for by a person, who can ask for less, and the node's other work does not depend on it.
+The work of a task is a job. An error that a job raises to explain why it failed ends the task and nothing else. So does
+a defect: an operator started the task and can ask for less, and the node's other work does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ log = logging.getLogger(__name__)
 
 
 class TaskError(Exception):
-    """A job cannot be done. The text says why, and what to do."""
+    """A failure of a job. The message says why, and what to do."""
 
 
 class Job(Protocol):
-    """What a task does."""
+    """The work of a task."""
 
     @property
     def status(self) -> TaskStatus:
-        """How it is with it; the job's own, which it changes."""
+        """The job's own status, which it updates."""
         ...
 
     async def run(self) -> None:
-        """Do it. Raises TaskError, MailError or sqlite3.Error if it cannot be done."""
+        """Do the work. Raises TaskError, MailError or sqlite3.Error if that is impossible."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
-    """A job that was asked for, present or past."""
+    """A job that was started, running or ended."""
 
     job: Job
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -47,16 +47,19 @@ class _Task:
 
 
 class TaskRunner:
-    """Belongs to the event loop. See `TaskControl`. `job_for` makes the jobs, `clock_ms` tells the time."""
+    """The runner of the node's tasks; see `TaskControl`. Belongs to the event loop.
+
+    `job_for` creates the jobs, `clock_ms` reads the wall clock in ms.
+    """
 
     def __init__(self, job_for: Callable[[TaskOptions], Job], clock_ms: Callable[[], int]) -> None:
         self._job_for = job_for
         self._clock_ms = clock_ms
-        self._tasks: dict[TaskName, _Task] = {}  # the last of each kind
+        self._tasks: dict[TaskName, _Task] = {}  # the latest of each kind
         self._asked, self._begun = trio.open_memory_channel[_Task](1)  # one at a time
 
     def start(self, options: TaskOptions) -> TaskStatus | None:
-        """Begin one; None if one of any kind runs already."""
+        """Start a task and return its status; None if a task of any kind is running."""
         if self.running() is not None:
             return None
         task = _Task(self._job_for(options))
@@ -66,26 +69,26 @@ class TaskRunner:
         return task.job.status.copy()
 
     def running(self) -> TaskName | None:
-        """The one that runs."""
+        """Return the name of the running task, if any."""
         return next((name for name, task in self._tasks.items() if not task.ended.is_set()), None)
 
     def status(self, name: TaskName) -> TaskStatus | None:
-        """The last one, or the one that runs; None if there was none since the node's start."""
+        """Return the status of the latest task of this kind; None if there was none since the node's start."""
         task = self._tasks.get(name)
         return task.job.status.copy() if task else None
 
     async def wait(self, name: TaskName) -> None:
-        """Return when none of this kind runs."""
+        """Wait until no task of this kind is running."""
         if (task := self._tasks.get(name)) is not None:
             await task.ended.wait()
 
     def cancel(self, name: TaskName) -> None:
-        """End it soon; what it has done stays done."""
+        """Cancel the running task of this kind; its completed work stays."""
         if (task := self._tasks.get(name)) is not None:
             task.scope.cancel()
 
     async def run(self) -> None:
-        """Do what is asked for, until cancelled."""
+        """Run the tasks that are started, until cancelled."""
         async for task in self._begun:
             status = task.job.status
             status.error = await _why_not(task)
@@ -99,13 +102,13 @@ class TaskRunner:
 
 
 async def _why_not(task: _Task) -> str | None:
-    """Why it could not be done, or None if it was, or was cancelled."""
+    """Run the job; return why it failed, or None if it completed or was cancelled."""
     try:
         with task.scope:
             await task.job.run()
     except (TaskError, MailError, sqlite3.Error) as error:
         return str(error)
-    except Exception as error:  # see above: whatever it is, it ends the task and not the node
+    except Exception as error:  # see the module docstring: any error ends the task and not the node
         log.exception("%s failed by a defect of the program; the node goes on", task.job.status.task)
         return f"a defect of the program, of which the node's log has more: {type(error).__name__}: {error}"
     return None

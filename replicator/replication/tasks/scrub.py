@@ -1,6 +1,6 @@
-"""`replicator scrub`: all texts and attachments against their hashes, and what crashes have left among these.
+"""`replicator scrub`: checks all bodies and attachments against their hashes, and repairs what crashes left behind.
 
-What is damaged or missing comes from other nodes.
+Damaged or missing content is fetched from other nodes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from replicator.store.repair.table_check import Slice
 from replicator.store.store import Store
 from replicator.tasks import CheckStatus, ScrubOptions
 
-TEXTS_AT_ONCE = 1000  # of which the names are in memory
+TEXTS_AT_ONCE = 1000  # bodies with attachments per read of their hashes
 
 
 class Scrub:
-    """See `Job`."""
+    """The job of `replicator scrub`. See `Job`."""
 
     def __init__(self, options: ScrubOptions, store: Store, texts: BodyStore, orphan_sweep: OrphanSweep) -> None:
         self.status = CheckStatus(task="scrub", rate=options.rate, repair=True)
         self._store = store
         self._texts = texts
         self._orphan_sweep = orphan_sweep
-        self._whole: set[tuple[bytes, str]] = (
-            set()
-        )  # parts that were looked at, by where they lie: many texts may have them
+        self._whole: set[tuple[bytes, str]] = set()  # attachments checked, by place: many bodies may share them
 
     async def run(self) -> None:
-        """Read every text; then see whose messages those are that are damaged, or missing."""
+        """Read every body; then find the messages with damaged or missing bodies."""
         with advising():
             async with self._store.reader() as reader:
                 work = Inspection(self.status, self._store, self._texts.heal, reader)
@@ -44,20 +42,20 @@ class Scrub:
                 self.status.total = contents + messages
                 suspects = await self._damaged_texts(work)
                 await self._check_parts(work)
-                await self._sweep(work)  # which gives what was healed its other holders, too
+                await self._sweep(work)  # the sweep also restores other holders of healed attachments
                 await work.sweep_rows(suspects)
                 await work.heal_rest(suspects)
                 await work.name_messages()
 
     async def _sweep(self, work: Inspection) -> None:
-        """Mend what crashes have left among the attachments."""
+        """Repair what crashes left among the attachments."""
         try:
             async with aclosing(self._orphan_sweep.swept(work.reader)) as parts:
                 async for part in parts:
                     for finding in part.found:
                         if finding.holding is None and finding.mended:
                             self.status.tidied += 1
-                        elif finding.holding is not None and finding.mended:  # what is lost the text tells that has it
+                        elif finding.holding is not None and finding.mended:  # lost content is reported with its body
                             text = await work.reader.read(partial(text_of, holding=finding.holding))
                             what = f"{finding.kind}: {finding.place}"
                             await work.note(Damage("attachment", what, None, content_hash=text), "mended")
@@ -66,7 +64,7 @@ class Scrub:
             raise TaskError(f"the attachments cannot be looked through: {error}") from error
 
     async def _check_parts(self, work: Inspection) -> None:
-        """Read each part of a text against its hashes, once, and get what is damaged or missing from other nodes."""
+        """Check each attachment once against its hashes, and fetch damaged or missing ones from other nodes."""
         after = 0
         while some := await work.reader.read(partial(parted_texts, after=after, limit=TEXTS_AT_ONCE)):
             after = some[-1][0]
@@ -93,9 +91,9 @@ class Scrub:
             await work.pace(attached.chunk_count)
 
     async def _heal(self, work: Inspection, content_hash: bytes, what: str, *, healed: bool) -> bool:
-        """Whether it is whole now, if need be with what another node has of it."""
+        """Report damage to a body; return True if it is whole now, if necessary after fetching it from another node."""
         if not healed and not await work.reader.read(partial(is_here, content_hash=content_hash)):
-            return False  # nobody has it any more
+            return False  # the body was removed meanwhile
         healed = healed or await self._texts.heal(content_hash)
         damage = Damage("content", what, None, content_hash=content_hash)
         await work.note(damage, FROM_PEER if healed else None)

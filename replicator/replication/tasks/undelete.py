@@ -1,7 +1,8 @@
-"""`replicator undelete`: mail that was expunged comes back, as new mail of its old GUID (design section 6).
+"""`replicator undelete`: restores expunged mail as new mail under its old GUID (design section 6).
 
-Each message goes the way of any that is saved, so all nodes get it, and clients see it come. What the user still has is
-left: a move expunges, too. So it can be done again, also by another node, and after an end in between.
+Each message takes the path of any SAVE, so all nodes get it, and clients see it arrive. Messages that the user still
+has somewhere are skipped, since a move expunges, too. So an undelete can be repeated, also at another node or after an
+interruption.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
 
 log = logging.getLogger(__name__)
 
-SLICE = 500  # messages of one look
-LISTED_MAX = 10_000  # messages: 2 MiB of JSON
-TRIES, TRY_AGAIN_S = 20, 0.5  # of a folder that becomes another one meanwhile
-BUSY_TRIES, BUSY_S = 5, 5.0  # of a message whose master moves, or whose text is at a neighbour that is busy
+SLICE = 500  # messages per read
+LISTED_MAX = 10_000  # messages listed: 2 MiB of JSON
+TRIES, TRY_AGAIN_S = 20, 0.5  # tries for a folder that is replaced meanwhile, and the pause between them
+BUSY_TRIES, BUSY_S = 5, 5.0  # tries for a message that is unavailable because its master moves or a neighbour is busy
 
 DELETED = "\\deleted"
 PRESENT, TEXTLESS = "it is in the folder", "no node that can be reached has its text"
 
 
 class _Sight(NamedTuple):
-    """What the user has, as of one moment: the folder, and which mailboxes have a message."""
+    """The user's copies of a message at one moment: the target folder, and the mailboxes that have the message."""
 
     folder: MailboxKey | None
     having: list[bytes]
-    names: str  # of other folders that have it
+    names: str  # names of the folders that have the message
 
 
 class Undelete:
-    """See `Job`."""
+    """The job of `replicator undelete`. See `Job`."""
 
     def __init__(
         self, options: UndeleteOptions, store: Store, coordinator: Coordinator, environment: Environment
@@ -60,10 +61,10 @@ class Undelete:
         self._store = store
         self._coordinator = coordinator
         self._environment = environment
-        self._submitted: bytes | None = None  # GUID of the last that was saved, or may have been
+        self._submitted: bytes | None = None  # GUID of the last message that was saved, or may have been
 
     async def run(self) -> None:
-        """The oldest first. Raises TaskError, MailError or sqlite3.Error; what has come back stays."""
+        """Restore the oldest messages first. Raises TaskError, MailError or sqlite3.Error; restored messages stay."""
         named = partial(expunged.mailboxes_named, user=self._user, name=self._mailbox)
         mailbox_ids = await self._store.read(named)
         if not mailbox_ids:
@@ -79,7 +80,10 @@ class Undelete:
         status.total = status.done
 
     async def _bring_back_patiently(self, kept: Kept) -> str | None:
-        """One that cannot be had now is not to end it for all others. Raises MailError, TaskError."""
+        """Restore a message, retrying if it is unavailable, so that it does not stop all others.
+
+        Raises MailError, TaskError.
+        """
         for _ in range(BUSY_TRIES - 1):
             try:
                 return await self._bring_back(kept)
@@ -89,7 +93,7 @@ class Undelete:
         return await self._bring_back(kept)
 
     async def _bring_back(self, kept: Kept) -> str | None:
-        """Why it was left, if it was. Raises MailError, TaskError."""
+        """Restore a message; return why it was skipped, or None. Raises MailError, TaskError."""
         sight = await self._store.read(partial(_sight, user=self._user, name=self._mailbox, guid=kept.guid))
         is_there = sight.folder is not None and sight.folder.mailbox_id in sight.having
         if is_there and kept.guid != self._submitted:
@@ -106,7 +110,10 @@ class Undelete:
         return None
 
     async def _save(self, kept: Kept) -> bool:
-        """Whether its text is whole, if need be with what other nodes have of it. Raises MailError, TaskError."""
+        """Save a message; return False if its body is not whole here or at other nodes. Raises MailError, TaskError.
+
+        In a dry run, only find out whether the body is available.
+        """
         texts = self._coordinator.bodies
         if self.status.dry_run:
             return await texts.is_to_be_had(kept.content_hash)
@@ -115,7 +122,7 @@ class Undelete:
         )
 
     async def _save_taken(self, kept: Kept) -> bool:
-        """Whether its text is whole here."""
+        """Save a message; return False if its body is not whole here."""
         message = await self._store.read(partial(read_text, content_hash=kept.content_hash))
         async with self._coordinator.bodies.downloader.taking([] if message is None else [message]) as taken:
             for stored in taken:
@@ -128,14 +135,14 @@ class Undelete:
             key, self._submitted = await self._folder(), kept.guid
             try:
                 await self._coordinator.submit(SaveRequest(key, kept.guid, kept.received_ms, flags, stored))
-            except FolderNotFoundError:  # its master knows already that it is another one
+            except FolderNotFoundError:  # the master already knows that another folder has this name
                 await trio.sleep(TRY_AGAIN_S)
             else:
                 return
         raise TaskError(f"the folder {self._mailbox!r} becomes another one again and again; try again later")
 
     async def _folder(self) -> MailboxKey:
-        """The folder, which is created if it is not there any more. Raises MailError, TaskError."""
+        """Return the folder, created if it no longer exists. Raises MailError, TaskError."""
         find = partial(queries.folder, user=self._user, name=self._mailbox)
         record = await self._store.read(find)
         if record is None:
@@ -143,7 +150,7 @@ class Undelete:
             try:
                 await self._coordinator.submit(CreateRequest(self._user, self._mailbox, mailbox_id, new_id))
             except FolderExistsError:
-                await trio.sleep(TRY_AGAIN_S)  # somebody has just created it
+                await trio.sleep(TRY_AGAIN_S)  # a client has just created it
             record = await self._store.read(find)
         if record is None:
             raise TaskError(f"the folder {self._mailbox!r} is deleted as soon as it is created; try again later")
