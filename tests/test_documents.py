@@ -1,8 +1,10 @@
-"""Documents and docstrings name files that exist."""
+"""Documents and docstrings name files that exist, and documents link to files and sections that exist."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ SOURCES = ("benchmarks", "master_election", "protocol", "replicator", "resync", 
 CODE = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".lark")]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 _FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|lark))`")
-_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 
 def test_files_that_texts_name_exist() -> None:
@@ -25,5 +29,27 @@ def test_files_that_texts_name_exist() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for link in _LINK.findall(document.read_text("utf-8")):
-        assert document.parent.joinpath(link).exists(), f"{document} links to {link}"
+    for link, anchor in _LINK.findall(_FENCED.sub("", document.read_text("utf-8"))):
+        target = document.parent.joinpath(link).resolve() if link else document
+        assert target.exists(), f"{document} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{document} links to {link}#{anchor}"
+
+
+def test_anchors_are_those_of_the_rendered_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A mail's way\n\n## `status`: 2 columns\n\n```sh\n# none\n```\n\n## Same\n\n## Same\n", "utf-8")
+    assert anchors(page) == {"a-mails-way", "status-2-columns", "same", "same-1"}
+
+
+@cache
+def anchors(document: Path) -> frozenset[str]:
+    """Return the anchors that a rendered page gives its headings: lower case, hyphens for spaces, no punctuation."""
+    found = set()
+    seen: Counter[str] = Counter()
+    for heading in _HEADING.findall(_FENCED.sub("", document.read_text("utf-8"))):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return frozenset(found)
