@@ -1,15 +1,15 @@
-"""Hosts and IP addresses: who is this machine itself, and who counts as one."""
+"""Host names and IP addresses: recognising loopback, and grouping client addresses by site."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 SITE_PREFIX = 64
-"""RFC 6177 section 2: one site has at least so many bits of IPv6 to itself, and may send from any of its addresses."""
+"""Bits of an IPv6 site prefix. RFC 6177 section 2: a site has at least a /64 and may send from any address in it."""
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether nothing but this machine is meant. Names other than `localhost` are not looked up."""
+    """Return True if the host is this machine's loopback. Names other than `localhost` are not looked up."""
     if host == "localhost":
         return True
     ip = _parse(host or "")
@@ -17,7 +17,7 @@ def is_loopback(host: str | None) -> bool:
 
 
 def network_of(address: str) -> str:
-    """What is counted as one stranger: an IPv4 address, or the network that one IPv6 site has."""
+    """Return the key under which a client is counted: its IPv4 address, or the /64 network of its IPv6 address."""
     ip = _parse(address)
     if ip is None:
         return address[:64]
@@ -25,7 +25,7 @@ def network_of(address: str) -> str:
 
 
 def _parse(text: str) -> IPv4Address | IPv6Address | None:
-    """The address without its zone; IPv4 in IPv6 is IPv4."""
+    """Return the address without its zone, or None if it is not one. IPv4-mapped IPv6 becomes IPv4."""
     try:
         ip = ip_address(text.partition("%")[0])
     except ValueError:

@@ -1,6 +1,7 @@
-"""The world as a node sees it: time, randomness, threads and the disk.
+"""A node's access to the outside world: time, randomness, threads and the disk.
 
-They come in through constructors so that a whole cluster can run in one process, in virtual time, from one seed.
+All of it is passed in through constructors, so that a whole cluster can run in one process, in virtual time, from one
+seed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import trio
 T = TypeVar("T")
 
 GUID_BYTES = 16
-ABANDONED_MAX = 32  # threads: twice what a new node reads at once, and a few
+ABANDONED_MAX = 32  # threads: twice the number that a new node reads with at once, and a few
 
 
 class ThreadRunner(Protocol):
@@ -32,33 +33,34 @@ class ThreadRunner(Protocol):
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread of trio's cache, however many others wait: each caller bounds its own use.
+    """Run `work` in a thread of trio's cache, with no common limit: each caller bounds its own use.
 
-    Cancelled, it ends when the thread does.
+    If cancelled, the call returns only when the thread has finished.
     """
     return await trio.to_thread.run_sync(work, limiter=trio.CapacityLimiter(1))
 
 
 class Abandoning:
-    """Runs in threads that are left to themselves when the caller is cancelled: for what may hang."""
+    """Runs work that may hang in threads that are abandoned when the caller is cancelled."""
 
     def __init__(self) -> None:
         self._room = trio.CapacityLimiter(ABANDONED_MAX)
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """See `ThreadRunner`. Waits while too many threads hang."""
+        """Run `work` as `ThreadRunner` does. Waits while `ABANDONED_MAX` threads are busy or hanging."""
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._room)
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch, by this machine's clock."""
+    """Return milliseconds since the epoch, by this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 def suspended_s() -> float:
-    """For how long this machine has slept since it was started: trio's clock does not count that. 0 if it cannot tell.
+    """Return the seconds that this machine has been suspended since boot, or 0 if the platform cannot tell.
 
-    The order of the readings matters: stopped between them, a process finds the result too small, and later right.
+    Trio's clock does not count that time. The two clocks are read in this order on purpose: a process that is stopped
+    between the readings gets a result that is too small, and the right one next time.
     """
     if sys.platform == "linux":
         since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -67,21 +69,22 @@ def suspended_s() -> float:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A connection to the file, which is created if it is not there; transactions are its user's."""
+    """Open a connection to the file, creating it if it is missing. The caller manages transactions."""
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
 
 
 def open_scratch(directory: Path) -> BinaryIO:
-    """A file without a name in the directory, gone when it is closed. Raises OSError."""
+    """Open a nameless file in the directory that vanishes when it is closed. Raises OSError."""
     return TemporaryFile(dir=directory)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`random` names things (GUIDs, mailbox ids, origins); `clock_ms` is the wall clock.
+    """Clocks, randomness, thread runners and file access of one node.
 
-    Waits use trio's clock, which stands still while the machine sleeps: `suspended_s` is for how long it has.
-    What runs `until_cancelled` goes on in its thread after that, and must do no harm there.
+    `random` generates GUIDs, mailbox ids and origins; `clock_ms` is the wall clock. Waits use trio's clock, which
+    stands still while the machine sleeps; `suspended_s` tells for how long it has slept. Work given to
+    `run_until_cancelled` goes on in its thread after the caller is cancelled, and must do no harm there.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -93,9 +96,9 @@ class Environment:
     open_scratch: Callable[[Path], BinaryIO] = open_scratch
 
     def new_guid(self) -> bytes:
-        """128 random bits."""
+        """Return 128 random bits."""
         return self.random.randbytes(GUID_BYTES)
 
     def new_origin(self, sid: str) -> str:
-        """A name for a run of the node that was never used before, also if its data came back from an old backup."""
+        """Return a new name for this run of the node, unused even if its data came from an old backup."""
         return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"

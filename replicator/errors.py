@@ -1,7 +1,7 @@
-"""What can go wrong with a request, for a reason that its sender can understand.
+"""Errors of a request, for reasons that its sender can understand.
 
-Each door translates these once, at its edge, into its own protocol's words. Anything else that is raised is a
-defect of ours. The text is one line, says what is wrong and what to do, and may be shown to a user.
+Each door translates these once, at its edge, into its own protocol's replies. Any other exception is a defect of this
+program. The text is one line, says what is wrong and what to do, and may be shown to a user.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ class MailError(Exception):
 
 
 class FolderNotFoundError(MailError):
-    """No such folder."""
+    """There is no such folder."""
 
 
 class FolderExistsError(MailError):
-    """The name is taken."""
+    """A folder of that name exists already."""
 
 
 class InvalidNameError(MailError):
-    """A folder name that cannot be: empty, too long, control characters, INBOX where it may not be."""
+    """An invalid folder name: empty, too long, with control characters, or INBOX in a place where it may not be."""
 
 
 class InvalidFlagError(MailError):
-    """A flag that no message can have, or that is not a client's to set."""
+    """A flag that no message can have, or that clients may not set."""
 
 
 class FlagLimitError(MailError):
-    """A keyword that is too long, or one more than a mailbox can have."""
+    """A keyword that is too long, or one keyword more than a mailbox can have."""
 
 
 class MessageTooLargeError(MailError):
-    """Larger than the limit that the door announced."""
+    """A message that exceeds the size limit announced by the door."""
 
 
 class ContentUnavailableError(MailError):
-    """The message's text is neither here nor at any node that can be reached."""
+    """The message's body is neither here nor at any node that can be reached."""
 
 
 class DurabilityError(MailError):
@@ -52,19 +52,19 @@ class UnavailableError(MailError):
 
 
 class NotReadyError(UnavailableError):
-    """This node does not have yet what the cluster has. Nothing was done; another node may serve, or this one later."""
+    """This node lacks mail that the cluster has. Nothing was done; another node may serve, or this one later."""
 
 
 class UsersUnavailableError(MailError):
-    """Who has mail here cannot be known: the passwd-file has not been readable yet, or has just changed."""
+    """The list of users is unknown: the passwd-file has not been readable yet, or has just changed."""
 
 
 class DiskFullError(MailError):
-    """The disk is full, here or at a node that is to have a copy. This try has stored nothing; reading goes on."""
+    """The disk is full, here or at a node that should take a copy. This attempt stored nothing; reading goes on."""
 
 
 class HistoryError(Exception):
-    """A peer sent an entry that no node can have numbered. The text names it; nothing was changed."""
+    """A peer sent an entry that no node can have numbered. The text names the entry; nothing was changed."""
 
 
 class MailboxFullError(MailError):
@@ -72,19 +72,19 @@ class MailboxFullError(MailError):
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. The text names the file and the line."""
+    """An unusable configuration. The text names the file and the line."""
 
 
 class DataError(Exception):
-    """A node's data that cannot be used now: another process has them, or the disk does not give them."""
+    """Node data that cannot be used now: another process holds it, or the disk fails to deliver it."""
 
 
 class RunsTwiceError(DataError):
-    """Another process runs as this node, and stays. The text says as what, and what to do."""
+    """Another process runs as this node and keeps running. The text says which, and what to do."""
 
 
 def leaves(group: BaseExceptionGroup[E]) -> list[E]:
-    """The errors of a group, and of the groups within, in order; never empty."""
+    """Return the errors of a group and of the groups nested in it, in order; never empty."""
     found: list[E] = []
     for error in group.exceptions:
         found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]

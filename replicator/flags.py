@@ -1,8 +1,8 @@
-r"""Flags as a mailbox spells them, whichever door they come through.
+r"""Spelling, validity and limits of flags in a mailbox, common to all doors.
 
-Flags are equal in any case of letters (RFC 9051 section 2.3.2): system flags have the RFC's spelling, a keyword the
-one that the mailbox has already. Where two nodes spell a new one at once, the mailbox has both spellings, and a client
-is shown one. `\Recent` is the server's alone, and what clients say of it is passed over.
+Flags are compared without regard to case (RFC 9051 section 2.3.2): system flags are spelled as in the RFC, a keyword as
+the mailbox already spells it. If two nodes introduce different spellings of a keyword at once, the mailbox keeps both,
+and a client is shown one. Only the server sets `\Recent`; it is ignored in clients' commands.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from replicator.view import MailboxView
 RECENT = "\\Recent"
 
 SYSTEM_FLAGS = ("\\Answered", "\\Flagged", "\\Deleted", "\\Seen", "\\Draft")
-"""RFC 3501 section 2.3.2, without `\\Recent`, which no client sets."""
+r"""System flags of RFC 3501 section 2.3.2, without `\Recent`, which no client sets."""
 
-MAX_KEYWORDS = 100  # of a mailbox: each is announced at every SELECT and indexed in every view of it
-MAX_KEYWORD_BYTES = 64  # clients' own keywords have about 20; each stands in every row that has it
+MAX_KEYWORDS = 100  # in a mailbox: each is announced at every SELECT and indexed in every view of the mailbox
+MAX_KEYWORD_BYTES = 64  # clients' own keywords have about 20; each is repeated in every row of a message that has it
 
 # RFC 9051 section 9: atom = 1*ATOM-CHAR, any CHAR except "(" / ")" / "{" / SP / CTL / "%" / "*" / DQUOTE / "\" / "]"
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
 
 
 def shown_once(flags: Iterable[str]) -> list[str]:
-    """Each flag in one of its spellings: the first by name."""
+    """Return each flag in one spelling only: the first in sort order."""
     return sorted({flag.lower(): flag for flag in sorted(flags, reverse=True)}.values())
 
 
 def keywords(view: MailboxView) -> list[str]:
-    """The keywords in use, by name."""
+    """Return the keywords in use, sorted by name."""
     return shown_once(flag for flag in view.by_flag if not flag.startswith("\\"))
 
 
 def removable_flags(flags: Iterable[str], view: MailboxView) -> frozenset[str]:
-    """The flags in all spellings that the mailbox has; those that no message could have are left out."""
+    r"""Return the flags in every spelling that the mailbox has, without `\Recent`."""
     spellings: dict[str, list[str]] = {}
     for flag in view.by_flag:
         spellings.setdefault(flag.lower(), []).append(flag)
@@ -46,7 +46,7 @@ def removable_flags(flags: Iterable[str], view: MailboxView) -> frozenset[str]:
 
 
 def settable_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
-    """The flags in their spelling, for a mailbox with these keywords. Raises InvalidFlagError, FlagLimitError."""
+    """Return the flags as a mailbox with the keywords `in_use` spells them. Raises InvalidFlagError, FlagLimitError."""
     spellings = {keyword.lower(): keyword for keyword in in_use}
     wanted = frozenset(_spelled(flags, spellings))
     for flag in wanted:
@@ -61,14 +61,14 @@ def settable_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str
 
 
 async def settable_in(mail: MailStore, folder: Folder, flags: Collection[str]) -> frozenset[str]:
-    """The flags in their spelling, for a new message of this folder. Raises as `settable_flags`, and MailError."""
+    """Return the flags as this folder spells them, for a new message. Raises as `settable_flags`, and MailError."""
     if all(flag.startswith("\\") for flag in flags):  # only keywords need the mailbox's spelling
         return settable_flags(flags, ())
     return settable_flags(flags, keywords(await mail.open_mailbox(folder)))
 
 
 def other_flags(flags: Iterable[str], view: MailboxView, uids: UidSet) -> frozenset[str]:
-    """All flags but these, in any spelling, that any of the messages has."""
+    """Return all flags, in any spelling, that any of the messages has and that are not among `flags`."""
     kept = {flag.lower() for flag in flags}
     return frozenset(
         flag

@@ -1,6 +1,6 @@
-"""Events of the log as `name=value` pairs, for people and for programs that watch the log.
+"""Log events as `name=value` pairs, for people and for programs that watch the log.
 
-A value that a stranger chose cannot look like another pair: whatever is not one plain word is a JSON string.
+A value chosen by a client cannot pass for another pair: anything but one plain word is written as a JSON string.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 
 VALUE_MAX = 320
-"""Longer than any address that works; what is longer is a stranger's attempt to fill the disk."""
+"""Characters of a value: longer than any valid address; a longer value is an attempt to fill the disk."""
 
 PLAIN = re.compile(r'[^\s"\\\x00-\x20\x7f-\x9f]+')
 
 
 class LogFields:
-    """Formats when the event is really written. None: the pair is left out."""
+    """Named values of a log event, formatted only when the event is written. A value of None leaves the pair out."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         self._fields = fields

@@ -1,12 +1,12 @@
-r"""What the doors may ask of the node: the one interface between IMAP, LMTP, HTTP and replication.
+"""The interface of the node's mail that the doors (IMAP, LMTP, HTTP) use, and behind which replication works.
 
-Every change goes to the mailbox's master, wherever that is; a method returns when the change is on the disks of
-`durability.copies` nodes and this node shows it. What is named by UID means the messages that the view shows at the
-time of the call, also if a merge gives them other UIDs before the change is made. Everything here has a deadline
-inside; cancelling is safe, and then the change may or may not happen. Errors are those of `replicator.errors`.
+Every change goes to the mailbox's master, on whichever node that is; a method returns when the change is on the disks
+of `durability.copies` nodes and this node shows it. UIDs name the messages that the view shows at the time of the call,
+even if a merge renumbers them before the change is made. Every method has its own deadline. Cancelling is safe; the
+change may or may not happen then. Errors are those of `replicator.errors`.
 
-Folder names are Unicode (the IMAP door translates modified UTF-7), levels separated by `/`; INBOX is always
-spelled in capitals here and exists for every user from the first time that anyone asks.
+Folder names are Unicode (the IMAP door translates modified UTF-7), with levels separated by `/`. INBOX is always
+spelled in capitals here and is created for every user on first access.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from replicator.view import MailboxView, Message
 
 INBOX = "INBOX"
 SEPARATOR = "/"
-MAX_NAME_BYTES = 1000  # of a folder's whole name: shown in lines of the wire, of IMAP and of logs
+MAX_NAME_BYTES = 1000  # of a folder's full name, which is shown in lines of the peer protocol, of IMAP and of logs
 MAX_LEVELS = 32
 MESSAGE_BYTES_MAX = 128 * MIB  # by LMTP and IMAP: 90 MiB of files in base64, more than large mail providers accept
-SLOWEST_BYTES_S = 256 * KIB  # a second, of a line that large messages cross
-PAUSES_S = 30 * 60.0  # that a client may make while it sends one
+SLOWEST_BYTES_S = 256 * KIB  # bytes a second: the slowest line over which large messages are supported
+PAUSES_S = 30 * 60.0  # total pauses that a client may make while it sends a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,52 +56,52 @@ class FolderStatus:
 
 
 class ReceivedText(Protocol):
-    """A message text that has come in whole; good for `MailStore.save` within the block that received it."""
+    """A message body received completely, valid for `MailStore.save` within the block that received it."""
 
     @property
     def size_bytes(self) -> int:
-        """Octets of the text."""
+        """Size of the body in octets."""
         ...
 
 
 class TextSink(Protocol):
-    """A message text on its way in. What is large goes to disk as it comes."""
+    """Receiver of one message body. A large body is written to disk as it arrives."""
 
     async def write(self, data: bytes) -> None:
-        """Take the next octets; wait while the disk does. Raises MailError, DiskFullError among them."""
+        """Take the next octets; wait for the disk if need be. Raises MailError, DiskFullError among them."""
         ...
 
     async def finish(self) -> ReceivedText:
-        """That was all. Raises MailError."""
+        """End the body and return it. Raises MailError."""
         ...
 
 
 class Text(Protocol):
-    """A message text that is kept, wherever its octets lie."""
+    """A stored message body, wherever its octets lie."""
 
     @property
     def skeleton(self) -> Skeleton:
-        """Its structure: all of it but its attachments; see `needs_whole` for what it does not tell."""
+        """The message's structure: the body without its attachments. See `needs_whole` for its limits."""
         ...
 
     async def check(self, start: int, end: int) -> None:
-        """See whether each part can be read of which some of these octets are. Raises ContentUnavailableError.
+        """Check that each stored part overlapping these octets can be read. Raises ContentUnavailableError.
 
-        The beginnings are read: what is damaged further on shows when it is read.
+        Only the beginning of each part is read: damage further on is found when the part is read.
         """
         ...
 
     def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Octets from `start` up to `end`, in chunks of at most 128 KiB. Raises ContentUnavailableError.
+        """Yield the octets from `start` up to `end`, in pieces of at most 128 KiB. Raises ContentUnavailableError.
 
-        That may come late, after some chunks: a length that was promised cannot be kept then.
+        The error may come after some pieces were yielded: a length already announced cannot be kept then.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to be stored. `received_ms` None: now."""
+    """A message to be stored. If `received_ms` is None, it is received now."""
 
     text: bytes | ReceivedText = field(repr=False)
     flags: frozenset[str] = frozenset()
@@ -110,9 +110,10 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """Where a message went (RFC 4315 APPENDUID).
+    """UIDVALIDITY and UID of a stored message (RFC 4315 APPENDUID).
 
-    Not `shown`: this node does not show it yet, and may show another one under that UID. No client is to be told.
+    If not `shown`, this node does not show the message yet and may show another one under that UID: the client must not
+    be told the UID.
     """
 
     uidvalidity: int
@@ -122,9 +123,9 @@ class SavedMessage:
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessages:
-    """Pairs (source UID as it was named, destination UID), ascending by source (RFC 4315 COPYUID).
+    """Pairs (source UID as the caller named it, destination UID), ascending by source (RFC 4315 COPYUID).
 
-    Not `shown`: as for `SavedMessage`.
+    `shown` as in `SavedMessage`.
     """
 
     uidvalidity: int
@@ -134,7 +135,7 @@ class CopiedMessages:
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
-    """UIDs that UNCHANGEDSINCE kept from changing, or that had gone by then (RFC 7162 section 3.1.3)."""
+    """UIDs that UNCHANGEDSINCE protected from the change, or that were gone by then (RFC 7162 section 3.1.3)."""
 
     refused: UidSet
 
@@ -142,31 +143,31 @@ class StoreResult:
 class MailStore(Protocol):
     """The node's mail, as doors see it.
 
-    Anything here raises NotReadyError where this node does not have yet what the cluster has.
+    Any method raises NotReadyError while this node lacks the cluster's state that it needs.
     """
 
     async def wait_ready(self) -> None:
-        """Return if this node serves anybody, be it soon; else raises NotReadyError: log-ins are refused."""
+        """Return if this node serves clients now or soon. Raises NotReadyError otherwise: log-ins are refused."""
         ...
 
     async def folders(self, user: str) -> Sequence[Folder]:
-        """All folders of the user, INBOX first, the rest by name."""
+        """Return all folders of the user: INBOX first, the rest by name."""
         ...
 
     async def folder(self, user: str, name: str) -> Folder:
-        """One folder. INBOX is created if need be. Raises FolderNotFoundError."""
+        """Return one folder, creating INBOX if needed. Raises FolderNotFoundError."""
         ...
 
     async def subscriptions(self, user: str) -> frozenset[str]:
-        """Names that the user has subscribed to; the folders need not exist."""
+        """Return the names that the user has subscribed to; the folders need not exist."""
         ...
 
     async def create_folder(self, user: str, name: str) -> Folder:
-        """Create, with missing parents. Raises FolderExistsError, InvalidNameError."""
+        """Create a folder and its missing parents. Raises FolderExistsError, InvalidNameError."""
         ...
 
     async def rename_folder(self, user: str, old: str, new: str) -> None:
-        """Rename with all folders below it. INBOX's mail moves to the new name and INBOX is empty afterwards.
+        """Rename a folder with all folders below it. INBOX itself stays, empty: its mail moves to the new name.
 
         Raises FolderNotFoundError, FolderExistsError, InvalidNameError.
         """
@@ -181,23 +182,23 @@ class MailStore(Protocol):
         ...
 
     async def status(self, folder: Folder) -> FolderStatus:
-        """Counters, without loading the mailbox."""
+        """Return the folder's counters without loading the mailbox."""
         ...
 
     async def open_mailbox(self, folder: Folder) -> MailboxView:
-        """The live view of a mailbox. Held in memory at least while it has subscribers or is referred to."""
+        """Return the live view of a mailbox, kept in memory at least while it has subscribers or references."""
         ...
 
     async def claim_recent(self, folder: Folder) -> int:
-        r"""Messages with UIDs at or above the answer are `\Recent` in this session and in no later one.
+        r"""Return the UID at and above which messages are `\Recent` in this session, and in no later session.
 
-        Counted at each node on its own: RFC 9051 has dropped `\Recent`, and a promise over all nodes is not worth a
-        round trip.
+        Each node counts on its own: RFC 9051 has dropped `\Recent`, and a cluster-wide guarantee is not worth a round
+        trip.
         """
         ...
 
     def receive(self) -> AbstractAsyncContextManager[TextSink]:
-        """Take in one text of any size. What was not saved within the block is forgotten on leaving it."""
+        """Receive one body of any size. Whatever was not saved within the block is discarded on leaving it."""
         ...
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
@@ -205,11 +206,11 @@ class MailStore(Protocol):
         ...
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
-        """Copy those of the messages that exist, all or none; nothing to copy gives no pairs."""
+        """Copy the messages that exist, all or none. If there are none, the result has no pairs."""
         ...
 
     async def move(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
-        """Copy, then expunge from the source what was copied (RFC 6851): an interruption leaves two, never none."""
+        """Copy the messages, then expunge the copied ones (RFC 6851): an interruption leaves two copies, never none."""
         ...
 
     async def store_flags(
@@ -221,43 +222,46 @@ class MailStore(Protocol):
         removed: frozenset[str] = frozenset(),
         unchanged_since: int | None = None,
     ) -> StoreResult:
-        """Set and clear flags of those of the messages that exist."""
+        """Set and clear flags of the messages that exist."""
         ...
 
     async def expunge(self, mailbox: MailboxView, uids: UidSet) -> None:
-        """Remove those of the messages that exist, whatever their flags."""
+        """Remove the messages that exist, whatever their flags."""
         ...
 
     async def read_text(self, message: Message) -> Text:
-        """The message text, byte for byte as it came. Raises ContentUnavailableError."""
+        """Return the message's body, byte for byte as received. Raises ContentUnavailableError."""
         ...
 
 
 async def read_all(text: Text) -> bytes:
-    """A text as a whole, for those who must have it in memory. Raises ContentUnavailableError."""
+    """Return a whole body in memory. Raises ContentUnavailableError."""
     async with aclosing(text.read(0, text.skeleton.size_bytes)) as chunks:
         return b"".join([chunk async for chunk in chunks])
 
 
 def needs_whole(text: Text, *, with_structure: bool) -> bool:
-    """Whether only the whole text tells the structure, as of thousands of small parts; or the header, of a huge one."""
+    """Return True if the skeleton lacks what is needed, so that the whole body must be read.
+
+    A skeleton lacks the structure of a message with thousands of small parts, and the header if that is huge.
+    """
     skeleton = text.skeleton
     return skeleton.lacks_header or (with_structure and skeleton.header_only)
 
 
 def sending_s(size_bytes: int) -> float:
-    """How long a client may take to send a message of that size, with pauses and on a slow line."""
+    """Return the seconds that a client may take to send a message of that size, with pauses and on a slow line."""
     return PAUSES_S + size_bytes / SLOWEST_BYTES_S
 
 
 def canonical_name(name: str) -> str:
-    """INBOX is the same in any case (RFC 9051 section 5.1); so is it above folders of its own."""
+    """Return the name with INBOX in capitals, also as the first level of a name (RFC 9051 section 5.1)."""
     first, separator, rest = name.partition(SEPARATOR)
     return INBOX + separator + rest if first.upper() == INBOX else name
 
 
 def check_folder_name(name: str) -> None:
-    """Raises InvalidNameError for a name that no folder can have."""
+    """Raise InvalidNameError for a name that no folder can have."""
     levels = name.split(SEPARATOR)
     if not all(levels):
         raise InvalidNameError("a folder name has no empty levels")

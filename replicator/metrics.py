@@ -1,7 +1,8 @@
-"""What doors and attachments count, and how all metrics of a node are written down for Prometheus.
+"""Prometheus metrics of the doors and of attachments, and the output of all metrics of a node.
 
-Each has its own object. Without a registry that counts for nobody, so that nobody need ask. Names follow Prometheus:
-base units, counters end in `_total`; labels have few values, none of them chosen by a stranger.
+Each door, and attachments, have a metrics object of their own. Without a registry it counts for nothing, so that
+callers need no check. Names follow Prometheus's rules: base units, counters end in `_total`. Labels have few values,
+none of them chosen by a client.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 
 DELIVERY_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-"""From one fsync to what a sender waits for; above the last, most have given up."""
+"""Upper bounds in seconds: from one fsync to the longest that a sender waits; most senders give up after the last."""
 
 
 class LmtpMetrics:
-    """What the LMTP door counts."""
+    """Metrics of the LMTP door."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._deliveries = Counter(
@@ -38,18 +39,18 @@ class LmtpMetrics:
         )
 
     def delivered(self, codes: Iterable[int], seconds: float) -> None:
-        """A message was answered with these codes, one for each recipient."""
+        """Count a message that was answered with these codes, one for each recipient."""
         self._seconds.observe(seconds)
         for code in codes:
             self._deliveries.labels(_class(code)).inc()
 
     def rejected(self, code: int) -> None:
-        """A RCPT was refused."""
+        """Count a refused RCPT."""
         self._rejections.labels(_class(code)).inc()
 
 
 class ImapMetrics:
-    """What the IMAP door counts."""
+    """Metrics of the IMAP door."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.connections = Gauge(
@@ -69,16 +70,16 @@ class ImapMetrics:
         )
 
     def login(self, *, ok: bool) -> None:
-        """Somebody has tried to log in."""
+        """Count an attempt to log in."""
         self._logins.labels("ok" if ok else "failed").inc()
 
     def command(self, name: str, condition: str) -> None:
-        """A command of the grammar was answered."""
+        """Count an answered command of the grammar."""
         self._commands.labels(name, condition).inc()
 
 
 class HttpMetrics:
-    """What the HTTP door counts."""
+    """Metrics of the HTTP door."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._requests = Counter(
@@ -89,12 +90,12 @@ class HttpMetrics:
         )
 
     def answered(self, route: str, status: int) -> None:
-        """A request to a route of ours was answered."""
+        """Count an answered request to a known route."""
         self._requests.labels(route, str(status)).inc()
 
 
 class AttachmentMetrics:
-    """What happens to parts of large messages at this node."""
+    """Metrics of this node's attachments."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.damaged = Counter(
@@ -115,19 +116,19 @@ class AttachmentMetrics:
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """All metrics in Prometheus's text format, but for `_created` series, which repeat when this process began."""
+    """Return all metrics in Prometheus's text format, without `_created` series, which only repeat the start time."""
     return generate_latest(_WithoutCreated(registry))
 
 
 class _WithoutCreated(CollectorRegistry):
-    """What another registry has, in part. A setting of the library does the same, for all registries of a process."""
+    """View of another registry, without `_created` series. The library's setting would affect the whole process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__()
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """The families that are to be written."""
+        """Yield the metric families to be written."""
         for family in self._registry.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family

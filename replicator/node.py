@@ -1,7 +1,7 @@
-"""One node: the store, the links, the doors, put together (design section 1).
+"""Assembly and lifetime of one node: its store, links and doors (design section 1).
 
-Everything that runs has its place in the nursery of `run_node`. Cancelled, the doors close first and the store
-last, so that what was being written is finished.
+Everything runs in the nursery of `run_node`. On cancellation the doors close first and the store last, so that writes
+in progress are finished.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ async def run_node(
 ) -> None:
     """Run a node until cancelled. `ready` is called once all listeners accept.
 
-    `new_cluster`: where the database is new, it is the beginning of a cluster, and waits for no other node.
+    With `new_cluster`, a node with a new database begins a new cluster and waits for no other node.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
-    directory cannot be used, OSError if an address cannot.
+    directory cannot be used, and OSError if an address cannot be listened on.
     """
     environment = environment or Environment()
     make_directory(config.node.data)
@@ -79,7 +79,7 @@ async def run_node(
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         users = UserDirectory(config.users.passwd_file)
-        users.refresh()  # a file that is not there is warned of now, not when the first mail comes
+        users.refresh()  # warn of a missing file now, not when the first mail arrives
         report = Report(coordinator, store, environment, registry, problems=users.unreadable)
         tasks = tasks_of(store, coordinator, environment)
         handlers = _doors(
@@ -100,7 +100,10 @@ async def run_node(
 
 
 async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
-    """Whether the database, which is this node's from now on, has begun. Raises ConfigError, DataError."""
+    """Claim the database for this node. Return True if it belongs to a cluster already or begins one now.
+
+    Raises ConfigError, DataError.
+    """
 
     def claim(tx: Transaction) -> bool:
         if schema.claim(tx.connection, config.node.id, config.node.cluster):
@@ -117,16 +120,19 @@ async def _claim(store: Store, config: Config, *, new_cluster: bool) -> bool:
 
 
 def attachments_of(config: Config) -> Files | None:
-    """The directory of the attachment store, if that is not in the node's own data. Raises DataError."""
+    """Return the attachment store's directory, or None if it lies in the node's own data. Raises DataError."""
     directory = config.content.attachments
     if directory is None:
         return None
-    make_directory(directory, "content.attachments", mode=0o777)  # others may share it: by the umask
+    make_directory(directory, "content.attachments", mode=0o777)  # other nodes may share it: the umask decides
     return DiskFiles(directory)
 
 
 def archive_of(config: Config, environment: Environment) -> Archive:
-    """Where the node's checkpoints go. It is not reached for here: a node runs without, and keeps its log whole."""
+    """Return the archive for the node's checkpoints.
+
+    The object store is not contacted here: a node runs without it, and keeps its whole log.
+    """
     where = config.checkpoint
     return Archive(ObjectStore(where.url, environment, where.endpoint), Home(config.node.cluster, config.node.id))
 
@@ -142,7 +148,7 @@ def _doors(
     tasks: TaskRunner,
     registry: CollectorRegistry,
 ) -> Iterator[tuple[Address, Handler]]:
-    """What listens where."""
+    """Yield each address to listen on with its connection handler."""
     doors, sid = config.listen, config.node.id
     imap = ImapServices(mail=mail, users=users, sid=sid, tls=tls.for_clients, metrics=ImapMetrics(registry))
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
@@ -172,7 +178,7 @@ def _doors(
 
 
 def make_directory(path: Path, key: str = "node.data", mode: int = 0o700) -> None:
-    """Raises DataError, which names the key of the configuration."""
+    """Create the directory. Raises DataError that names the configuration key."""
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,17 +1,17 @@
 """Objects in a directory or an S3 bucket: written whole, read in parts, listed by prefix, deleted.
 
-All of it is obstore's, whose blocking calls run in the environment's threads. Each of them is a request or two, which
-end by themselves (`Patience`); between them a call here can be cancelled, so deadlines are its caller's: around a put,
-a get or a listing as a whole.
+The work is done by obstore, whose blocking calls run in the environment's threads. Each of these calls makes one or two
+requests, which end by themselves (`Patience`). A call here can be cancelled between them, so the caller sets the
+deadline around a whole put, get or listing.
 
-What can be relied on: an object appears whole or not at all. When `put` returns it is safe: S3 says so itself; in a
-directory, where obstore writes a file beside it and renames that, without fsync, the file and the directories above it
-are fsynced here. A power cut before that may leave a torn file under the name: readers need a checksum, and an object
-that others refer to is not to be written again. Nothing else is relied on, neither the order of a listing nor
-conditional writes, which servers that only resemble S3 lack.
+Guarantees: an object appears whole or not at all. When `put` returns, the object is durable. S3 guarantees that itself;
+in a directory, obstore writes a temporary file beside the object and renames it without fsync, so this module fsyncs
+the file and the directories above it. A power cut before that may leave a torn file under the name: readers need a
+checksum, and an object that others refer to must not be written again. Nothing else is relied on, neither the order of
+a listing nor conditional writes, which some servers compatible with S3 lack.
 
-Credentials, and the region, come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION ...) or
-from the machine's own role, as obstore finds them; they are in no file and no text of ours.
+Credentials and the region come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION ...) or from
+the machine's role, as obstore finds them; this project keeps them in no file and no text.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from replicator.environment import Environment
 T = TypeVar("T")
 
 PART_BYTES = 8 * MIB  # of one request: S3 takes 5 MiB to 5 GiB, and 10,000 of them, so 80 GiB an object
-READ_BYTES = MIB  # at least, of a part that is read: going to a thread for less would cost more than reading it
-PARTS_AT_ONCE = 2  # of one upload, so 24 MiB of memory with the one that fills up
-NAMES_AT_ONCE = 1000  # of one answer to a listing, and of one request to delete: S3's own limit
-ROLES_HOST = "169.254.169.254"  # asked for the machine's role where the environment has no keys
-REASON_CHARS = 300  # of what obstore says of an error: answers of servers are in it
+READ_BYTES = MIB  # minimum of one read: switching to a thread for less would cost more than the read
+PARTS_AT_ONCE = 2  # of one upload: 24 MiB of memory, with the part being filled
+NAMES_AT_ONCE = 1000  # in one answer to a listing and in one request to delete: S3's own limit
+ROLES_HOST = "169.254.169.254"  # asked for the machine's role if the environment has no keys
+REASON_CHARS = 300  # of obstore's error text, which includes servers' answers
 
 
 class ObjectStoreError(Exception):
-    """The object store did not do what it was asked. The text says what, where, and what to do."""
+    """The object store failed a request. The text says what failed, where, and what to do."""
 
 
 class ObjectMissingError(ObjectStoreError):
-    """There is no such object, or, in S3, no such bucket."""
+    """The object does not exist or, in S3, the bucket does not."""
 
 
 class Patience(NamedTuple):
-    """With a server. What fails by 5xx, a broken connection or a timeout is tried again, ever more slowly."""
+    """Timeouts and retries for a server: 5xx, a broken connection or a timeout is retried at growing intervals."""
 
     connect_s: float = 5.0
-    silence_s: float = 30.0  # while an answer is awaited or read; so long may 8 MiB take on their way to the server
-    request_s: float = 300.0  # with all of the answer; one that was read so far is gone on with
+    silence_s: float = 30.0  # while an answer is awaited or read; 8 MiB may take as long to reach the server
+    request_s: float = 300.0  # with the whole answer; a partly read answer is resumed
     retries: int = 4
-    retry_s: float = 60.0  # no further try after that
+    retry_s: float = 60.0  # no further retry after that
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Around what is done with an object store. Raises ObjectStoreError if it takes longer."""
+    """Limit the time of the work with an object store in this block. Raises ObjectStoreError if it takes longer."""
     try:
         with trio.fail_after(seconds):
             yield
@@ -73,18 +73,18 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 class ObjectInfo(NamedTuple):
-    """What a listing says of an object."""
+    """Name and size of an object in a listing."""
 
     name: str
     size_bytes: int
 
 
 class ObjectStore:
-    """The objects under `url`: `file:///absolute/directory`, made when it is needed, or `s3://bucket/prefix`.
+    """The objects under `url`: `file:///absolute/directory`, created when needed, or `s3://bucket/prefix`.
 
-    `endpoint`: of a server that resembles S3, `https://host:port` or, without TLS, `http://host:port`; None for Amazon.
-    Names are of levels parted by slashes, none of which is empty, "." or "..". Whether the store can be
-    reached shows at the first use.
+    `endpoint` is the URL of a server compatible with S3, `https://host:port` or, without TLS, `http://host:port`; None
+    means Amazon. Object names consist of levels separated by slashes; no level is empty, "." or "..". The first
+    operation shows whether the store can be reached.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class ObjectStore:
         self._opened: LocalStore | S3Store | None = None
 
     async def put(self, name: str, data: Iterable[bytes]) -> None:
-        """Write an object, in place of one that has the name. `data` is iterated over in threads, one at a time.
+        """Write an object, replacing one of that name. `data` is iterated over in threads, one at a time.
 
-        If `data` raises, or the call is cancelled before the end, there is no such object. Of an upload in parts S3
-        then keeps what came, out of sight, until the bucket's lifecycle rule for those ends it. Raises
+        If `data` raises, or the call is cancelled before the end, no object is created. S3 then keeps the parts of an
+        unfinished upload, unlisted, until the bucket's lifecycle rule for such parts removes them. Raises
         ObjectStoreError.
         """
         pieces = iter(data)
@@ -127,12 +127,12 @@ class ObjectStore:
         await self._run("write", name, finish)
 
     async def get(self, name: str) -> AsyncGenerator[bytes, None]:
-        """An object's bytes, as of one moment, in parts; close it (`contextlib.aclosing`) if that is not at its end.
+        """Yield an object's bytes in parts, all of one version; close early with `contextlib.aclosing`.
 
         Raises ObjectMissingError, ObjectStoreError.
         """
 
-        # One request: of ranges some servers answer with a status that is not that of a range.
+        # One request, because some servers answer range requests with the wrong status.
         def begin(store: LocalStore | S3Store) -> obstore.BytesStream:
             return obstore.get(store, name).stream(min_chunk_size=READ_BYTES)
 
@@ -141,7 +141,7 @@ class ObjectStore:
             yield bytes(part)
 
     async def exists(self, name: str) -> bool:
-        """Whether there is such an object. Raises ObjectStoreError."""
+        """Return True if the object exists. Raises ObjectStoreError."""
         try:
             await self._run("find", name, partial(obstore.head, path=name))
         except ObjectMissingError:
@@ -149,7 +149,7 @@ class ObjectStore:
         return True
 
     async def list(self, prefix: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """All objects whose names begin with these levels, in no order; close it as `get`. Raises ObjectStoreError."""
+        """Yield all objects under these levels, in no order; close early as with `get`. Raises ObjectStoreError."""
         begin = partial(obstore.list, prefix=prefix or None, chunk_size=NAMES_AT_ONCE)
         listing = await self._run("list", prefix, begin)
         while found := await self._run("list", prefix, lambda _: next(listing, None)):
@@ -157,15 +157,15 @@ class ObjectStore:
                 yield ObjectInfo(meta["path"], meta["size"])
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; one that is not there is deleted already. Raises ObjectStoreError."""
+        """Delete objects; a missing one counts as deleted. Raises ObjectStoreError."""
         for start in range(0, len(names), NAMES_AT_ONCE):
             some = names[start : start + NAMES_AT_ONCE]
             await self._run("delete", some[0], partial(_delete, names=some))
 
     async def _run(self, verb: str, name: str, work: Callable[[LocalStore | S3Store], T]) -> T:
-        """In a thread, with all errors translated. Those that `put` is handed with its data are not ours.
+        """Run `work` in a thread and translate its errors, except those raised by the data given to `put`.
 
-        Nobody who is cancelled waits for a directory that hangs, unless something is being written to it.
+        A cancelled read does not wait for a directory that hangs; a cancelled write does.
         """
 
         def attempt() -> T:
@@ -209,14 +209,14 @@ class ObjectStore:
 
 
 class _DataError(Exception):
-    """What the data of a `put` raised, on its way past the translation of errors."""
+    """Carrier of an exception raised by the data of a `put`, past the translation of errors."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
 
 
 def _sync(*paths: Path) -> None:
-    """Make files, or what directories list, survive a power cut."""
+    """Fsync files, or the entries of directories, so that they survive a power cut."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -226,12 +226,12 @@ def _sync(*paths: Path) -> None:
 
 
 def _write_part(writer: obstore.WritableFile, pieces: Iterator[bytes]) -> bool:
-    """Write about a part. False where there is no more."""
+    """Write about one part. Return False at the end of the data."""
     room = PART_BYTES
     while room > 0:
         try:
             piece = next(pieces, None)
-        except (BaseError, OSError, ValueError) as error:  # those that would be taken for the store's
+        except (BaseError, OSError, ValueError) as error:  # the types that would be taken for the store's errors
             raise _DataError(error) from error
         if piece is None:
             return False

@@ -1,7 +1,7 @@
-"""A new database for a node that does not run, from its peers and what its damaged one still has (design section 11).
+"""Rebuilding the database of a stopped node from its peers and its damaged database (design section 11).
 
-The node's links run without doors for clients. The new database lies beside the old one and takes its place in the end:
-until then nothing is lost by an interruption, and the next rebuild goes on where this one was.
+The node's links run while its doors stay shut. The new database is built beside the old one and replaces it at the end:
+until then an interruption loses nothing, and the next rebuild continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 async def rebuild_node(
     config: Config, *, tell: Callable[[Progress], None], environment: Environment | None = None
 ) -> Rebuilt:
-    """Replace the node's database, and set the old one aside. `tell` hears how far it is.
+    """Replace the node's database and set the old one aside. `tell` is called with the progress.
 
-    Raises RebuildError if it cannot be done now, and then, as if it is cancelled, the old database stays in its place;
-    the node can use it if nothing has come into the new one. Raises as `run_node`, too.
+    Raises RebuildError if the rebuild is impossible now, and whatever `run_node` raises. On error or cancellation the
+    old database stays in place, and the node can use it as long as nothing has been taken into the new one.
     """
     environment = environment or Environment()
     make_directory(config.node.data)
@@ -59,7 +59,7 @@ async def rebuild_node(
 
 
 async def _filled(config: Config, environment: Environment, tell: Callable[[Progress], None]) -> Rebuilt:
-    """Build the new database beside the old one; it is closed then."""
+    """Build the new database beside the old one and close it."""
     path = config.node.data / DATABASE
     new = database_swap.replacement_of(path)
     origin = environment.new_origin(config.node.id)
@@ -70,7 +70,7 @@ async def _filled(config: Config, environment: Environment, tell: Callable[[Prog
         )
         async with Store.open(new, origin, environment, attachments_of(config)) as store:
             await store.write(lambda tx: schema.claim(tx.connection, config.node.id, config.node.cluster))
-            await store.write(lambda tx: schema.begin(tx.connection))  # in the damaged one's place, which had
+            await store.write(lambda tx: schema.begin(tx.connection))  # as the damaged one did
             tls = Tls(config.tls)
             coordinator = Coordinator(config, store, environment, tls.dial, certified_names, capabilities=(REBUILDING,))
             async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""What a node says about itself: the shapes behind `replicator status`, the JSON API and the metrics."""
+"""A node's report on itself: the data classes behind `replicator status`, the JSON API and the metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "waiting", "runni
 class LinkStatus:
     """One configured peer, as this node sees it.
 
-    Lag is what this node has and the peer has not acknowledged; None: it was not heard from since this node's start.
+    The lag is the part of this node's log that the peer has not acknowledged; None: no message from the peer since this
+    node's start.
     """
 
     peer: str
@@ -24,7 +25,7 @@ class LinkStatus:
     lag_entries: int | None
     lag_bytes: int | None
     lag_s: float | None  # age of the oldest entry that the peer lacks
-    error: str | None  # why it is down
+    error: str | None  # why the link is down
     needs_sync: bool  # the peer lacks entries that have left this log
 
 
@@ -48,27 +49,28 @@ class MailboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatus:
-    """This node's checkpoints, by their newest manifest, and its log.
+    """This node's checkpoints, as in its newest manifest, and its log.
 
-    The manifest is `in_force` once what it makes superfluous may leave the log; until then it `waits_for` nodes.
+    The manifest is `in_force` once the entries that it makes superfluous may leave the log; until then it `waits_for`
+    nodes.
     """
 
     made_ms: int | None = None  # None: there is no manifest
-    mailboxes: int = 0  # and folder trees that it lists
+    mailboxes: int = 0  # mailboxes and folder trees that it lists
     in_force: bool = False
     waits_for: tuple[str, ...] = ()  # SIDs of known nodes that have not settled what the checkpoints show
-    saved: int = 0  # checkpoints that the last round has written, since the node's start
+    saved: int = 0  # checkpoints written by the last round since the node's start
     saved_bytes: int = 0
-    log_bytes: int = 0  # without the texts of messages, which stay when entries go
+    log_bytes: int = 0  # without the bodies of messages, which stay when entries go
     error: str | None = None  # why none can be written now: the log is kept whole
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult(CheckpointStatus):
-    """What came of a demand for checkpoints, and how it stands then.
+    """Result of a request for checkpoints, with the state after it.
 
-    `written`: there is a new manifest. `unchanged`: there is none, for nothing has changed since the last one.
-    `waiting`: what has changed is written once the last one is in force. `running`: it takes longer than the answer
+    `written`: there is a new manifest. `unchanged`: there is none, because nothing has changed since the last one.
+    `waiting`: changes are written once the last manifest is in force. `running`: the round takes longer than the answer
     could wait.
     """
 
@@ -77,17 +79,17 @@ class CheckpointResult(CheckpointStatus):
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """A log entry of another node for which this node's disk has no room; what came after it waits, too."""
+    """A log entry of another node that does not fit on this node's disk; later entries wait for it."""
 
-    directory: str  # on that disk
+    directory: str  # on the full disk
     free_bytes: int | None  # None: not known
     entry: str  # `origin seq`
-    user: str  # whose mail it changes
-    size_bytes: int  # of the messages that it brings
+    user: str  # owner of the mail that the entry changes
+    size_bytes: int  # of the messages that the entry brings
     since_ms: int
 
     def __str__(self) -> str:
-        """In words, with what to do."""
+        """Describe the problem in words, with what to do."""
         free = "" if self.free_bytes is None else f", {self.free_bytes} bytes free"
         return (
             f"no room on the disk of {self.directory}{free} for what other nodes have: entry {self.entry} with"
@@ -104,8 +106,8 @@ class NodeStatus:
     cluster: str
     version: str
     started_ms: int
-    clock_ms: int  # when this was so; ages are counted up to here, whatever the reader's clock says
-    component: tuple[str, ...]  # SIDs that can be reached now, this one included
+    clock_ms: int  # when this report was made; ages are counted up to here, whatever the reader's clock says
+    component: tuple[str, ...]  # SIDs that can be reached now, including this one
     root: str | None
     term: int
     mailboxes: int
@@ -115,21 +117,21 @@ class NodeStatus:
     log_max_size_bytes: int  # `log.max_size`
     checkpoint: CheckpointStatus
     transfer_done: int  # mailboxes and trees taken over, from checkpoints or from a peer whose log begins too late
-    transfer_total: int  # 0: none need be
-    postponed: int  # mailboxes and trees that a transfer left otherwise than a peer shows them; compared every minute
-    texts_lacking: int  # of messages that are shown already; they are fetched when they are read, and in the background
-    expunged_messages: int  # kept for `content.keep_expunged`: `replicator undelete` brings them back
-    expunged_bytes: int  # of their texts, of which several messages may have one
-    attachments: int | None  # that this node holds, each once, as the last sweep or scrub has counted; None: none has
+    transfer_total: int  # 0: none needed
+    postponed: int  # mailboxes and trees that still differ from a peer's after a transfer; compared every minute
+    texts_lacking: int  # bodies of messages shown already; they are fetched when read, and in the background
+    expunged_messages: int  # kept for `content.keep_expunged`: `replicator undelete` restores them
+    expunged_bytes: int  # of their bodies; several messages may share one
+    attachments: int | None  # on this node, each once, as counted by the last sweep or scrub; None: there was none
     attachments_bytes: int | None
     attachments_to_heal: int  # known to be damaged or missing: they are fetched from other nodes
     waiting_entries: int  # in the log but not applied: their predecessor is not here, or they are of another branch
-    overdue: Mapping[str, int]  # why entries wait, and have for more than 30 s with all nodes linked -> how many
+    overdue: Mapping[str, int]  # reason -> entries that have waited over 30 s for it with all nodes linked
     unsettled: Mapping[str, int]  # known node -> entries of this log that it is not known to show
     digest: str  # of all mailboxes and trees
     copies: int  # `durability.copies`
     when_short: str  # `durability.when_short`: "proceed" or "refuse"
-    copies_reachable: int  # nodes that can have a change on disk now, this one included
-    not_serving: tuple[str, ...]  # why clients are sent away, and what to do
-    no_room: tuple[NoRoom, ...]  # the first is what all else waits for
+    copies_reachable: int  # nodes that can store a change now, including this one
+    not_serving: tuple[str, ...]  # reasons why clients are refused, and what to do
+    no_room: tuple[NoRoom, ...]  # the first blocks all the others
     links: tuple[LinkStatus, ...]

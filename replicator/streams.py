@@ -1,4 +1,4 @@
-"""Streams as nodes and clients use them: addresses that are listened on, and TLS on top (design sections 4 and 8)."""
+"""Network streams of nodes and clients: listening addresses, and TLS on top (design sections 4 and 8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 async def listen(address: Address) -> list[trio.SocketListener]:
-    """Raises OSError that names the address."""
+    """Listen on an address. Raises OSError that names the address."""
     try:
         return await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
@@ -26,7 +26,7 @@ async def listen(address: Address) -> list[trio.SocketListener]:
 
 
 def guarded(handler: Handler) -> Handler:
-    """The one edge where a defect in one connection is kept from the others."""
+    """Wrap a handler so that a defect in one connection is logged and does not affect the others."""
 
     async def serve(stream: trio.SocketStream) -> None:
         try:
@@ -38,7 +38,7 @@ def guarded(handler: Handler) -> Handler:
 
 
 class Tls:
-    """Contexts for links and clients; without configuration, plain streams (then all listeners are on loopback)."""
+    """TLS contexts for links and clients; without configuration, plain streams (all listeners are on loopback then)."""
 
     def __init__(self, config: TlsConfig | None) -> None:
         self.for_clients = _context(config, ssl.PROTOCOL_TLS_SERVER) if config else None
@@ -46,7 +46,7 @@ class Tls:
         self._dialling = _context(config, ssl.PROTOCOL_TLS_CLIENT, peers=True) if config and config.ca else None
 
     async def dial(self, peer: PeerConfig) -> trio.abc.Stream:
-        """Connect to a peer. Raises OSError that says why not."""
+        """Connect to a peer. Raises OSError that says why the connection failed."""
         try:
             stream = await trio.open_tcp_stream(peer.address.host, peer.address.port)
         except OSError as error:
@@ -54,12 +54,12 @@ class Tls:
         return trio.SSLStream(stream, self._dialling) if self._dialling else stream
 
     def accept(self, stream: trio.SocketStream) -> trio.abc.Stream:
-        """A peer's connection."""
+        """Return the stream of a peer's connection, with TLS if configured."""
         return trio.SSLStream(stream, self._accepting, server_side=True) if self._accepting else stream
 
 
 def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
-    """The names in the peer's certificate, once the handshake is done; None: the stream has no TLS."""
+    """Return the names in the peer's certificate, once the handshake is done; None if the stream has no TLS."""
     if not isinstance(stream, trio.SSLStream):
         return None
     certificate = stream.getpeercert() or {}
@@ -69,21 +69,24 @@ def certified_names(stream: trio.abc.Stream) -> frozenset[str] | None:
 
 
 def _reason(error: OSError) -> str:
-    """Trio says that all attempts failed, one for each address of a name, and keeps the reasons as the cause."""
+    """Return the reasons of a failed connection, joined.
+
+    Trio reports that all attempts failed, one for each address of a name, and keeps the reasons in the cause.
+    """
     cause = error.__cause__
     attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
     return "; ".join(dict.fromkeys(map(_plain, attempts)))
 
 
 def _plain(error: BaseException) -> str:
-    """The system's own word for it; a name that cannot be looked up has a negative number, and its text in place."""
+    """Return the system's text for an error. A failed name look-up has a negative number and its own text."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
 
 
 def _context(config: TlsConfig, kind: int, *, peers: bool = False) -> ssl.SSLContext:
-    """A context with this node's certificate; `peers`: the other side must have one that our CA signed."""
+    """Return a TLS context with this node's certificate. With `peers`, the other side needs one signed by our CA."""
     context = ssl.SSLContext(kind)
     try:
         context.load_cert_chain(config.certificate, config.key)

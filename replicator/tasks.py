@@ -1,7 +1,7 @@
-"""Tasks: what a node can be asked to do that takes long. What to do, how far it is, and what came of it.
+"""Long-running tasks of a node: their options, progress and results.
 
-These are the shapes behind `replicator check`, `scrub`, `resync`, `undelete`, `inventory` and `apply`, and of the JSON
-API; `replication/tasks` runs them.
+These are the data classes behind `replicator check`, `scrub`, `resync`, `undelete`, `inventory` and `apply`, and of the
+JSON API; `replication/tasks` runs the tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TaskName: TypeAlias = Literal["check", "scrub", "resync", "undelete", "inventory
 TaskState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 RATE_MAX = 10**9  # rows a second; more than any machine reads
-PLANNED_MAX, HEADS_MAX = 1_000, 10_000  # mailboxes of one apply, and their heads: read in 35 ms of the event loop
-TIME_MAX_MS = 1 << 48  # beyond it no entry is stamped
+PLANNED_MAX, HEADS_MAX = 1_000, 10_000  # mailboxes of one apply, and their heads: parsed in 35 ms of the event loop
+TIME_MAX_MS = 1 << 48  # no entry has a later stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScrubOptions:
-    """Read all texts, and get what is damaged from other nodes. `rate`: texts and rows a second at most."""
+    """Read all bodies, and fetch damaged ones from other nodes. `rate`: bodies and rows a second at most."""
 
     name: ClassVar[TaskName] = "scrub"
     rate: int | None = None
@@ -39,10 +39,11 @@ class ScrubOptions:
 
 @dataclass(frozen=True, slots=True)
 class ResyncOptions:
-    """Compare with other nodes, and make equal what differs.
+    """Compare this node with other nodes, and make equal what differs.
 
-    One folder of a `user`, with the folder tree; all of a user's, if `mailbox` is None; all there is, if both are.
-    `peer`: with this node only; None: with all that can be reached. `dry_run`: change nothing. `rate`: rows a second.
+    With `user` and `mailbox`: one folder, and the user's folder tree. With `mailbox` None: everything of the user. With
+    both None: all users. `peer`: compare with this node only; None: with all that can be reached. `dry_run`: change
+    nothing. `rate`: rows a second.
     """
 
     name: ClassVar[TaskName] = "resync"
@@ -55,9 +56,9 @@ class ResyncOptions:
 
 @dataclass(frozen=True, slots=True)
 class UndeleteOptions:
-    """Bring back what was expunged from a user's folder, or from deleted ones of its name.
+    """Restore expunged messages of a user's folder, or of deleted folders of that name.
 
-    `since_ms`: when it was expunged at the earliest; None: all that is kept. `dry_run`: change nothing.
+    `since_ms`: earliest time of the expunge; None: all messages that are kept. `dry_run`: change nothing.
     """
 
     name: ClassVar[TaskName] = "undelete"
@@ -69,11 +70,10 @@ class UndeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class InventoryOptions:
-    """Write all that the node shows as Parquet (docs/inventory.md).
+    """Write everything that the node shows as Parquet (docs/inventory.md).
 
-    `to`: an absolute path on the node's machine, or `s3://bucket/prefix` at the `endpoint`; None: at that of
-    `checkpoint.endpoint`, if it is configured, else at Amazon's. `overwrite`: in place of an inventory that is not
-    whole.
+    `to`: an absolute path on the node's machine, or `s3://bucket/prefix` at the `endpoint`. `endpoint` None:
+    `checkpoint.endpoint` if that is configured, else Amazon. `overwrite`: replace an incomplete inventory.
     """
 
     name: ClassVar[TaskName] = "inventory"
@@ -84,10 +84,10 @@ class InventoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMailbox:
-    """A mailbox or folder tree of a repair plan (`resync.plan`), and what the plan's nodes showed of it.
+    """A mailbox or folder tree of a repair plan (`resync.plan`), with the heads that the plan's nodes showed.
 
     `mailbox`: its id, hexadecimal. `uidvalidity` 0: a folder tree. `heads`: by SID; None: that node showed nothing of
-    it. `damaged`: the plan says so, and nothing is done about it.
+    it. `damaged`: the plan says that it is damaged, and it is left alone.
     """
 
     user: str
@@ -99,9 +99,9 @@ class PlannedMailbox:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """Make mailboxes of a plan equal at its nodes, where none of these has gone on since.
+    """Make mailboxes of a plan equal at its nodes, if none of these has changed them since.
 
-    `dry_run`: change nothing. `rate`: mailboxes a second. `texts`: in the end wait for the texts of what has come.
+    `dry_run`: change nothing. `rate`: mailboxes a second. `texts`: wait at the end for the bodies of new messages.
     """
 
     name: ClassVar[TaskName] = "apply"
@@ -116,9 +116,9 @@ TaskOptions: TypeAlias = CheckOptions | ScrubOptions | ResyncOptions | UndeleteO
 
 @dataclass(slots=True, kw_only=True)
 class TaskStatus:
-    """How it is with a task, the present or the last one of its kind. Who does it changes it; others get copies.
+    """State of a task, the running or the last one of its kind. Only the task itself changes it; others get copies.
 
-    `done` counts towards `total`, as far as that can be told, in what the task is about.
+    `done` counts towards `total`, as far as that is known, in the units of the task.
     """
 
     task: TaskName
@@ -128,30 +128,30 @@ class TaskStatus:
     ended_ms: int | None = None
     done: int = 0
     total: int = 0
-    error: str | None = None  # why it failed
+    error: str | None = None  # why the task failed
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on."""
+        """True while the task runs."""
         return self.state == "running"
 
     def count(self, amount: int) -> None:
-        """So much more is done."""
+        """Add to the work done."""
         self.done += amount
         self.total = max(self.total, self.done)
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         return f"{self.done} of {self.total}"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         return replace(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownAt:
-    """A message, by where it is shown. `folder`: its name, or the mailbox id where no name is known."""
+    """Place where a message is shown. `folder`: its name, or the mailbox id if the name is unknown."""
 
     user: str | None
     folder: str
@@ -160,55 +160,55 @@ class ShownAt:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong in a node's database, and what was done about it.
+    """Damage in a node's database, and how it was repaired.
 
-    `kind` is the table in which it is: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription,
-    content, attachment or log.
+    `kind` is the damaged table: by_uid, by_guid, chain (a mailbox's or tree's counters), folder, subscription, content,
+    attachment or log.
     """
 
     kind: str
     user: str | None
-    folder: str | None  # its name, or the mailbox id where no name is known
+    folder: str | None  # its name, or the mailbox id if the name is unknown
     uid: int | None
-    guid: str | None  # hexadecimal; of a content or an attachment the SHA-256 of a text that has it
+    guid: str | None  # hexadecimal; for a content or an attachment the SHA-256 of a body that has it
     what: str
-    done: str | None  # how it was mended; None: it was not
-    also: tuple[ShownAt, ...] = ()  # other messages of the same text, a few
-    more: int = 0  # messages of it beyond those
+    done: str | None  # how it was repaired; None: it was not
+    also: tuple[ShownAt, ...] = ()  # other messages with the same body, a few
+    more: int = 0  # number of further messages with that body
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckStatus(TaskStatus):
-    """A check or a scrub. `done` counts rows and contents that were read."""
+    """State of a check or a scrub. `done` counts rows and contents that were read."""
 
     repair: bool
-    mailboxes: int = 0  # and folder trees
+    mailboxes: int = 0  # mailboxes and folder trees
     rows: int = 0
     contents: int = 0
     damage: dict[str, int] = field(default_factory=dict)  # findings of each kind
     repaired: int = 0
     unrepaired: int = 0
-    tidied: int = 0  # things that crashes have left among the attachments; no damage
-    unproven: int = 0  # mailboxes and trees whose past is elsewhere until their next checkpoint: nothing was compared
-    findings: list[Finding] = field(default_factory=list)  # in copies none while it is running
-    left_out: int = 0  # findings beyond those that are listed
+    tidied: int = 0  # leftovers of crashes among the attachments; no damage
+    unproven: int = 0  # mailboxes and trees not compared: their history is elsewhere until their next checkpoint
+    findings: list[Finding] = field(default_factory=list)  # empty in copies while the task runs
+    left_out: int = 0  # findings beyond the listed ones
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         return f"{self.repaired + self.unrepaired} damages, {self.repaired} mended"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         return replace(self, damage=dict(self.damage), findings=[] if self.is_running else list(self.findings))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mailbox or folder tree that another node shows otherwise, and what was done about it.
+    """A mailbox or folder tree that another node shows differently, and how it was made equal.
 
-    `folder`: its name, or the mailbox id where no name is known; None: the folder tree. `user` None: all, because the
-    other node could not be asked. `differed`: how much of each kind, see `resync.differing`. Without `done`, `why_not`
-    says why; nothing does in a dry run.
+    `folder`: its name, or the mailbox id if the name is unknown; None: the folder tree. `user` None: all users, because
+    the other node could not be asked. `differed`: number of differences of each kind, see `resync.differing`. If `done`
+    is None, `why_not` gives the reason; in a dry run both are None.
     """
 
     peer: str
@@ -221,34 +221,34 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class ResyncStatus(TaskStatus):
-    """A resync. `done` counts mailboxes and trees, once for each node that they were compared with."""
+    """State of a resync. `done` counts mailboxes and trees, once for each node they were compared with."""
 
     user: str | None
     mailbox: str | None
     dry_run: bool
-    peers: list[str] = field(default_factory=list)  # that this node was or is to be compared with
+    peers: list[str] = field(default_factory=list)  # nodes to compare with, past and pending
     rows: int = 0
     differed: dict[str, int] = field(default_factory=dict)  # of all differences
-    mended: int = 0  # differences that are no more
+    mended: int = 0  # differences that were removed
     unmended: int = 0
-    differences: list[Difference] = field(default_factory=list)  # in copies none while it is running
-    left_out: int = 0  # differences beyond those that are listed
+    differences: list[Difference] = field(default_factory=list)  # empty in copies while the task runs
+    left_out: int = 0  # differences beyond the listed ones
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         return f"{self.mended + self.unmended} differences, {self.mended} mended"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         listed = [] if self.is_running else list(self.differences)
         return replace(self, differed=dict(self.differed), peers=list(self.peers), differences=listed)
 
 
 @dataclass(frozen=True, slots=True)
 class Undeleted:
-    """A message that was expunged, and whether it came back, or in a dry run would; if not, `why_not` says why.
+    """An expunged message that was restored, or would be in a dry run; if it was left out, `why_not` says why.
 
-    `uid` is of the past: what comes back gets another one.
+    `uid` is the old one: a restored message gets a new UID.
     """
 
     guid: str  # hexadecimal
@@ -261,33 +261,33 @@ class Undeleted:
 
 @dataclass(slots=True, kw_only=True)
 class UndeleteStatus(TaskStatus):
-    """An undelete. `done` counts messages that are kept."""
+    """State of an undelete. `done` counts kept messages."""
 
     user: str
     mailbox: str
     since_ms: int | None
     dry_run: bool
-    restored: int = 0  # in a dry run: that would be
+    restored: int = 0  # in a dry run: that would be restored
     restored_bytes: int = 0
-    present: int = 0  # left, because the folder has them
-    elsewhere: int = 0  # left, because another folder of the user has them: they were moved
-    textless: int = 0  # left, because no node that can be reached has their text
-    messages: list[Undeleted] = field(default_factory=list)  # in copies none while it is running
-    left_out: int = 0  # messages beyond those that are listed
+    present: int = 0  # left out, because the folder has them
+    elsewhere: int = 0  # left out, because another folder of the user has them: they were moved
+    textless: int = 0  # left out, because no node that can be reached has their body
+    messages: list[Undeleted] = field(default_factory=list)  # empty in copies while the task runs
+    left_out: int = 0  # messages beyond the listed ones
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         left = self.present + self.elsewhere + self.textless
         return f"{self.restored} messages {'would come' if self.dry_run else 'came'} back, {left} were left"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         return replace(self, messages=[] if self.is_running else list(self.messages))
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that makes no sense and is not in an inventory. `key` names it in its table."""
+    """A corrupt row that an inventory leaves out. `key` names it in its table."""
 
     table: str
     key: str
@@ -296,33 +296,34 @@ class UnreadableRow:
 
 @dataclass(slots=True, kw_only=True)
 class InventoryStatus(TaskStatus):
-    """An inventory. `done` counts rows that were read. It is whole once there is a `taken_ms`."""
+    """State of an inventory. `done` counts rows that were read. The inventory is complete once `taken_ms` is set."""
 
     to: str
-    taken_ms: int | None = None  # when the node showed what it has
-    rows: dict[str, int] = field(default_factory=dict)  # of each table; until the end: that were read
+    taken_ms: int | None = None  # time of the state that the inventory holds
+    rows: dict[str, int] = field(default_factory=dict)  # of each table; until the end: rows read so far
     files: int = 0
     size_bytes: int = 0
-    damage: dict[str, int] = field(default_factory=dict)  # rows of each table that are not in it
-    unreadable: list[UnreadableRow] = field(default_factory=list)  # in copies none while it is running
-    left_out: int = 0  # such rows beyond those that are listed
+    damage: dict[str, int] = field(default_factory=dict)  # rows of each table that were left out
+    unreadable: list[UnreadableRow] = field(default_factory=list)  # empty in copies while the task runs
+    left_out: int = 0  # such rows beyond the listed ones
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         return f"{self.done} rows to {self.to}, {sum(self.damage.values())} of them unreadable"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         listed = [] if self.is_running else list(self.unreadable)
         return replace(self, rows=dict(self.rows), damage=dict(self.damage), unreadable=listed)
 
 
 ApplyOutcome: TypeAlias = Literal["repaired", "equal", "moved", "unreachable", "damaged", "failed"]
-"""What became of a planned mailbox.
+"""Result for a planned mailbox.
 
-All nodes of the plan show the same of it: `repaired`, because this task has seen to it (in a dry run: would see), or
-`equal`, as they did before. They do not: it is left alone because some have gone on since it was compared (`moved`),
-cannot be asked (`unreachable`), or show what cannot be (`damaged`); or making them equal has `failed`.
+All nodes of the plan show the same state: `repaired`, because this task made them equal (in a dry run: would make), or
+`equal`, because they were equal before. Otherwise the mailbox is left alone because some nodes have changed it since it
+was compared (`moved`), cannot be asked (`unreachable`), or show an impossible state (`damaged`); or making them equal
+has `failed`.
 """
 
 
@@ -330,7 +331,7 @@ cannot be asked (`unreachable`), or show what cannot be (`damaged`); or making t
 class Undone:
     """A planned mailbox or folder tree that is not equal, and why. `folder` as in `Difference`."""
 
-    user: str | None  # None: nobody knows
+    user: str | None  # None: unknown
     folder: str | None
     mailbox: str  # its id, hexadecimal
     outcome: ApplyOutcome
@@ -339,18 +340,18 @@ class Undone:
 
 @dataclass(slots=True, kw_only=True)
 class ApplyStatus(TaskStatus):
-    """An apply. `done` counts planned mailboxes."""
+    """State of an apply. `done` counts planned mailboxes."""
 
     dry_run: bool
     outcomes: dict[ApplyOutcome, int] = field(default_factory=dict)
-    undone: list[Undone] = field(default_factory=list)  # in copies none while it is running
-    texts_lacking: int | None = None  # at this node, of all that it shows, when it was last looked; None: it was not
+    undone: list[Undone] = field(default_factory=list)  # empty in copies while the task runs
+    texts_lacking: int | None = None  # bodies of shown messages missing here, when last counted
 
     def summary(self) -> str:
-        """What came of it, for the log."""
+        """Return the result in one line, for the log."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items())
         return f"{self.done} mailboxes{' (dry run)' if self.dry_run else ''}: {counts or 'none'}"
 
     def copy(self) -> Self:
-        """As it is now."""
+        """Return a copy of the present state."""
         return replace(self, outcomes=dict(self.outcomes), undone=[] if self.is_running else list(self.undone))

@@ -1,11 +1,11 @@
-r"""A mailbox in memory, as this node shows it now.
+"""A mailbox in memory, as this node shows it now.
 
-Sorted maps UID -> message and flag -> UIDs, so that ranges, sequence numbers and counts cost O(log n) and never a
-replay. A view belongs to the event loop: it is changed only between two awaits of the task that applies commits,
-so readers need no lock but must not keep an iterator over it across an await.
+Sorted maps UID -> message and flag -> UIDs make ranges, sequence numbers and counts cost O(log n), without a replay. A
+view belongs to the event loop: it is changed only between two awaits of the task that applies commits, so readers need
+no lock but must not keep an iterator over it across an await.
 
-Sessions do not poll: each takes a `Subscription`, which gathers what has changed until the session may tell its
-client (RFC 3501 section 7.4.1).
+Sessions do not poll: each has a `Subscription`, which gathers changes until the session may tell its client (RFC 3501
+section 7.4.1).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ SEEN = "\\Seen"
 
 
 class Message(NamedTuple):
-    """A message in a mailbox, as a client may see it. Immutable: a change makes another one."""
+    """A message in a mailbox, as a client may see it. Immutable: a change creates a new object."""
 
     uid: int
     guid: bytes  # 16 bytes; EMAILID of RFC 8474
     modseq: int
-    flags: frozenset[str]  # that are set
+    flags: frozenset[str]  # flags that are set
     received_ms: int
     size_bytes: int
-    content_hash: bytes  # SHA-256 of the message text
+    content_hash: bytes  # SHA-256 of the body
     dot: Dot  # with `change`, the placement: survives renumbering
     change: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewChange:
-    """What one entry did to one mailbox, in the order of its MODSEQ."""
+    """Changes that one entry made to one mailbox, in the order of its MODSEQ."""
 
     mailbox_id: bytes
     modseq: int
     uidnext: int
     changed: tuple[Message, ...] = ()
     expunged: tuple[int, ...] = ()
-    head: Dot | None = None  # the entry
+    head: Dot | None = None  # dot of the entry
 
 
 class Subscription:
-    """What changed in a view since `take` was last called. Leave the `with` block to end it.
+    """Changes in a view since the last call of `take`. Leave the `with` block to end the subscription.
 
-    Bounded: sets of UIDs, never more than the mailbox has or had while subscribed.
+    Bounded: it holds sets of UIDs, never more than the mailbox has or had while subscribed.
     """
 
     def __init__(self, view: MailboxView) -> None:
@@ -71,25 +71,25 @@ class Subscription:
         self._view.subscribers.discard(self)
 
     def note(self, change: ViewChange) -> None:
-        """Called by the view."""
+        """Record a change. Called by the view."""
         self._changed.update(message.uid for message in change.changed)
         self._changed.difference_update(change.expunged)
         self._expunged.update(change.expunged)
         self.wake()
 
     def wake(self) -> None:
-        """Called by the view: there is something to look at."""
+        """Wake the subscriber. Called by the view."""
         self._wakeup.set()
 
     def take(self) -> tuple[set[int], set[int]]:
-        """UIDs of messages new or changed, and of those expunged, since the last call."""
+        """Return the UIDs of messages new or changed, and of those expunged, since the last call."""
         changed, expunged = self._changed, self._expunged
         self._changed, self._expunged = set(), set()
         self._wakeup = trio.Event()
         return changed, expunged
 
     async def wait(self) -> None:
-        """Return once something has changed that was not taken yet. Safe to cancel."""
+        """Return once there are changes that were not taken yet. Safe to cancel."""
         await self._wakeup.wait()
 
 
@@ -104,7 +104,7 @@ class MailboxView:
     highestmodseq: int
     messages: SortedDict[int, Message] = field(default_factory=SortedDict)
     by_flag: dict[str, SortedSet[int]] = field(default_factory=dict)
-    head: Dot | None = None  # the entry that this is the state of: what its UIDs mean
+    head: Dot | None = None  # the entry whose state this is, which defines the meaning of its UIDs
     deleted: bool = False
     subscribers: set[Subscription] = field(default_factory=set)
 
@@ -120,7 +120,7 @@ class MailboxView:
         rows: Iterable[Message],
         head: Dot | None = None,
     ) -> MailboxView:
-        """A view over these rows."""
+        """Build a view over these rows."""
         messages = SortedDict((row.uid, row) for row in rows)
         view = cls(mailbox_id, user, uidvalidity, uidnext, highestmodseq, messages)
         flagged: dict[str, list[int]] = {}
@@ -133,21 +133,21 @@ class MailboxView:
 
     @property
     def unseen(self) -> int:
-        r"""How many messages lack `\Seen`."""
+        r"""Number of messages without `\Seen`."""
         return len(self.messages) - len(self.by_flag.get(SEEN, ()))
 
     def subscribe(self) -> Subscription:
-        """A new subscription, to be used as a context manager."""
+        """Return a new subscription, to be used as a context manager."""
         return Subscription(self)
 
     def end(self) -> None:
-        """The folder is gone: whoever watches it is told, and nothing happens here any more."""
+        """Mark the folder as deleted and wake all subscribers; the view no longer changes."""
         self.deleted = True
         for subscriber in self.subscribers:
             subscriber.wake()
 
     def apply(self, change: ViewChange) -> None:
-        """Show what an entry did. Changes that the view already shows are ignored."""
+        """Show the changes of an entry. Changes that the view already shows are ignored."""
         if change.modseq <= self.highestmodseq:
             return
         for uid in change.expunged:

@@ -1,8 +1,8 @@
-"""The command line: one module a command, loaded when the command is used.
+"""The command line: one module per command, loaded when the command is used.
 
-Commands find a node by `--config` or `--url` (`target`), talk to it by its JSON API (`client`), and end with exit
-code 0 (done), 1 (what was asked for failed) or 2 (wrong usage or configuration). Errors are one line on standard
-error: what, where, what to do. This module imports next to nothing, so that an interrupt is met by `main`.
+Commands find a node by `--config` or `--url` (`target`), talk to it through its JSON API (`client`), and end with exit
+code 0 (done), 1 (the operation failed) or 2 (wrong usage or configuration). Errors are one line on standard error that
+says what failed, where, and what to do. This module imports almost nothing, so that `main` catches early interrupts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FAILED_EXIT_CODE = 1
 
 
 def main() -> None:
-    """Run the command line of this process, and exit. An interrupt ends it with one line whenever it comes."""
+    """Run the command line of this process, and exit. An interrupt at any time ends it with one line."""
     try:
         import signal  # noqa: PLC0415  takes long enough to be interrupted
 
@@ -22,7 +22,7 @@ def main() -> None:
         try:
             cli.main(prog_name="replicator")
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is to exit, with the code that is known
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the exit is left, and its code is known
     except KeyboardInterrupt:  # before click was there to do the same
         sys.stderr.write("\nAborted!\n")
         sys.exit(FAILED_EXIT_CODE)

@@ -1,6 +1,6 @@
-"""The JSON API of a node, from the caller's side. Blocks; one connection, for one thread.
+"""Client of a node's JSON API. Blocks; one connection, for one thread.
 
-Answers are checked where they become values: a node of another version is told from one that works.
+Responses are validated when they are parsed, so that a node of another version is recognised.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from replicator.tasks import (
     UnreadableRow,
 )
 
-TIMEOUT_S = 90.0  # above what the node itself waits for anything
+TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON = "application/json"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 
-_Object = dict[str, Any]  # of JSON, before it is a value
+_Object = dict[str, Any]  # parsed JSON, not yet converted
 
 D = TypeVar("D")
 S = TypeVar("S", bound=TaskStatus)
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TaskKind(Generic[S]):
-    """A task, and how its status is read."""
+    """A task and the parser of its status."""
 
     name: TaskName
     parse: Callable[[object], S]
 
 
 class NodeError(CommandError):
-    """What went wrong with a node. `detail` is the message without the node's name."""
+    """A node's failure to do what was asked. `detail` is the message without the node's name."""
 
     def __init__(self, url: NodeUrl, detail: str) -> None:
         super().__init__(f"{url.name}: {detail}")
@@ -66,7 +66,7 @@ class UnreachableError(NodeError):
 
 
 class RefusedError(NodeError):
-    """The node answered that it will not or cannot."""
+    """The node answered with a refusal or an error."""
 
     def __init__(self, url: NodeUrl, detail: str, status: int) -> None:
         super().__init__(url, detail)
@@ -74,7 +74,7 @@ class RefusedError(NodeError):
 
 
 class NodeClient:
-    """Asks one node. Every method raises UnreachableError and RefusedError."""
+    """A connection to one node. Every method raises UnreachableError and RefusedError."""
 
     def __init__(self, url: NodeUrl, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
@@ -89,19 +89,19 @@ class NodeClient:
         self._connection.close()
 
     def status(self) -> NodeStatus:
-        """The node and its links."""
+        """Return the status of the node and its links."""
         return self._parsed(_node_status, self._ask("GET", "/api/v1/status"))
 
     def mailboxes(self, user: str) -> list[MailboxStatus]:
-        """The user's mailboxes."""
+        """Return the user's mailboxes."""
         return self._parsed(_mailboxes, self._ask("GET", "/api/v1/mailboxes", {"user": user}))
 
     def make_folder(self, user: str, name: str) -> None:
-        """Create the folder unless it is there."""
+        """Create the folder unless it exists."""
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}")
 
     def master(self, user: str, mailbox: str) -> str | None:
-        """The folder's master, as far as the node knows."""
+        """Return the folder's master, if the node knows it."""
         return self._parsed(
             _master, self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master")
         )
@@ -111,11 +111,11 @@ class NodeClient:
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
 
     def checkpoint(self) -> CheckpointResult:
-        """Write checkpoints of what has changed; how it stands then, or, where that takes long, so far."""
+        """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
         return self._parsed(_checkpoint_result, self._ask("POST", "/api/v1/checkpoint"))
 
     def contents(self, user: str, mailbox: str) -> Counter[str]:
-        """How many messages the folder has of each content, by SHA-256 in hexadecimal."""
+        """Return the folder's number of messages for each content, by SHA-256 in hexadecimal."""
         found: Counter[str] = Counter()
         after: int | None = 0
         while after is not None:
@@ -133,16 +133,16 @@ class NodeClient:
         self._ask("POST", f"/api/v1/users/{_segment(user)}/messages", query, text)
 
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
-        """Begin a task."""
+        """Start a task."""
         body = json.dumps(options).encode()
         return self._parsed(task.parse, self._ask("POST", f"/api/v1/{task.name}", body=body, content_type=JSON))
 
     def follow(self, task: TaskKind[S]) -> S:
-        """How it is with a task, once it has ended or gone on a little."""
+        """Return a task's status, once it has ended or made some progress."""
         return self._parsed(task.parse, self._ask("GET", f"/api/v1/{task.name}", {"wait": "true"}))
 
     def cancel(self, task: TaskKind[S]) -> S:
-        """End a task; what came of it."""
+        """Cancel a task and return its result."""
         return self._parsed(task.parse, self._ask("DELETE", f"/api/v1/{task.name}"))
 
     def _ask(
@@ -247,7 +247,7 @@ def _master(document: object) -> str | None:
 
 
 def _contents_page(document: object) -> tuple[list[str], int | None]:
-    """The page's content hashes, and the UID after which to ask on."""
+    """Return the page's content hashes, and the UID from which to continue, or None at the end."""
     page = cast("_Object", document)
     rows = page["messages"]
     return [str(row["sha256"]) for row in rows], int(rows[-1]["uid"]) if page["more"] else None

@@ -1,4 +1,4 @@
-"""All commands, each with the place of its module."""
+"""All commands, with the location of each one's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Click groups: one that says what was probably meant, and one that imports a command's module when it is needed."""
+"""Click groups: one suggests similar names for unknown commands, one imports a command's module when needed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 
 
 class HelpfulGroup(click.Group):
-    """An unknown command is answered with the known one that looks most like it."""
+    """A group that answers an unknown command with the known one most like it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names. Raises click.UsageError."""
+        """Return the command that the first argument names. Raises click.UsageError."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             names = self.list_commands(ctx)
@@ -26,7 +26,10 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """`commands_at` gives for each command's name its place, `module:attribute`: `status` need load no mail store."""
+    """A group whose commands are imported on use, so that `status` need not load the mail store.
+
+    `commands_at` maps each command's name to its location, `module:attribute`.
+    """
 
     def __init__(
         self,
@@ -40,11 +43,11 @@ class LazyGroup(HelpfulGroup):
         self._commands_at = commands_at
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  the base class's signature
-        """The names, for `--help`."""
+        """Return the names, for `--help`."""
         return sorted(self._commands_at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  as above
-        """The command, or None if there is none of that name."""
+        """Return the command, or None if there is none of that name."""
         place = self._commands_at.get(cmd_name)
         if place is None:
             return None

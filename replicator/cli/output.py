@@ -1,4 +1,4 @@
-"""How commands write: tables, documents, and numbers that people read."""
+"""Output of commands: tables, JSON documents, and numbers for people."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 
 FOLDS = "…"
-UNATTENDED_WIDTH = 120  # characters of what does not go to a terminal, unless COLUMNS says otherwise
+UNATTENDED_WIDTH = 120  # characters of output that does not go to a terminal, unless COLUMNS says otherwise
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or COLUMNS; into a file or pipe, UNATTENDED_WIDTH."""
+    """Return a console as wide as the terminal or COLUMNS; UNATTENDED_WIDTH for a file or pipe."""
     stream = sys.stderr if stderr else sys.stdout
     known = stream.isatty() or "COLUMNS" in os.environ
     return Console(stderr=stderr, width=None if known else UNATTENDED_WIDTH, highlight=False)
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table. A column named `>so` is aligned right; one named `so…` is folded where the width is too small."""
+    """Return an empty table. A column named `>name` is right-aligned; one named `name…` may wrap."""
     made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
@@ -35,7 +35,7 @@ def table(title: str, *columns: str) -> Table:
 
 
 def echo(out: Console, *parts: RenderableType) -> None:
-    """Print, one after the other, without blanks at the end of lines."""
+    """Print the parts one after the other, without trailing spaces."""
     with out.capture() as captured:
         for part in parts:
             out.print(part)
@@ -43,7 +43,7 @@ def echo(out: Console, *parts: RenderableType) -> None:
 
 
 def own_name() -> str:
-    """How to call this command from the current directory."""
+    """Return the name by which to call this program from the current directory."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return f"{sys.executable} -m replicator"
@@ -54,12 +54,12 @@ def own_name() -> str:
 
 
 def echo_json(document: object) -> None:
-    """A JSON document on standard output, indented."""
+    """Print an indented JSON document on standard output."""
     click.echo(json.dumps(document, ensure_ascii=False, indent=2))
 
 
 def ago(since_ms: int, now_ms: int) -> str:
-    """How long since, in the two largest units: `1d 2h`, `5m 3s`."""
+    """Return the time since `since_ms` in the two largest units: `1d 2h`, `5m 3s`."""
     minutes, seconds = divmod(max(0, now_ms - since_ms) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -71,7 +71,7 @@ def ago(since_ms: int, now_ms: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """A size to three digits: `512 B`, `1.5 MiB`."""
+    """Return a size to three digits: `512 B`, `1.5 MiB`."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,6 +1,6 @@
-"""What people read of `replicator status`: tables, and below them in words what is wrong.
+"""Output of `replicator status` for people: tables, and below them the problems in words.
 
-Ages are counted to the moment of each node's own answer, so that neither a reader's clock nor one slow node bends
+Ages are counted up to the time of each node's own answer, so that neither the reader's clock nor a slow node distorts
 them.
 """
 
@@ -22,7 +22,7 @@ REASONS_SHOWN = 3
 DIGEST_SHOWN = 8  # hexadecimal digits: enough to tell states apart by eye
 UNKNOWN = "-"
 
-# \b: click is to keep the lines.
+# \b tells click to keep the line breaks.
 LEGEND = """
 \b
 Nodes
@@ -61,7 +61,7 @@ Mailboxes, with --user
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """What a node said of itself, and why it said no more."""
+    """A node's answer, or the error if it gave none."""
 
     url: NodeUrl
     status: NodeStatus | None = None
@@ -70,7 +70,7 @@ class NodeAnswer:
 
 
 def agreement(answers: Sequence[NodeAnswer]) -> bool | None:
-    """Whether the nodes that answered show the same state and reach each other; None for fewer than two."""
+    """Return True if the answering nodes show the same state and reach each other; None for fewer than two."""
     digests = [answer.status.digest for answer in answers if answer.status]
     if len(digests) < 2:
         return None
@@ -78,7 +78,7 @@ def agreement(answers: Sequence[NodeAnswer]) -> bool | None:
 
 
 def parted(answers: Sequence[NodeAnswer]) -> list[tuple[str, str]]:
-    """Pairs of nodes that answered, and of which one at least does not reach the other."""
+    """Return pairs of answering nodes of which at least one does not reach the other."""
     known = [answer.status for answer in answers if answer.status]
     return [
         (one.sid, other.sid)
@@ -88,7 +88,7 @@ def parted(answers: Sequence[NodeAnswer]) -> list[tuple[str, str]]:
 
 
 def show(out: Console, answers: Sequence[NodeAnswer]) -> None:
-    """Print it all."""
+    """Print all tables and problems."""
     known = [answer.status for answer in answers if answer.status]
     parts: list[RenderableType] = [_node_table(answers)]
     if any(node.links for node in known):
@@ -112,7 +112,7 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
 
 
 def _troubles(node: NodeStatus) -> Iterator[str]:
-    """What keeps a node from being as the others."""
+    """Yield the problems that keep a node from being equal to the others."""
     for reason in node.not_serving:
         yield f"[red]{escape(node.sid)} sends clients away[/]: {escape(reason)}"
     for lack in node.no_room[:1]:
@@ -196,7 +196,7 @@ def _state(link: LinkStatus, now_ms: int) -> str:
 
 
 def _links_down(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """A line for each link that is down, and an empty one."""
+    """Yield a line for each link that is down, and an empty one."""
     down = [(node.sid, link) for node in nodes for link in node.links if not link.up]
     for sid, link in down:
         reason = escape(link.error or "not tried yet")
@@ -206,7 +206,7 @@ def _links_down(nodes: Sequence[NodeStatus]) -> Iterator[str]:
 
 
 def _mailbox_table(answers: Sequence[NodeAnswer]) -> Table:
-    """A mailbox a row, with its master, the first node's counts, and whether all nodes show the same."""
+    """Return a table with a row per mailbox: its master, the first node's counts, and the state at all nodes."""
     rows = table("Mailboxes", "mailbox…", "master…", ">messages", ">unseen", ">size", "state…")
     nodes = {answer.status.sid: {box.name: box for box in answer.mailboxes} for answer in answers if answer.status}
     for name in sorted({name for boxes in nodes.values() for name in boxes}):

@@ -1,4 +1,4 @@
-"""Which node a command is about: `--config F`, the configuration of a node on this machine, or `--url U`."""
+"""Selection of a node: `--config F`, the configuration of a node on this machine, or `--url U`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USAGE_EXIT_CODE = 2
 
 
 class CommandError(click.ClickException):
-    """What was asked for failed: exit code 1. Its text is one line, whatever it quotes."""
+    """A failed operation: exit code 1. The text is always one line, whatever it quotes."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split("\n")))
@@ -29,7 +29,7 @@ class ConfigurationError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class NodeUrl:
-    """Where a node's HTTP door is, and its id if that is known from its configuration."""
+    """Address of a node's HTTP door, and the node's id if its configuration is known."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class NodeUrl:
 
     @property
     def name(self) -> str:
-        """What people call the node."""
+        """The node's name for people: its id or its address."""
         return self.sid or str(self)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class NodeUrl:
 
 
 def config_argument(file: Path, *, serving: bool = False) -> Config:
-    """The configuration in the file; `serving`: to run a node with it. Raises ConfigurationError."""
+    """Load the configuration in the file; `serving`: to run a node with it. Raises ConfigurationError."""
     try:
         return load_config(file, serving=serving)
     except ConfigError as error:
@@ -53,7 +53,7 @@ def config_argument(file: Path, *, serving: bool = False) -> Config:
 
 
 def url_of_config(file: Path) -> NodeUrl:
-    """Where the node of this configuration listens. Raises ConfigurationError."""
+    """Return the HTTP address of the node of this configuration. Raises ConfigurationError."""
     config = config_argument(file)
     http = config.listen.http
     if http is None:
@@ -64,7 +64,7 @@ def url_of_config(file: Path) -> NodeUrl:
 
 
 def parse_url(url: str) -> NodeUrl:
-    """`http://host:port`. Raises click.BadParameter."""
+    """Parse `http://host:port`. Raises click.BadParameter."""
     try:
         parts = urlsplit(url)
         port = parts.port or 80
@@ -76,7 +76,7 @@ def parse_url(url: str) -> NodeUrl:
 
 
 def one_node(config_file: Path | None, url: str | None) -> NodeUrl:
-    """The node that the options name. Raises click.UsageError, ConfigurationError."""
+    """Return the node that the options name. Raises click.UsageError, ConfigurationError."""
     if config_file is not None and url is None:
         return url_of_config(config_file)
     if url is not None and config_file is None:

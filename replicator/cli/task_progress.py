@@ -1,4 +1,4 @@
-"""Running a task at a node: a bar while it goes on; an interrupt ends the task, too."""
+"""Running a task at a node, with a progress bar; an interrupt also cancels the task."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from replicator.tasks import TaskOptions, TaskStatus
 S = TypeVar("S", bound=TaskStatus)
 
 Show: TypeAlias = Callable[[int, int], None]
-"""How much is done, of how much."""
+"""Called with the work done and the total."""
 
 
 def followed(node: NodeUrl, task: TaskKind[S], options: TaskOptions, shown: str) -> S:
-    """Begin a task and wait; what came of it. `shown` is what the bar is named. Raises as `carried_out`."""
+    """Run a task to its end and return its result. `shown` is the name of the bar. Raises as `carried_out`."""
     with bar(shown) as show:
         return carried_out(node, task, options, show)
 
 
 def carried_out(node: NodeUrl, task: TaskKind[S], options: TaskOptions, show: Show) -> S:
-    """Begin a task and wait; what came of it.
+    """Run a task to its end and return its result.
 
-    Raises as `NodeClient`, and click.UsageError for options with which no node can begin.
+    Raises as `NodeClient`, and click.UsageError for options that every node refuses.
     """
     status: S | None = None
     with NodeClient(node) as client:
         try:
-            with _interrupted_later():  # who does not hear whether it has begun does not know what to end
+            with _interrupted_later():  # without this answer it is unknown whether there is a task to cancel
                 status = client.start(task, asdict(options))
             while status.is_running:
                 status = client.follow(task)
@@ -58,7 +58,7 @@ def carried_out(node: NodeUrl, task: TaskKind[S], options: TaskOptions, show: Sh
 
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """An interrupt within the block comes at its end; a second one at once."""
+    """Delay an interrupt within the block to its end; a second one takes effect at once."""
     came = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -78,7 +78,7 @@ def _interrupted_later() -> Iterator[None]:
 
 @contextmanager
 def bar(shown: str) -> Iterator[Show]:
-    """A bar on a terminal."""
+    """Show a progress bar on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(shown, total=None)
@@ -90,5 +90,5 @@ def bar(shown: str) -> Iterator[Show]:
 
 
 def echo_end(status: TaskStatus) -> None:
-    """Say that a task did not come to its end, and why."""
+    """Report that a task ended early, and why."""
     click.echo(f"Error: {status.task} {status.state}" + (f": {status.error}" if status.error else ""), err=True)

@@ -1,8 +1,8 @@
-"""The configuration file (design section 9): TOML in, one frozen `Config` out, every problem named with its line.
+"""The configuration file (design section 9): TOML in, one frozen `Config` out, every problem reported with its line.
 
-`model` holds the shapes and the defaults, `values` the rules of single values, `positions` finds lines, `loader`
-brings them together, `template` writes a file. Nothing here opens a socket or creates a directory. Known keys and
-their defaults are a contract: scripts rely on them.
+`model` holds the data classes and defaults, `values` the rules of single values, `positions` finds lines, `loader`
+combines them, `template` writes a file. Nothing here opens a socket or creates a directory. Known keys and their
+defaults are a contract: scripts rely on them.
 """
 
 from replicator.config.loader import load_config

@@ -1,4 +1,4 @@
-"""From a file to a `Config`: every section in turn, then the rules between sections."""
+"""Loading of a file into a `Config`: each section in turn, then the rules between sections."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ EXAMPLE_SID = "dc1"
 EXAMPLE_ADDRESS = Address("127.0.0.1", 4421)
 
 PEERS_MAX = 254
-"""Every node of a cluster links to every other; beyond this, floods and contexts outgrow their lines."""
+"""Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
 
 PRIORITY_MAX = 2**31 - 1
 
 
 def load_config(path: Path, *, serving: bool = False) -> Config:
-    """Read and check a configuration file; `serving`: also that what a node needs to serve can be read.
+    """Read and check a configuration file. With `serving`, also check that files needed for serving can be read.
 
-    Raises ConfigError, whose text has a line `file:line: what is wrong and what to do` for each problem.
+    Raises ConfigError, whose text has a line `file:line: problem and remedy` for each problem.
     """
     source = Source(path)
     directory = path.absolute().parent
@@ -113,7 +113,7 @@ def _durability(section: Section, nodes: int) -> DurabilityConfig:
 
 def _mastership(section: Section) -> MastershipConfig:
     defaults = MastershipConfig()
-    # Faster than this, heartbeats would measure the scheduler.
+    # Faster heartbeats would measure the scheduler.
     pace = values.duration(lowest_s=0.01)
     mastership = MastershipConfig(
         scope=section.take("scope", values.choice(Scope), defaults.scope),
@@ -135,7 +135,7 @@ def _log(section: Section) -> LogConfig:
 
 def _content(section: Section, directory: Path) -> ContentConfig:
     defaults = ContentConfig()
-    # Inline content lies in recipes, which are held in memory whole.
+    # Inline content is part of recipes, which are held in memory whole.
     inline = values.size(lowest_bytes=0, highest_bytes=MIB)
     return ContentConfig(
         inline_max_bytes=section.take("inline_max", inline, defaults.inline_max_bytes),
@@ -156,7 +156,7 @@ def _tls(section: Section, directory: Path) -> TlsConfig | None:
     file = values.existing_file(directory)
     if not section.given:
         for key in ("certificate", "key", "ca"):
-            section.take(key, file, directory)  # a key of another section may be meant for this one
+            section.take(key, file, directory)  # such a key in another section may be meant for this one
         return None
     return TlsConfig(
         certificate=section.take_required("certificate", file, directory / "node.pem"),
@@ -166,7 +166,7 @@ def _tls(section: Section, directory: Path) -> TlsConfig | None:
 
 
 def _check_peers(source: Source, config: Config) -> None:
-    """Every node is named once."""
+    """Check that every node is listed once."""
     if len(config.peers) > PEERS_MAX:
         source.problem(("peer",), f"at most {PEERS_MAX} peers, not {len(config.peers)}")
     ids: Counter[str] = Counter()
@@ -185,7 +185,7 @@ def _check_peers(source: Source, config: Config) -> None:
 
 
 def _check_listeners(source: Source, config: Config) -> None:
-    """No two doors at one address. Port 0 is another port each time."""
+    """Check that no two doors have one address. Port 0 stands for a different port each time."""
     taken: dict[Address, str] = {}
     for door in ("peer", "imap", "lmtp", "http"):
         address: Address | None = getattr(config.listen, door)
@@ -197,7 +197,7 @@ def _check_listeners(source: Source, config: Config) -> None:
 
 
 def _check_passwd_file(source: Source, users: UsersConfig) -> None:
-    """A file that is not there yet is no mistake here: `replicator user add` makes it."""
+    """Check that the passwd-file can be read. It may be missing: `replicator user add` creates it."""
     problem = values.unreadable(users.passwd_file)
     if problem is not None and not isinstance(problem, FileNotFoundError):
         text = (
@@ -207,7 +207,7 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
 
 
 def _check_checkpoint_directory(source: Source, config: Config) -> None:
-    """It is made where it is to be in one that is there: a tree of new ones is a path that somebody mistyped."""
+    """Check that the checkpoint directory can be created in an existing one; a longer missing path is a mistake."""
     url = urlsplit(config.checkpoint.url)
     directory = Path(unquote(url.path))
     if url.scheme != "file" or directory.is_relative_to(config.node.data) or directory.parent.is_dir():
@@ -219,7 +219,7 @@ def _check_checkpoint_directory(source: Source, config: Config) -> None:
 
 
 def _check_exposure(source: Source, config: Config) -> None:
-    """What must not leave this machine unprotected."""
+    """Check that nothing leaves this machine unprotected."""
     listen, mutual = config.listen, config.tls is not None and config.tls.ca is not None
     needs_tls = "needs a [tls] section with certificate, key and ca, so that nodes can trust each other"
     if listen.peer and not listen.peer.is_loopback and not mutual:

@@ -1,7 +1,7 @@
-"""What a configuration says, and what it says where the file is silent.
+"""The data classes of a configuration, and the defaults of missing keys.
 
-Paths are absolute, durations are seconds, sizes are bytes. The defaults stand here and nowhere else; two of them
-depend on other keys: `node.data` is the node's id, and `durability.copies` is 2 or, on a single node, 1.
+Paths are absolute, durations are seconds, sizes are bytes. All defaults are defined here; two of them depend on other
+keys: `node.data` is the node's id, and `durability.copies` is 2 or, on a single node, 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DAY_S = 86_400.0
 
 
 class Address(NamedTuple):
-    """Where to listen or connect. Prints as it is configured: `host:port`, IPv6 in brackets."""
+    """Address to listen on or connect to. Prints as it is configured: `host:port`, IPv6 in brackets."""
 
     host: str
     port: int
@@ -28,19 +28,19 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nothing but this machine is on the other end."""
+        """True if only this machine can be on the other end."""
         return is_loopback(self.host)
 
 
 class WhenShort(StrEnum):
-    """What a write does while fewer than `durability.copies` nodes can be reached."""
+    """Behaviour of a write while fewer than `durability.copies` nodes can be reached."""
 
     PROCEED = "proceed"
     REFUSE = "refuse"
 
 
 class Scope(StrEnum):
-    """What has one master (design section 5)."""
+    """Unit of mail that has one master (design section 5)."""
 
     MAILBOX = "mailbox"
     USER = "user"
@@ -50,7 +50,7 @@ class Scope(StrEnum):
 
 
 class UidConflict(StrEnum):
-    """What a merge does to UIDs that collide (design section 3)."""
+    """Treatment of colliding UIDs by a merge (design section 3)."""
 
     RENUMBER = "renumber"
     UIDVALIDITY = "uidvalidity"
@@ -58,7 +58,7 @@ class UidConflict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """This node. `priority`: the reachable node with the lowest is the root, then the lowest id."""
+    """This node. `priority`: the reachable node with the lowest priority, then the lowest id, is the root."""
 
     id: str
     data: Path
@@ -68,7 +68,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Which doors are open and where. None: not served."""
+    """Addresses of the doors. None: the door stays shut."""
 
     peer: Address | None = None
     imap: Address | None = None
@@ -86,7 +86,7 @@ class PeerConfig:
 
 @dataclass(frozen=True, slots=True)
 class DurabilityConfig:
-    """How many nodes have a change on disk before the client hears OK, this one included."""
+    """Nodes, including this one, that must have a change on disk before the client hears OK."""
 
     copies: int = 2
     when_short: WhenShort = WhenShort.PROCEED
@@ -94,7 +94,7 @@ class DurabilityConfig:
 
 @dataclass(frozen=True, slots=True)
 class MastershipConfig:
-    """Who numbers changes, and how soon a silent node is taken for dead."""
+    """Scope of masters, and the timing after which a silent node counts as dead."""
 
     scope: Scope = Scope.MAILBOX
     heartbeat_s: float = 1.0
@@ -103,21 +103,21 @@ class MastershipConfig:
 
 @dataclass(frozen=True, slots=True)
 class UsersConfig:
-    """Who may have mail here (`replicator.users`). The file need not exist yet."""
+    """Users with mail here (`replicator.users`). The file need not exist yet."""
 
     passwd_file: Path
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictConfig:
-    """How a merge settles colliding UIDs."""
+    """Treatment of colliding UIDs by a merge."""
 
     uid: UidConflict = UidConflict.RENUMBER
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How much history is kept for nodes that are away."""
+    """History kept for nodes that are away."""
 
     keep_s: float = 7 * DAY_S
     max_size_bytes: int = GIB
@@ -125,7 +125,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class ContentConfig:
-    """Where large message parts lie, which nodes may share, and for how long after they were expunged.
+    """Storage of large message parts, in a directory that nodes may share, and retention of expunged messages.
 
     `attachments`: the directory; None: in the node's own data.
     """
@@ -137,9 +137,9 @@ class ContentConfig:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Where checkpoints go: `file:///absolute/path` or `s3://bucket/prefix`, at Amazon's or at `endpoint`.
+    """Location of checkpoints: `file:///absolute/path`, or `s3://bucket/prefix` at Amazon or at `endpoint`.
 
-    `shared`: all nodes that say so by the same URL reach the same objects.
+    `shared`: all nodes with this setting and the same URL reach the same objects.
     """
 
     url: str
@@ -149,7 +149,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files. With `ca`, nodes prove themselves to each other: both present a certificate that it signed."""
+    """PEM files. With `ca`, nodes authenticate each other: both present a certificate signed by that CA."""
 
     certificate: Path
     key: Path
@@ -174,14 +174,14 @@ class Config:
 
 
 def default_copies(nodes: int) -> int:
-    """`durability.copies` where the file does not say: two, if there are two."""
+    """Return the default of `durability.copies`: two, or one on a single node."""
     return min(DurabilityConfig().copies, nodes)
 
 
 def default_config(
     sid: str, directory: Path, *, listen: ListenConfig | None = None, peers: tuple[PeerConfig, ...] = ()
 ) -> Config:
-    """The configuration that a file in `directory` gives if it says no more than this."""
+    """Return the configuration of a file in `directory` that sets nothing but these values."""
     directory = directory.absolute()
     return Config(
         node=NodeConfig(sid, directory / sid),

@@ -1,7 +1,7 @@
-"""On which line a key of a TOML file stands.
+"""Line numbers of the keys of a TOML file.
 
-The standard library parses TOML but forgets positions. This finds them again in a text that has parsed: it needs
-to know only where keys, headers, strings and brackets begin and end (TOML 1.0).
+The standard library parses TOML but drops positions. This module finds them in a text that has been parsed
+successfully: it only needs to know where keys, headers, strings and brackets begin and end (TOML 1.0).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in the parsed file: `("peer", 1, "id")`."""
+"""Position of a value in the parsed file: `("peer", 1, "id")`."""
 
 LEXEME = re.compile(
     r'''
@@ -29,7 +29,7 @@ LEXEME = re.compile(
 
 
 def key_lines(text: str) -> Mapping[KeyPath, int]:
-    """The line, from 1, of every key and header. Keys in inline tables and arrays are on the line of their key."""
+    """Return the line, from 1, of every key and header. Keys in inline tables and arrays are on their key's line."""
     lines: dict[KeyPath, int] = {}
     header: KeyPath = ()
     counts: dict[KeyPath, int] = {}
@@ -51,7 +51,7 @@ def key_lines(text: str) -> Mapping[KeyPath, int]:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """The line of the key, or of the nearest thing around it; 1 if there is none."""
+    """Return the line of the key, or of its nearest enclosing element; 1 if there is none."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -59,7 +59,7 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Each header or key with its value, as (line of its beginning, its lexemes)."""
+    """Yield each header or key with its value, as (first line, lexemes)."""
     line, start, depth = 1, 1, 0
     lexemes: list[str] = []
     for match in LEXEME.finditer(text):
@@ -78,7 +78,7 @@ def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _names(lexemes: Sequence[str]) -> tuple[str, ...]:
-    """The parts of a dotted key."""
+    """Return the parts of a dotted key."""
     return tuple(_unquoted(lexeme) for lexeme in lexemes if lexeme != ".")
 
 
@@ -90,7 +90,7 @@ def _unquoted(lexeme: str) -> str:
 
 
 def _resolved(names: tuple[str, ...], counts: Mapping[KeyPath, int]) -> KeyPath:
-    """A header's path: a part that names an array of tables means its last table (TOML 1.0 "array of tables")."""
+    """Return a header's path. The name of an array of tables stands for its last table (TOML 1.0 "array of tables")."""
     path: KeyPath = ()
     for name in names[:-1]:
         path = (*path, name)

@@ -1,7 +1,7 @@
-"""A configuration file while it is being read: takes values out, one by one, and notes every problem with its line.
+"""A configuration file that is being read: values are taken one by one, and every problem is noted with its line.
 
-Reading never stops at a problem: a value that is wrong or missing is noted and replaced, and `finish` raises once
-for all of them, so a replacement never leaves the loader.
+Reading never stops at a problem: a wrong or missing value is noted and replaced. `finish` raises one error for all
+problems, so a replacement never leaves the loader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOML_POSITION = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of docume
 
 
 class Source:
-    """The parsed file, and what was found wrong with it. Raises ConfigError if it cannot be read or parsed at all."""
+    """The parsed file and its problems. Raises ConfigError if the file cannot be read or parsed at all."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -44,11 +44,11 @@ class Source:
         self._lines = key_lines(text)
 
     def problem(self, path: KeyPath, text: str) -> None:
-        """Note that what stands at `path` is wrong."""
+        """Note a problem with the value at `path`."""
         self._problems.append((line_of(self._lines, path), text))
 
     def section(self, name: str) -> Section:
-        """The table `[name]`; empty if the file has none."""
+        """Return the table `[name]`; empty if the file has none."""
         table = self.root.get(name, {})
         if not isinstance(table, dict):
             self.problem((name,), f"{name} must be a section: write [{name}] and its keys below")
@@ -56,7 +56,7 @@ class Source:
         return Section(self, name, (name,), table)
 
     def sections(self, name: str) -> list[Section]:
-        """The tables `[[name]]`, in order."""
+        """Return the tables `[[name]]`, in order."""
         self.learn(name)
         tables = self.root.get(name, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -65,13 +65,13 @@ class Source:
         return [Section(self, name, (name, number), table) for number, table in enumerate(tables)]
 
     def learn(self, section: str, key: str | None = None) -> None:
-        """A section or key that the format knows."""
+        """Register a section or key as known."""
         keys = self._known.setdefault(section, set())
         if key is not None:
             keys.add(key)
 
     def finish(self) -> None:
-        """Note keys that nobody asked for; raise ConfigError, a line for each problem, if there are any."""
+        """Note unknown keys. Raise ConfigError, with a line for each problem, if there are any."""
         for name, value in self.root.items():
             if name not in self._known:
                 self.problem((name,), f"unknown section [{name}]; the nearest is [{_nearest(name, self._known)}]")
@@ -98,7 +98,7 @@ class Source:
 
 
 class Section:
-    """One table of the file. A key that is taken is a key that the format knows."""
+    """One table of the file. Taking a key registers it as known."""
 
     def __init__(self, source: Source, name: str, path: KeyPath, table: Mapping[str, object]) -> None:
         source.learn(name)
@@ -109,11 +109,11 @@ class Section:
 
     @property
     def given(self) -> bool:
-        """Whether the file has it, be it empty."""
+        """True if the file has the section, even if it is empty."""
         return self._name in self._source.root
 
     def take(self, key: str, parse: Callable[[object], T], default: T) -> T:
-        """The key's value, or `default` if it is not given or wrong."""
+        """Return the key's value, or `default` if it is missing or wrong."""
         self._source.learn(self._name, key)
         if key not in self._table:
             return default
@@ -124,7 +124,7 @@ class Section:
             return default
 
     def take_required(self, key: str, parse: Callable[[object], T], example: T) -> T:
-        """As `take`, but that it is missing is a problem too."""
+        """Return the value as `take` does, but note a problem if the key is missing."""
         if key not in self._table:
             shown = f'add, for example, {key} = "{example}"'
             self._source.problem(self._path, f"{key!r} is missing in [{self._name}]: {shown}")
@@ -144,7 +144,7 @@ def _read(file: Path) -> str:
     if len(data) > FILE_MAX_BYTES:
         raise ConfigError(f"{file}: larger than {FILE_MAX_BYTES} bytes; this is not a configuration file")
     try:
-        # TOML knows two line ends, and tomllib's own messages count lines by LF.
+        # TOML has two kinds of line ends, and tomllib's messages count lines by LF.
         return data.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -152,5 +152,5 @@ def _read(file: Path) -> str:
 
 
 def _nearest(word: str, known: Mapping[str, object] | set[str]) -> str:
-    # A cutoff of 0 always gives an answer: an operator wants to see a known name, however far.
+    # A cutoff of 0 always gives an answer: a known name helps the operator, however different it is.
     return difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.0)[0]

@@ -1,4 +1,4 @@
-"""A configuration as a commented file, for `replicator cluster run` and for people to start from."""
+"""Output of a configuration as a commented file, for `replicator cluster run` and as a start for operators."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from replicator.config.values import DURATION_UNITS_S, SIZE_UNITS_BYTES
 
 
 def config_text(config: Config, directory: Path) -> str:
-    """TOML that `load_config` reads back as `config` from any file in `directory`. Paths in there become relative.
+    """Return TOML that `load_config` reads as `config` from any file in `directory`. Paths within become relative.
 
-    Durations keep a resolution of a microsecond.
+    Durations are exact to a microsecond.
     """
     directory = directory.absolute()
     sections = [
@@ -93,7 +93,7 @@ def _tls(tls: TlsConfig, directory: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    # JSON's escapes are a subset of those of TOML's basic strings, but for DEL, which TOML wants escaped.
+    # JSON's escapes are a subset of those in TOML's basic strings, but TOML also requires DEL to be escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

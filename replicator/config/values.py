@@ -1,4 +1,4 @@
-"""The rules of single values: each function takes what TOML gave and returns the typed value.
+"""Rules of single values: each function takes a parsed TOML value and returns the typed value.
 
 All of them raise ValueError with a text that says what is expected; the loader adds file and line.
 """
@@ -20,7 +20,7 @@ from replicator.config.model import DAY_S, Address
 
 E = TypeVar("E", bound=StrEnum)
 
-# An origin is `SID.boot` and wire fields are separated by spaces: neither may occur in a SID (design section 2).
+# An origin is `SID.boot`, and spaces separate wire fields, so a SID has no dot and no space (design section 2).
 SID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -28,7 +28,7 @@ DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
 # Decimal, so that "5177ms" and 5.177 are the same number.
 DURATION_UNITS_S = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86_400)}
 DURATION_MAX_S = 3650 * DAY_S
-"""Ten years: beyond it, sums with a wall clock stop meaning anything."""
+"""Ten years in seconds: beyond that, sums with a wall clock are meaningless."""
 
 SIZE = re.compile(r"([0-9]{1,18})(B|KiB|MiB|GiB)")
 SIZE_UNITS_BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
@@ -37,42 +37,42 @@ SIZE_MAX_BYTES = 2**60
 
 ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]{2,64})\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})")
 S3_URL = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[^/?#\\]{1,255}){0,16}/?")
-"""Without a query or a password: those belong nowhere near a file that is passed around."""
+"""URL without a query or a password, which do not belong in a file that is passed around."""
 ENDPOINT = re.compile(rf"(https?)://{ADDRESS.pattern}/?")
 PATH_MAX = 4096
 """PATH_MAX of Linux."""
 
 
 def text(value: object) -> str:
-    """A string."""
+    """Parse a string."""
     if not isinstance(value, str):
         raise ValueError(f"expected a string in quotes, not {_shown(value)}")  # noqa: TRY004 - one error type a file
     return value
 
 
 def boolean(value: object) -> bool:
-    """True or false."""
+    """Parse true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, not {_shown(value)}")  # noqa: TRY004 - the same
     return value
 
 
 def sid(value: object) -> str:
-    """A node id."""
+    """Parse a node id."""
     return _matching(value, SID, "a node id: 1 to 32 of a-z, 0-9 and -, for example 'dc1'")
 
 
 def cluster_name(value: object) -> str:
-    """A cluster name: an atom on the wire."""
+    """Parse a cluster name, which is an atom on the wire."""
     return _matching(value, CLUSTER, "a cluster name: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
 
 
 def whole_number(lowest: int, highest: int, why_no_more: str = "") -> Callable[[object], int]:
-    """An integer within bounds, both included. `why_no_more` explains the upper one."""
+    """Return a parser of an integer within inclusive bounds. `why_no_more` explains the upper one."""
     bounds = f"from {lowest} to {highest}" + (f" ({why_no_more})" if why_no_more else "")
 
     def parse(value: object) -> int:
-        # bool is a subclass of int; `copies = true` is a mistake all the same.
+        # bool is a subclass of int, but `copies = true` is a mistake.
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
             raise ValueError(f"expected a whole number {bounds}, not {_shown(value)}")
         return value
@@ -81,7 +81,7 @@ def whole_number(lowest: int, highest: int, why_no_more: str = "") -> Callable[[
 
 
 def duration(lowest_s: float) -> Callable[[object], float]:
-    """Seconds of a duration such as "500ms" or "7d"."""
+    """Return a parser of a duration such as "500ms" or "7d", in seconds."""
 
     def parse(value: object) -> float:
         match = DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -96,7 +96,7 @@ def duration(lowest_s: float) -> Callable[[object], float]:
 
 
 def size(lowest_bytes: int, highest_bytes: int = SIZE_MAX_BYTES) -> Callable[[object], int]:
-    """Bytes of a size such as "64KiB"."""
+    """Return a parser of a size such as "64KiB", in bytes."""
 
     def parse(value: object) -> int:
         match = SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -111,7 +111,7 @@ def size(lowest_bytes: int, highest_bytes: int = SIZE_MAX_BYTES) -> Callable[[ob
 
 
 def address(lowest_port: int) -> Callable[[object], Address]:
-    """`host:port` or `[IPv6]:port`. Port 0 (where `lowest_port` allows it) takes any that is free."""
+    """Return a parser of `host:port` or `[IPv6]:port`. Port 0, if `lowest_port` allows it, takes any free port."""
 
     def parse(value: object) -> Address:
         match = ADDRESS.fullmatch(value) if isinstance(value, str) else None
@@ -126,7 +126,7 @@ def address(lowest_port: int) -> Callable[[object], Address]:
 
 
 def choice(names: type[E]) -> Callable[[object], E]:
-    """One of an enumeration's values."""
+    """Return a parser of an enumeration's values."""
 
     def parse(value: object) -> E:
         for name in names:
@@ -138,7 +138,7 @@ def choice(names: type[E]) -> Callable[[object], E]:
 
 
 def path(directory: Path) -> Callable[[object], Path]:
-    """A path, relative ones within `directory`."""
+    """Return a parser of paths; relative paths start at `directory`."""
 
     def parse(value: object) -> Path:
         name = text(value)
@@ -150,7 +150,7 @@ def path(directory: Path) -> Callable[[object], Path]:
 
 
 def existing_file(directory: Path) -> Callable[[object], Path]:
-    """As `path`, of a file that is there."""
+    """Return a parser of paths to existing files."""
     resolve = path(directory)
 
     def parse(value: object) -> Path:
@@ -163,7 +163,7 @@ def existing_file(directory: Path) -> Callable[[object], Path]:
 
 
 def unreadable(file: Path) -> OSError | None:
-    """Why the file cannot be read, None if it can."""
+    """Return the error of an attempt to read the file, or None if it can be read."""
     try:
         # Opening a pipe would wait for its other end.
         if not file.is_file():
@@ -176,7 +176,7 @@ def unreadable(file: Path) -> OSError | None:
 
 
 def object_store_url(directory: Path) -> Callable[[object], str]:
-    """`file:path`, relative ones within `directory`, or `s3://bucket/prefix`."""
+    """Return a parser of `file:path` (a relative path starts at `directory`) or `s3://bucket/prefix`."""
 
     def parse(value: object) -> str:
         url = text(value)
@@ -193,7 +193,7 @@ def object_store_url(directory: Path) -> Callable[[object], str]:
 
 
 def endpoint(value: object) -> str:
-    """`https://host:port` of a server that has objects; without TLS only where nobody is between."""
+    """Parse `https://host:port` of an object store; http is accepted on loopback only."""
     match = ENDPOINT.fullmatch(value) if isinstance(value, str) else None
     if match is None or not 0 < int(match[4]) <= 65_535:
         raise ValueError(f"expected an endpoint such as 'https://objects.example.org:443', not {_shown(value)}")
@@ -215,6 +215,6 @@ def _names(names: type[StrEnum]) -> str:
 
 
 def _shown(value: object) -> str:
-    # A long value would drown the message.
+    # A long value would hide the message.
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,21 +1,21 @@
-r"""The routes and their handlers.
+"""Routes of the HTTP door and their handlers.
 
 | route | answers |
 |---|---|
-| `GET /healthz` | 200 while the node can be read and changed, else 503 with the reasons |
+| `GET /healthz` | 200 while mail here can be read and changed, else 503 with the reasons |
 | `GET /livez` | 200: the process runs |
 | `GET /metrics` | Prometheus text |
 | `GET /api/v1/status` | `NodeStatus` |
 | `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
-| `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it was there |
-| `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not had to know |
+| `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it existed |
+| `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not needed it yet |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
-| `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when what has changed is written, 202 if that takes longer |
-| `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, a page at a time |
+| `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when all changes are written, 202 if that takes longer |
+| `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 
-A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and
-percent-encoded as everything is. What takes long is in `tasks`.
+A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
+like everything else. Long-running operations are in `tasks`.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointSta
 
 MESSAGE_TYPE = "message/rfc822"
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
-CHECKPOINT_WAIT_S = 30.0  # less than a request may take, and than callers wait for an answer
+CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
 async def get_health(services: HttpServices, _request: Request) -> Response:
-    """Whether clients are well served here: readiness."""
+    """Return the node's readiness: 200 if clients are served well here."""
     reasons = list(await services.status.healthy())
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
     return json_response({"sid": services.sid, "healthy": not reasons, "reasons": reasons}, status)
 
 
 async def get_liveness(services: HttpServices, _request: Request) -> Response:
-    """Whether the process runs. A restart mends nothing of what `/healthz` may complain about."""
+    """Return 200 while the process runs. A restart would not repair the problems that `/healthz` reports."""
     return json_response({"sid": services.sid})
 
 
 async def get_metrics(services: HttpServices, _request: Request) -> Response:
-    """The registry in Prometheus's text format."""
+    """Return the registry in Prometheus's text format."""
     return Response(HTTPStatus.OK, exposition(services.registry), CONTENT_TYPE_LATEST)
 
 
 async def get_status(services: HttpServices, _request: Request) -> Response:
-    """The node and its links."""
+    """Return the status of the node and its links."""
     return json_response(asdict(await services.status.node_status()))
 
 
 async def get_mailboxes(services: HttpServices, request: Request) -> Response:
-    """All mailboxes of the node, or one user's. The mail of a user that was deleted is still shown."""
+    """Return all mailboxes of the node, or one user's. The mail of a deleted user is still shown."""
     name = request.query.get("user")
     user = None if name is None else services.users.find(name)
     mailboxes = await services.status.mailboxes(user or name)
@@ -77,7 +77,7 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
 
 
 async def put_folder(services: HttpServices, request: Request) -> Response:
-    """Make sure that a folder exists. To be repeated at will."""
+    """Ensure that a folder exists. Idempotent."""
     user, name = _known_user(services, request), canonical_name(request.path["name"])
     try:
         return json_response(_folder_document(await services.mail.folder(user, name)))
@@ -85,19 +85,19 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
         pass
     try:
         folder = await services.mail.create_folder(user, name)
-    except FolderExistsError:  # another was faster
+    except FolderExistsError:  # another request was faster
         return json_response(_folder_document(await services.mail.folder(user, name)))
     return json_response(_folder_document(folder), HTTPStatus.CREATED)
 
 
 async def get_master(services: HttpServices, request: Request) -> Response:
-    """Who numbers the folder's changes."""
+    """Return the folder's master."""
     folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
     return json_response({"master": await services.masters.master_of(folder)})
 
 
 async def put_master(services: HttpServices, request: Request) -> Response:
-    """Make a node the folder's master. To be repeated at will."""
+    """Make a node the folder's master. Idempotent."""
     folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
     node = request.query.get("node", services.sid)
     await services.masters.move_to(folder, node)
@@ -105,12 +105,12 @@ async def put_master(services: HttpServices, request: Request) -> Response:
 
 
 async def post_checkpoint(services: HttpServices, _request: Request) -> Response:
-    """Write checkpoints of what has changed. To be repeated at will."""
+    """Write checkpoints of all changes. Idempotent."""
     asked_ms = services.clock_ms()
     before_ms = services.checkpoints.checkpoint_status().made_ms
     with trio.move_on_after(CHECKPOINT_WAIT_S):
         status = await services.checkpoints.checkpoint_now()
-        # Both, for a node that has just started has not looked yet, and a clock can have been put back.
+        # Check both: a node that has just started does not know the old manifest yet, and a clock can be set back.
         is_new = status.made_ms not in {None, before_ms} and (status.made_ms or 0) >= asked_ms
         if is_new:
             return _checkpoint_response(status, "written")
@@ -120,7 +120,7 @@ async def post_checkpoint(services: HttpServices, _request: Request) -> Response
 
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
-    """What a folder holds, by content: `import` leaves out what is there. `more`: ask again after the last UID."""
+    """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
     user = _known_user(services, request)
     after = _number(request, "after", UID_MAX) or 0
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
@@ -136,7 +136,7 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
 
 
 async def post_message(services: HttpServices, request: Request) -> Response:
-    """Store the message in the body. UID null: this node does not show it yet."""
+    """Store the message in the request's body. UID null: this node does not show it yet."""
     user = _known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
@@ -173,7 +173,7 @@ def _number(request: Request, name: str, maximum: int) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    # isdecimal alone accepts other scripts' digits, and int() takes time that grows with the square of the length
+    # isdecimal alone accepts other scripts' digits, and int() takes time quadratic in the length
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))) or int(text) > maximum:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be a number from 0 to {maximum}")
     return int(text)

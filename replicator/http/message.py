@@ -1,7 +1,7 @@
 """HTTP messages as plain values, and errors as problem documents (RFC 9457).
 
-Every error that this door reports is a `ProblemError`, and `problem_of` is the one place where errors of the mail
-store become one.
+Every error that this door reports is a `ProblemError`, and `problem_of` is the one place where errors of the mail store
+become one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request before its body. Names of headers are lower-case; `target` is as it came."""
+    """A request without its body. Header names are in lower case; `target` is unchanged."""
 
     method: str
     target: str
@@ -44,13 +44,13 @@ class Head:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows (RFC 9112 section 6)."""
+        """True if a body follows (RFC 9112 section 6)."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a handler gets: decoded path segments by their name in the route, and the query, one value a name."""
+    """Input of a handler: decoded path segments by their name in the route, and the query, one value per name."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a handler gives; the server adds length, date and connection headers."""
+    """Output of a handler; the server adds length, date and connection headers."""
 
     status: int
     body: bytes = field(repr=False)
@@ -68,7 +68,7 @@ class Response:
 
 
 class ProblemError(Exception):
-    """A request that is refused: `status` is the HTTP status, the text says what is wrong and what to do."""
+    """A refused request: `status` is the HTTP status, the text says what is wrong and what to do."""
 
     def __init__(self, status: HTTPStatus, detail: str, headers: Headers = ()) -> None:
         super().__init__(detail)
@@ -76,7 +76,7 @@ class ProblemError(Exception):
         self.headers = headers
 
     def response(self) -> Response:
-        """The problem document. Its type is `about:blank`: the status says the kind (RFC 9457 section 4.2.1)."""
+        """Return the problem document of type `about:blank`: the status tells the kind (RFC 9457 section 4.2.1)."""
         document = {"title": self.status.phrase, "status": self.status.value, "detail": str(self)}
         return Response(self.status.value, encode_json(document), PROBLEM_TYPE, self.headers)
 
@@ -99,18 +99,18 @@ MAIL_ERROR_STATUS: Mapping[type[MailError], HTTPStatus] = {
 
 
 def problem_of(error: MailError) -> ProblemError:
-    """The problem that reports an error of the mail store."""
+    """Return the problem that reports an error of the mail store."""
     return ProblemError(MAIL_ERROR_STATUS.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE), str(error))
 
 
 def encode_json(document: object) -> bytes:
-    """Compact JSON in UTF-8, ended by a line feed so that it reads well in a terminal.
+    """Return compact JSON in UTF-8, with a line feed at the end so that it reads well in a terminal.
 
-    Surrogates, for which UTF-8 has no form, are escaped: as Python escapes them, JSON does.
+    Surrogates, which UTF-8 cannot encode, are escaped; Python's escapes for them are valid JSON.
     """
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
 
 
 def json_response(document: object, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """A JSON document."""
+    """Return a response with a JSON document."""
     return Response(status.value, encode_json(document))

@@ -1,4 +1,4 @@
-"""The options of a task, as they stand in a request's body: JSON, of which nothing is believed."""
+"""Options of a task in a request's body: untrusted JSON, checked here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Options:
-    """What stands in a body. Every method raises ProblemError."""
+    """Options in a body. Every method raises ProblemError."""
 
     def __init__(self, body: bytes) -> None:
         try:
@@ -28,7 +28,7 @@ class Options:
         self._fields: Mapping[str, object] = fields
 
     def allow(self, *names: str) -> None:
-        """No others are there."""
+        """Refuse any other names."""
         if unknown := self._fields.keys() - set(names):
             known = ", ".join(names)
             raise ProblemError(
@@ -36,11 +36,11 @@ class Options:
             )
 
     def flag(self, name: str) -> bool:
-        """True or false, which is the default."""
+        """Return a truth value; false by default."""
         return self._value(name, bool, "true or false") or False
 
     def text(self, name: str) -> str | None:
-        """Of at least one character, each a whole one: JSON can name halves of a UTF-16 pair, UTF-8 has none."""
+        """Return a non-empty text without surrogates: JSON can contain halves of a UTF-16 pair, UTF-8 cannot."""
         text = self._value(name, str, "a text")
         if text == "":
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty")
@@ -49,21 +49,21 @@ class Options:
         return text
 
     def time_ms(self, name: str) -> int | None:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         time_ms = self._value(name, int, "a number")
         if time_ms is not None and not 0 <= time_ms < TIME_MAX_MS:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be milliseconds since 1970, not {time_ms}")
         return time_ms
 
     def rate(self, of: str = "rows") -> int | None:
-        """So many a second."""
+        """Return a number per second."""
         rate = self._value("rate", int, "a number")
         if rate is not None and not 0 < rate <= RATE_MAX:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"rate must be a number of {of} a second from 1 to {RATE_MAX}")
         return rate
 
     def list(self, name: str) -> list[object]:
-        """Empty if it is left out."""
+        """Return a list, empty by default."""
         return self._value(name, list, "a list") or []
 
     def _value(self, name: str, kind: type[T], words: str) -> T | None:

@@ -1,6 +1,7 @@
-"""The mailboxes of a repair plan, as they stand in the body of an apply: each checked before anything is done.
+"""Mailboxes of a repair plan in the body of an apply: all are checked before any work begins.
 
-Whoever sends them checks them by the same rules (`check_planned`): one that is wrong has all of its request refused.
+The client checks them by the same rules before sending (`check_planned`), because one invalid mailbox causes the whole
+request to be refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from replicator.tasks import HEADS_MAX, PLANNED_MAX, PlannedMailbox
 from replicator.users.passwd_file import check_user_name
 from resync.entry import ID_BYTES, tree_id
 
-ORIGIN_CHARS_MAX = 100  # of `SID.boot`
+ORIGIN_CHARS_MAX = 100  # length of `SID.boot`
 SEQ_MAX = (1 << 63) - 1
 NODES_MIN = 2
 
@@ -27,7 +28,7 @@ _FIELDS = {"user", "mailbox", "uidvalidity", "heads", "damaged"}
 
 
 def planned_mailboxes(documents: list[object]) -> tuple[PlannedMailbox, ...]:
-    """Of JSON values. Raises ProblemError, which says which one is wrong, counted from 0."""
+    """Convert JSON values. Raises ProblemError, which names the invalid one, counted from 0."""
     if len(documents) > PLANNED_MAX:
         raise _problem(f"mailboxes are {len(documents)}; at most {PLANNED_MAX} go into one request")
     found: list[PlannedMailbox] = []
@@ -48,7 +49,7 @@ def _problem(detail: str) -> ProblemError:
 
 
 def _planned(document: object) -> PlannedMailbox:
-    """Raises ValueError."""
+    """Convert one JSON value. Raises ValueError."""
     if not isinstance(document, dict):
         raise ValueError("a planned mailbox is a JSON object")  # noqa: TRY004 - one error type for what is wrong
     if unknown := document.keys() - _FIELDS:
@@ -69,7 +70,7 @@ def _planned(document: object) -> PlannedMailbox:
 
 
 def check_planned(planned: PlannedMailbox) -> None:
-    """Raises ValueError for what no mailbox or folder tree can have, and no node."""
+    """Raise ValueError for values that no mailbox, folder tree or node can have."""
     check_user_name(planned.user)
     if not 0 <= planned.uidvalidity <= UID_MAX:
         raise ValueError(_UIDVALIDITY)
@@ -84,14 +85,14 @@ def check_planned(planned: PlannedMailbox) -> None:
 
 
 def _heads(document: object) -> Mapping[str, Dot | None]:
-    """Raises ValueError."""
+    """Convert the heads. Raises ValueError."""
     if not isinstance(document, dict):
         raise ValueError(_HEADS)  # noqa: TRY004 - as above
     return {node: None if head is None else _head(head) for node, head in document.items()}
 
 
 def _head(document: object) -> Dot:
-    """Raises ValueError."""
+    """Convert one head. Raises ValueError."""
     match document:
         case [str(origin), int(seq)] if type(seq) is int:
             return Dot(origin, seq)
@@ -99,7 +100,7 @@ def _head(document: object) -> Dot:
 
 
 def _check_head(head: Dot) -> None:
-    """Raises ValueError."""
+    """Check a head. Raises ValueError."""
     sid(sid_of(head.origin))
     if not 1 <= head.seq <= SEQ_MAX or len(head.origin) > ORIGIN_CHARS_MAX:
         raise ValueError(_HEAD)

@@ -1,4 +1,4 @@
-"""From a request's head to the handler that gets it: host, path, method, query, in that order.
+"""Routing from a request's head to its handler: checks host, path, method and query, in that order.
 
 It decides before any of the body is read, and does no I/O.
 """
@@ -23,9 +23,9 @@ QUERY_FIELDS_MAX = 16  # no route has more than a handful
 class Route(Generic[Services]):
     """One method on one path. Segments `{name}` of `path` match any one segment.
 
-    `body_type` is the media type that the body must have; None: no body is taken. A route with a body never takes a
-    type that a web page may send to another origin without asking first, so no page can use a reader's browser to
-    write here (there is no CORS).
+    `body_type` is the media type that the body must have; None: a body is refused. A route with a body never accepts a
+    type that web pages may send to another origin without a preflight request, so no page can write here through an
+    operator's browser (there is no CORS).
     """
 
     method: str
@@ -35,7 +35,7 @@ class Route(Generic[Services]):
     body_type: str | None = None
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
-        """The values of the named segments, or None if the path is another."""
+        """Return the values of the named segments, or None if the path does not match."""
         pattern = self.path.split("/")
         if len(pattern) != len(segments):
             return None
@@ -49,9 +49,9 @@ class Route(Generic[Services]):
 
 
 def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Services], Request]:
-    """The route for this head and the request so far, without its body. Raises ProblemError."""
+    """Return the route for this head, and the request without its body. Raises ProblemError."""
     url = _request_url(head)
-    if not is_loopback(url.hostname):  # else a web page could reach us by a name of its own (DNS rebinding)
+    if not is_loopback(url.hostname):  # else a web page could reach the node under a name of its own (DNS rebinding)
         raise ProblemError(
             HTTPStatus.MISDIRECTED_REQUEST,
             f"this node answers to localhost, 127.0.0.1 and [::1] only, not to {url.hostname!r}",
@@ -75,13 +75,13 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
 
 
 def _request_url(head: Head) -> SplitResult:
-    """The target as a URL. Its host comes from the target if that is absolute (RFC 9112 section 3.2.2)."""
+    """Return the target as a URL. Its host is that of an absolute target (RFC 9112 section 3.2.2), else of `Host`."""
     target = head.target
     if target.startswith("/"):
         target = f"http://{head.headers.get('host', '')}{target}"
     try:
         url = urlsplit(target)
-        _ = url.port  # raises if it is no number
+        _ = url.port  # raises if it is not a number
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"request target or Host: {error}") from None
     if url.scheme != "http":

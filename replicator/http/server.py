@@ -1,8 +1,8 @@
-"""The trio adapter: one task a connection, HTTP/1.1 by h11, one request at a time.
+"""Trio adapter of HTTP/1.1: one task per connection, h11, one request at a time.
 
-Pipelined requests wait in the buffer of the socket while one is served, so a connection never holds more than a
-head, a body and a response. Every wait has a deadline here. Errors of the peer, of the request and of the mail store
-become problem documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
+Pipelined requests wait in the socket's buffer while one is served, so a connection never holds more than a head, a body
+and a response. Every wait here has a deadline. Errors of the peer, of the request and of the mail store become problem
+documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from replicator.http.message import JSON_TYPE, Head, Headers, ProblemError, Requ
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 
-HEAD_BYTES_MAX = 16 * KIB  # request line and headers; what other servers allow
+HEAD_BYTES_MAX = 16 * KIB  # request line and headers; other servers allow as much
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory
-JSON_BYTES_MAX = 4 * MIB  # read by the event loop: 0.1 s for a full batch of a repair plan, which has 1 MiB
-BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, the memory that senders can occupy
+JSON_BYTES_MAX = 4 * MIB  # parsed on the event loop: 0.1 s for a full batch of a repair plan, which has 1 MiB
+BODIES_MAX = 8  # read or handled at once: with BODY_BYTES_MAX, this bounds the memory of requests
 CONNECTIONS_MAX = 64  # a few imports, a scraper and people
 RECEIVE_BYTES = 64 * KIB
-HEAD_S = 75.0  # from one response to the next whole head; as long as other servers keep a connection
+HEAD_S = 75.0  # from one response to the next whole head; other servers keep a connection as long
 BODY_S = 60.0  # 1 MiB/s for the largest body
-HANDLER_S = 60.0  # above every deadline of the mail store
+HANDLER_S = 60.0  # longer than every deadline of the mail store
 SEND_S = 60.0  # for a client that does not read
-NO_ROUTE = "none"  # as metrics name it
-DRAIN_S = 5.0  # lets a client finish sending what we refused, so that it sees why and not a reset
+NO_ROUTE = "none"  # its name in metrics
+DRAIN_S = 5.0  # lets a client finish sending a refused body, so that it sees the reason and not a reset
 
-# Answers are of the moment, and never to be run as anything but what they are.
+# Responses describe the moment and must not be cached, nor interpreted as another content type.
 COMMON_HEADERS: Headers = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 
 
@@ -73,7 +73,7 @@ class _Connection:
         self._route = NO_ROUTE
 
     async def serve(self) -> None:
-        """Requests and responses until the connection cannot take another."""
+        """Serve requests until the connection cannot take another."""
         try:
             while (head := await self._receive_head()) is not None:
                 response = await self._answer(head)
@@ -87,14 +87,14 @@ class _Connection:
         await self._drain()
 
     async def refuse(self, problem: ProblemError) -> None:
-        """Say why nothing more is taken here. What was half answered stays so."""
+        """Send the reason for closing the connection, unless a response has begun."""
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             await self._respond(problem.response(), last=True)
 
     async def _answer(self, head: Head) -> Response:
         try:
             if not head.has_body:
-                await self._receive_body()  # of no bytes: the request is whole, and the next may follow its answer
+                await self._receive_body()  # of no bytes: the request is complete, and the next may follow its answer
             route, request = find_route(ROUTES, head)
             self._route = route.path
             if not head.has_body:
@@ -116,7 +116,7 @@ class _Connection:
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
 
     async def _receive_head(self) -> Head | None:
-        """The next request's head; None once the client has closed or is silent for too long."""
+        """Return the next request's head, or None once the client has closed or was silent for too long."""
         self._method, self._route = "", NO_ROUTE
         with trio.move_on_after(HEAD_S):
             event = await self._next_event()

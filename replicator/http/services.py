@@ -1,4 +1,4 @@
-"""What the HTTP door needs of the node."""
+"""Services of the node that the HTTP door uses."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from replicator.users import UserNames
 
 
 class NodeReport(Protocol):
-    """What the node says about itself."""
+    """The node's report on itself."""
 
     async def node_status(self) -> NodeStatus:
-        """The node, now."""
+        """Return the node's present status."""
         ...
 
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
-        """The mailboxes of one user, or of all, by user and name."""
+        """Return the mailboxes of one user, or of all, ordered by user and name."""
         ...
 
     async def has_unsaved(self) -> bool:
-        """Whether anything that is shown here is in no checkpoint of this node. Reads all mailboxes' heads."""
+        """Return True if any state shown here is in no checkpoint of this node. Reads the heads of all mailboxes."""
         ...
 
     async def healthy(self) -> Sequence[str]:
-        """Why mail cannot be read or changed here, one line each; empty: it can."""
+        """Return the reasons why mail cannot be read or changed here, one line each; empty if it can."""
         ...
 
 
 class MasterControl(Protocol):
-    """Who masters a folder."""
+    """Control over folders' masters."""
 
     async def master_of(self, folder: Folder) -> str | None:
-        """Its master's id, as the root has it; None: this node has not had to know."""
+        """Return the master's SID, as the root has it; None if this node has not needed it yet."""
         ...
 
     async def move_to(self, folder: Folder, node: str) -> None:
-        """Make that node its master, whoever uses it. Raises UnavailableError."""
+        """Make that node the master, even if the folder is in use elsewhere. Raises UnavailableError."""
         ...
 
 
 class TaskControl(Protocol):
-    """What the node does that takes long; one thing at a time."""
+    """Control over the node's long-running tasks, of which one runs at a time."""
 
     def start(self, options: TaskOptions) -> TaskStatus | None:
-        """Begin it; None if a task of any kind runs already."""
+        """Start a task and return its status; None if a task of any kind runs already."""
         ...
 
     def running(self) -> TaskName | None:
-        """What runs."""
+        """Return the running task."""
         ...
 
     def status(self, name: TaskName) -> TaskStatus | None:
-        """The present or the last one; None: none since the node's start."""
+        """Return the status of the running or the last task; None if there was none since the node's start."""
         ...
 
     async def wait(self, name: TaskName) -> None:
-        """Return when none of this kind runs."""
+        """Return when no task of this kind runs."""
         ...
 
     def cancel(self, name: TaskName) -> None:
-        """End it soon."""
+        """Stop the task soon."""
         ...
 
 
@@ -76,17 +76,17 @@ class CheckpointControl(Protocol):
     """The node's checkpoints."""
 
     async def checkpoint_now(self) -> CheckpointStatus:
-        """Write what has changed; how it stands then. Cancelled, it goes on. Raises UnavailableError."""
+        """Write all changes and return the new state. If cancelled, the work continues. Raises UnavailableError."""
         ...
 
     def checkpoint_status(self) -> CheckpointStatus:
-        """How it stands now."""
+        """Return the present state."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServices:
-    """What handlers may use. `registry` holds the node's own metrics, never the library's global ones."""
+    """Services for handlers. `registry` holds the node's own metrics, never the library's global ones."""
 
     sid: str
     mail: MailStore

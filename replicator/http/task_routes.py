@@ -1,32 +1,36 @@
-"""The routes of tasks: start one, look after it, end it.
+"""Routes of tasks: start one, watch it, cancel it.
 
 TASK is `check`, `scrub`, `resync`, `undelete`, `inventory` or `apply`.
 
 | route | answers |
 |---|---|
 | `POST /api/v1/TASK` | 202 and the task's status; 409 while a task of any kind runs |
-| `GET /api/v1/TASK?wait=` | the status of the present or the last one; 404 if there was none |
+| `GET /api/v1/TASK?wait=` | the status of the running or the last one; 404 if there was none |
 | `DELETE /api/v1/TASK` | its status once it has ended |
 
-POST takes a JSON object with the task's options, of which each may be left out: `rate`, rows a second at most; of a
-check, whether to `repair` what it finds (a scrub always does); of a resync, a `user`, one `mailbox` of his, the `peer`
-to compare with, and whether to change nothing (`dry_run`). An undelete must have `user` and `mailbox`, and may have
-`since_ms`, when mail was expunged at the earliest (milliseconds since the epoch), and `dry_run`. An inventory must have
-`to`, an absolute path on the node's machine or `s3://bucket/prefix`, and may have the `endpoint` of that, and
-`overwrite`, to begin one anew that is not whole.
+POST takes a JSON object with the task's options. Each of these may be left out:
 
-An apply has `mailboxes`, of a repair plan (docs/repair.md), at most 1,000 with at most 10,000 heads:
+- `rate`, of a check, scrub or resync: rows a second at most;
+- `repair`, of a check: repair the damage that it finds (a scrub always does);
+- `user`, `mailbox`, `peer` and `dry_run`, of a resync: one user, one of the user's mailboxes, the node to compare with,
+  and a run that changes nothing.
+
+An undelete requires `user` and `mailbox`, and may have `since_ms`, the earliest time of the expunge (milliseconds since
+the epoch), and `dry_run`. An inventory requires `to`, an absolute path on the node's machine or `s3://bucket/prefix`,
+and may have the `endpoint` of that bucket, and `overwrite`, to replace an incomplete inventory.
+
+An apply has the `mailboxes` of a repair plan (docs/repair.md), at most 1,000 with at most 10,000 heads:
 
     {"user": "alice", "mailbox": "<32 hexadecimal digits>", "uidvalidity": 1, "damaged": false,
      "heads": {"dc1": ["dc1.1a2b", 17], "dc2": null}}
 
-`uidvalidity` is 0 for a folder tree, whose id follows from the user's name. `heads` has the origin and the number of
-the newest entry that each node showed, or null where it showed nothing; the node that is asked must be among them.
-`damaged`, which may be left out, means that nothing is to be done. Further an apply may have `rate`, mailboxes a second
-at most, `dry_run`, and `texts`, to end only when the texts of messages that have come are here, or no more come.
+`uidvalidity` is 0 for a folder tree, whose id follows from the user's name. `heads` gives the origin and the sequence
+number of the newest entry that each node showed, or null if it showed nothing; the receiving node must be among them.
+`damaged`, which is optional, means that the mailbox is left alone. An apply may also have `rate`, mailboxes a second at
+most, `dry_run`, and `texts`, to end only when the bodies of new messages are here, or no more arrive.
 
-Names that nobody can have are answered with 400. With `wait=true` GET answers when the task has ended, or after a
-second. The shapes are in `replicator.tasks`.
+Impossible names are answered with 400. With `wait=true`, GET answers when the task has ended, or after a second. The
+data types are in `replicator.tasks`.
 """
 
 from __future__ import annotations
@@ -58,13 +62,13 @@ from replicator.tasks import (
 )
 from replicator.users.passwd_file import check_user_name
 
-WAIT_S = 1.0  # between two looks at how far it is
-PATH_BYTES_MAX = 4000  # Linux takes 4096, with the files' names
-CANCEL_S = 30.0  # what a task does at once takes a few seconds, in a mailbox of a million messages
+WAIT_S = 1.0  # between two reports of progress
+PATH_BYTES_MAX = 4000  # Linux takes 4096, including the names of files
+CANCEL_S = 30.0  # a single step of a task takes a few seconds, in a mailbox of a million messages
 
 
 async def start(services: HttpServices, request: Request, name: TaskName) -> Response:
-    """Begin a task."""
+    """Start a task."""
     options = Options(request.body)
     status = services.tasks.start(_ORDERS[name](services, options))
     if status is None:
@@ -78,7 +82,7 @@ def _an(name: TaskName | None) -> str:
 
 
 async def show(services: HttpServices, request: Request, name: TaskName) -> Response:
-    """How far it is, or what came of it."""
+    """Return the task's progress or result."""
     if request.query.get("wait") == "true":
         with trio.move_on_after(WAIT_S):
             await services.tasks.wait(name)
@@ -86,7 +90,7 @@ async def show(services: HttpServices, request: Request, name: TaskName) -> Resp
 
 
 async def cancel(services: HttpServices, _request: Request, name: TaskName) -> Response:
-    """End it. To be repeated at will."""
+    """Cancel the task. Idempotent."""
     services.tasks.cancel(name)
     with trio.move_on_after(CANCEL_S):
         await services.tasks.wait(name)
@@ -111,7 +115,7 @@ def _scrub(_services: HttpServices, options: Options) -> ScrubOptions:
 
 
 def _resync(services: HttpServices, options: Options) -> ResyncOptions:
-    """The mail of a user that was deleted is compared, too."""
+    """Parse the options of a resync, which also compares the mail of deleted users."""
     options.allow("user", "mailbox", "peer", "dry_run", "rate")
     user, mailbox = options.text("user"), options.text("mailbox")
     if mailbox is not None:
@@ -130,7 +134,7 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
 
 
 def _undelete(services: HttpServices, options: Options) -> UndeleteOptions:
-    """Also the mail of a user that was deleted."""
+    """Parse the options of an undelete, which also restores the mail of deleted users."""
     options.allow("user", "mailbox", "since_ms", "dry_run")
     user, mailbox = options.text("user"), options.text("mailbox")
     if user is None or mailbox is None:
@@ -168,7 +172,7 @@ def _apply(_services: HttpServices, options: Options) -> ApplyOptions:
 
 
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
-    """Raises ValueError or InvalidNameError for what can be the name of none."""
+    """Raise ValueError or InvalidNameError for impossible names."""
     if user is not None:
         check_user_name(user)
     if mailbox is not None:

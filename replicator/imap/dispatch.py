@@ -1,8 +1,7 @@
-"""The conversation: read a command, see that it is legal now, run it, answer. `RULES` is the truth on what is legal.
+"""The command loop: read a command, check that it is legal now, run it, answer. `RULES` defines what is legal.
 
-One command at a time, in order; a client that sends ahead waits in the socket. After each command the client is told
-what has changed in its mailbox, but of expunged messages only where sequence numbers may change (RFC 3501 section
-7.4.1).
+Commands run one at a time, in order; commands sent ahead wait in the socket. After each command the client is told of
+changes in its mailbox, but of expunged messages only where sequence numbers may change (RFC 3501 section 7.4.1).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 
-MAX_BAD_COMMANDS = 10  # one after the other: whoever speaks does not speak IMAP
+MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
 Run = Callable[[Session, c.Command], Awaitable[Completion]]
 C = TypeVar("C", bound=c.Command)
@@ -33,7 +32,7 @@ C = TypeVar("C", bound=c.Command)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """In which states a command is legal, and what runs it."""
+    """The states in which a command is legal, and the function that runs it."""
 
     states: frozenset[State]
     run: Run
@@ -89,7 +88,7 @@ RULES: Mapping[type[object], Rule] = MappingProxyType(
 
 
 async def converse(session: Session) -> None:
-    """Greet the client and serve it until the session ends. Raises what ends a connection."""
+    """Greet the client and serve it until the session ends. Raises the exceptions that end a connection."""
     name, sid = session.services.name, session.services.sid
     await session.write([status_line("OK", f"{name} at {sid}", f"CAPABILITY {session.capabilities()}")])
     await session.connection.flush()
@@ -104,7 +103,7 @@ async def converse(session: Session) -> None:
 
 
 async def _serve_next(session: Session) -> bool:
-    """Serve what the client says next; False if that was no command."""
+    """Serve the client's next command. Return False if it was not a valid one."""
     try:
         event = await session.connection.next_event()
         if isinstance(event, LargeLiteral):
@@ -126,7 +125,7 @@ async def _serve_next(session: Session) -> bool:
 
 
 async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
-    """Serve the command whose large literal begins, while that comes in. Answer it when all of it has come."""
+    """Serve a command whose large literal is still arriving. Answer the command once the literal is complete."""
     literal = IncomingLiteral(session.connection, begun)
     try:
         command = appended(session, begun, literal)
@@ -139,19 +138,19 @@ async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
 
 
 async def _refuse_frame(session: Session, error: FramingError) -> None:
-    """A literal that is too large, or bytes without an end: after the latter nothing can be understood."""
+    """Answer a framing error, such as an oversized literal. End the session if no further command can be parsed."""
     tag = tag_of(error.text) or "*"
     if verb_of(error.text) == b"APPEND":  # RFC 7889 section 4
         await session.write([tagged(tag, "NO", str(error), "TOOBIG")])
     else:
         await session.write([tagged(tag, "BAD", str(error))])
-    if not error.recoverable:  # RFC 7888 section 4: what a client sends unasked may be refused by BYE
+    if not error.recoverable:  # RFC 7888 section 4: a literal sent without permission may be refused by BYE
         session.ended = True
         await session.write([status_line("BYE", str(error))])
 
 
 async def _run(session: Session, command: c.Tagged, verb: str, literal: IncomingLiteral | None = None) -> bool:
-    """Run one command and answer it; False if it was illegal. Of `literal`, what it has not used is read over."""
+    """Run one command and answer it. Return False if it was illegal. Skips the unread rest of `literal`."""
     condition, text, code, after = "OK", "", None, None
     try:
         completion = await _run_if_legal(session, command.command, verb)
@@ -189,5 +188,5 @@ def _what_it_needs(session: Session, rule: Rule) -> str:
 
 
 def _may_renumber(command: c.Command) -> bool:
-    """RFC 3501 section 7.4.1: no EXPUNGE while a command with sequence numbers may be under way."""
+    """Return False if RFC 3501 section 7.4.1 forbids EXPUNGE now, so that sequence numbers must not change."""
     return not isinstance(command, c.Fetch | c.Store | c.Search) or command.by_uid

@@ -1,7 +1,7 @@
-"""What clients may take of the node together: connections.
+"""Limits on clients' use of the node: numbers of connections.
 
-A connection costs a task, a socket and a buffer; a command adds at most the limits of its frame. It is a stranger's
-until it logs in; strangers have only a part of all places, so that they cannot keep users out.
+A connection costs a task, a socket and a buffer; a command adds at most the limits of its frame. Connections that have
+not logged in share only a part of all places, so that they cannot keep users out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replicator.addresses import is_loopback, network_of
 
 @dataclass(slots=True)
 class Connections:
-    """How many are open, altogether and by whose they are."""
+    """Open connections: their total, those not logged in by network, and the others by user."""
 
     limit: int = 1000
     limit_strangers: int = 250
@@ -29,7 +29,7 @@ class Connections:
 
     @contextmanager
     def admit(self, address: str) -> Iterator[Place | None]:
-        """A place for as long as the block runs; None, and nothing is counted, if there are too many connections."""
+        """Hold a place while the block runs. Yields None and counts nothing if there are too many connections."""
         network = network_of(address)
         per_address = self.limit_strangers_on_loopback if is_loopback(address) else self.limit_strangers_per_address
         if (
@@ -49,7 +49,7 @@ class Connections:
 
 
 class Place:
-    """One connection's place, a stranger's at first."""
+    """One connection's place: counted by network until the client logs in, by user afterwards."""
 
     def __init__(self, connections: Connections, counter: Counter[str], key: str) -> None:
         self._connections = connections
@@ -57,7 +57,7 @@ class Place:
         counter[key] += 1
 
     def log_in(self, user: str) -> bool:
-        """The place is the user's from here on; False, and it stays a stranger's, if the user has too many."""
+        """Move the place to the user. Returns False and changes nothing if the user has too many connections."""
         users = self._connections.users
         if users[user] >= self._connections.limit_per_user:
             return False
@@ -67,7 +67,7 @@ class Place:
         return True
 
     def leave(self) -> None:
-        """Count it no more."""
+        """Give up the place."""
         self._counter[self._key] -= 1
         if not self._counter[self._key]:
             del self._counter[self._key]

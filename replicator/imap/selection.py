@@ -1,4 +1,4 @@
-"""The selected mailbox of one session: the live view, and what of it the client has been told.
+"""The selected mailbox of one session: the live view, and the part of it that the client has been told.
 
 Changes gather until `announce`, which is called where RFC 3501 sections 5.5 and 7.4.1 let the client be told.
 """
@@ -26,14 +26,14 @@ _RECENT_FLAGS = frozenset({RECENT})
 
 
 class MailboxGoneError(Exception):
-    """The selected mailbox was deleted, or its UIDs are void: the client must begin again."""
+    """The selected mailbox was deleted, or its UIDs are void: the client must select again."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder.name)
         self.folder = folder
 
     async def reason(self, mail: MailStore) -> tuple[str, str | None]:
-        """The text of BYE and its response code, if there is one for that (RFC 9051 section 7.1.5, RFC 5530)."""
+        """Return the text of BYE and its response code, if one applies (RFC 9051 section 7.1.5, RFC 5530)."""
         try:
             await mail.folder(self.folder.user, self.folder.name)
         except FolderNotFoundError:
@@ -53,7 +53,7 @@ class Selection:
         self._changed: set[int] = set()
         self._expunged: set[int] = set()
         self._keywords: list[str] = []
-        self._unclaimed = 1  # announced messages from this UID on may be recent; it is not known yet
+        self._unclaimed = 1  # announced messages from this UID on may be recent; not determined yet
         self._print_flags = FlagFormatter()
         self.folder = folder
         self.view = view
@@ -63,11 +63,11 @@ class Selection:
 
     @classmethod
     async def open(cls, mail: MailStore, folder: Folder, *, read_only: bool) -> Selection:
-        """Open the folder, all its messages announced. Raises MailError."""
+        """Open the folder, with all its messages announced. Raises MailError."""
         view = await mail.open_mailbox(folder)
         claimed = view.uidnext
         recent_from = await _recent_from(mail, folder, view, read_only=read_only)
-        # Nothing waits or fails from here on: what SELECT says is of one moment, and what subscribes will be closed.
+        # Nothing waits or fails from here on: SELECT reports one moment, and the subscription is sure to be closed.
         selection = cls(mail, folder, view, read_only=read_only)
         selection.numbering.append(view.messages.irange(maximum=claimed - 1))
         selection.numbering.mark_recent(recent_from)
@@ -77,13 +77,13 @@ class Selection:
         return selection
 
     def close(self) -> None:
-        """Hear no more of the mailbox."""
+        """End the subscription to the mailbox."""
         self._exit.close()
 
-    # ---- what the client is told ----
+    # ---- responses to the client ----
 
     def flag_lines(self) -> list[bytes]:
-        """FLAGS and PERMANENTFLAGS (RFC 3501 sections 7.2.6 and 7.1)."""
+        """Return FLAGS and PERMANENTFLAGS (RFC 3501 sections 7.2.6 and 7.1)."""
         flags = " ".join([*SYSTEM_FLAGS, *self._keywords])
         permanent = "()" if self.read_only else f"({flags} \\*)"
         return [
@@ -92,15 +92,15 @@ class Selection:
         ]
 
     def exists_line(self) -> bytes:
-        """EXISTS."""
+        """Return EXISTS."""
         return untagged(f"{len(self.numbering)} EXISTS")
 
     def recent_line(self) -> bytes:
-        """RECENT."""
+        """Return RECENT."""
         return untagged(f"{self.numbering.recent_count} RECENT")
 
     def first_unseen(self) -> int | None:
-        """The sequence number of the first message that is not seen."""
+        """Return the sequence number of the first unseen message."""
         uids, seen = self.numbering.uids, self.view.by_flag.get("\\Seen", ())
         low, high = 0, len(uids)
         while low < high:  # below the first unseen message, the n-th message is the n-th seen one
@@ -112,14 +112,14 @@ class Selection:
         return low + 1 if low < len(uids) else None
 
     def printed_flags(self, message: Message) -> Atom:
-        """The message's flags as this session has them."""
+        """Return the message's flags as this session shows them."""
         flags = message.flags
         return self._print_flags(flags | _RECENT_FLAGS if message.uid in self.numbering.recent else flags)
 
     def announce(self, *, expunges: bool) -> list[bytes]:
-        """What has changed since the client was last told; without expunged messages if not `expunges`.
+        """Return responses for changes since the last call; without `expunges`, expunged messages are kept for later.
 
-        `claim_recent` completes it. Raises MailboxGoneError.
+        `claim_recent` completes the announcement. Raises MailboxGoneError.
         """
         if self.view.deleted or self.view.uidvalidity != self.uidvalidity:
             raise MailboxGoneError(self.folder)
@@ -138,9 +138,9 @@ class Selection:
         return lines + [line for uid in sorted(changed) if uid <= known for line in self._flags_line(uid)]
 
     async def claim_recent(self) -> list[bytes]:
-        r"""Find out which of the newly announced messages are `\Recent` here; RECENT if there were new ones.
+        r"""Find out which newly announced messages are `\Recent` here; return RECENT if there were new messages.
 
-        Apart from `announce`, because it waits for the disk, and new mail should be seen before that.
+        Separate from `announce`, because it waits for the disk, and clients should hear of new mail before that.
         """
         if self._unclaimed > self.numbering.last:
             return []
@@ -155,21 +155,21 @@ class Selection:
             return []
         return without_text(fetch_response(number, [(b"FLAGS", self.printed_flags(message))]))
 
-    # ---- what the client knows by other ways ----
+    # ---- changes that the client learns in other ways ----
 
     def gather(self) -> None:
-        """Take note of what has changed in the view."""
+        """Collect the changes from the view."""
         changed, expunged = self._subscription.take()
         self._changed |= changed
         self._expunged |= expunged
 
     def forget_changes(self, uids: Iterable[int]) -> None:
-        """The client is told of these messages' flags otherwise."""
+        """Skip these messages at the next announcement: the client is told their flags in another way."""
         self.gather()
         self._changed.difference_update(uids)
 
     def forget_expected(self, expected: Mapping[int, frozenset[str]]) -> None:
-        """Leave out changes since the last `gather` after which a message has the flags that its client expects."""
+        """Skip changes since the last `gather` that left a message with the flags that its client expects."""
         changed, expunged = self._subscription.take()
         self._expunged |= expunged
         for uid in changed:
@@ -178,17 +178,17 @@ class Selection:
                 self._changed.add(uid)
 
     async def wait(self) -> None:
-        """Return once something has changed. Safe to cancel."""
+        """Return once the view has changed. Safe to cancel."""
         await self._subscription.wait()
 
 
 async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, read_only: bool) -> int:
-    r"""The UID from which on new messages are `\Recent` here."""
+    r"""Return the UID from which on new messages are `\Recent` here."""
     try:
         if not read_only:
             return await mail.claim_recent(folder)
         recent = (await mail.status(folder)).recent
-    except MailError:  # a full disk or a lost link keeps nobody from reading
+    except MailError:  # a full disk or a lost link does not prevent reading
         return view.uidnext
     uids = view.messages.keys()
     return uids[len(uids) - recent] if 0 < recent <= len(uids) else view.uidnext

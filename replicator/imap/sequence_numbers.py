@@ -1,7 +1,7 @@
 """Sequence numbers as one client knows them (RFC 3501 section 2.3.1.2). Pure.
 
-A client counts messages by what it has been told: the UIDs here are those announced to it, in order, whatever the
-mailbox has become meanwhile. They change only when an EXPUNGE or EXISTS is written.
+A client counts the messages announced to it, so the UIDs here are the announced ones, in order, however the mailbox has
+changed meanwhile. They change only when an EXPUNGE or EXISTS is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Numbering:
 
     @property
     def uids(self) -> Sequence[int]:
-        """All announced UIDs, ascending: the UID of sequence number n stands at n - 1."""
+        """All announced UIDs, ascending: the UID of sequence number n is at index n - 1."""
         return self._uids
 
     @property
@@ -36,25 +36,25 @@ class Numbering:
 
     @property
     def recent(self) -> UidSet:
-        r"""UIDs that are `\Recent` in this session; holds UIDs that are no messages too."""
+        r"""UIDs that are `\Recent` in this session; may include UIDs without a message."""
         return self._recent
 
     @property
     def recent_count(self) -> int:
-        r"""How many of the announced messages are `\Recent`."""
+        r"""Number of announced messages that are `\Recent`."""
         return sum(bisect_right(self._uids, high) - bisect_left(self._uids, low) for low, high in self._recent.ranges)
 
     def number(self, uid: int) -> int | None:
-        """The sequence number of a UID, None if it was not announced."""
+        """Return the sequence number of a UID, or None if it was not announced."""
         position = bisect_left(self._uids, uid)
         return position + 1 if position < len(self._uids) and self._uids[position] == uid else None
 
     def resolve(self, numbers: SequenceSet, *, by_uid: bool) -> list[range] | None:
-        """The sequence numbers that a client means, as ascending runs; they hold until the next announcement.
+        """Return the sequence numbers that a client means, as ascending runs, valid until the next announcement.
 
-        UIDs that are no messages are left out (RFC 3501 section 6.4.8), and so is `*` in an empty mailbox. None if
+        UIDs without a message are left out (RFC 3501 section 6.4.8), and so is `*` in an empty mailbox. Returns None if
         a sequence number is beyond the last: the client is wrong about the mailbox, and the command must not act on
-        part of what it meant.
+        part of its messages.
         """
         if by_uid:
             ranges = numbers.resolve(self.last).ranges
@@ -67,11 +67,11 @@ class Numbering:
         return [range(low, high + 1) for low, high in ranges]
 
     def pairs(self, runs: Iterable[range]) -> Iterator[tuple[int, int]]:
-        """(sequence number, UID) of each message of these runs."""
+        """Return (sequence number, UID) of each message of these runs."""
         return ((number, self._uids[number - 1]) for run in runs for number in run)
 
     def expunge(self, uids: Iterable[int]) -> list[int]:
-        """Forget these UIDs. The sequence numbers to announce, highest first, so that none shifts another."""
+        """Remove these UIDs. Return the sequence numbers to announce, highest first, so that none shifts another."""
         gone = [number for uid in uids if (number := self.number(uid)) is not None]
         gone.sort(reverse=True)
         if gone:
@@ -80,7 +80,7 @@ class Numbering:
         return gone
 
     def append(self, uids: Iterable[int]) -> bool:
-        """Add new UIDs, ascending. False if there were none."""
+        """Add new UIDs, ascending. Return False if there were none."""
         new = array("I", uids)
         if not new:
             return False
@@ -89,6 +89,6 @@ class Numbering:
         return True
 
     def mark_recent(self, first: int) -> None:
-        r"""The announced messages from UID `first` on are `\Recent`."""
+        r"""Mark the announced messages from UID `first` on as `\Recent`."""
         if first <= self.last:
             self._recent = UidSet.of_ranges((*self._recent.ranges, (first, self.last)))

@@ -1,4 +1,4 @@
-"""The IMAP door (RFC 3501): one call serves one connection until it ends, and whatever ends it ends only that."""
+"""The IMAP door (RFC 3501): one call serves one connection; an error ends that connection only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replicator.imap.session import LoginRevokedError, Session
 from replicator.imap.wire.connection import Connection, ConnectionEndedError, InactivityError
 from replicator.imap.wire.responses import status_line
 
-GOODBYE_S = 1.0  # to tell a client that the node goes down; what does not wait for clients longer than that
+GOODBYE_S = 1.0  # for telling clients that the node shuts down; the shutdown waits no longer than that
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address: str, secure: bool = False) -> None:
     """Serve a client whose IP address is `address`; `secure`: the stream is under TLS already.
 
-    Closes the stream. Raises nothing but cancellation: what goes wrong is told to the client and the log.
+    Closes the stream. Raises nothing but cancellation: errors are reported to the client and to the log.
     """
     connection = Connection(stream, address, secure=secure)
     try:
@@ -35,7 +35,7 @@ async def serve_imap(stream: trio.abc.Stream, services: ImapServices, *, address
                 await _serve(Session(services, connection, place))
     except* ConnectionEndedError as ended:
         _log.debug("connection ended: %s", leaves(ended)[0])
-    except* FramingError as unframed:  # within a command: what a client says to AUTHENTICATE or IDLE
+    except* FramingError as unframed:  # within a command: in the client's reply to AUTHENTICATE or IDLE
         await _say_bye(connection, str(leaves(unframed)[0]))
     except* InactivityError as silent:
         await _say_bye(connection, str(leaves(silent)[0]))

@@ -1,4 +1,4 @@
-"""What the IMAP door needs from the node."""
+"""Services of the node that the IMAP door uses."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from replicator.users import Login
 
 
 class Users(Protocol):
-    """Who may log in."""
+    """The users who may log in."""
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
-        """Who is meant, if that is the user's password. Slows guessing down by user and by address.
+        """Return the user's login if the password is right, else None. Slows guessing down by user and by address.
 
-        Raises UsersUnavailableError while nobody can know, UnavailableError if too many wait to be slowed down.
+        Raises UsersUnavailableError while the users are unknown, UnavailableError if too many attempts are being
+        delayed.
         """
         ...
 
     def holds(self, login: Login) -> bool:
-        """Whether the user is still there, with the same password."""
+        """Return True if the user still exists, with the same password."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ImapServices:
-    """Made once and shared by all connections. `sid` names the node in what clients are told."""
+    """Services shared by all connections, created once. `sid` names the node in replies to clients."""
 
     mail: MailStore
     users: Users

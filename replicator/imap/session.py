@@ -1,6 +1,6 @@
-"""One client's session: who is logged in, what is selected, and how it speaks. Commands act on it.
+"""One client's session: login, selected mailbox and output. Commands act on it.
 
-The session belongs to one task; commands run one after the other, in the order in which they came.
+The session belongs to one task; commands run one after the other, in order of arrival.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LOGGED_IN = (
 
 
 class LoginRevokedError(Exception):
-    """The user is gone, or has another password now."""
+    """The user no longer exists, or has another password now."""
 
 
 class State(Enum):
-    """RFC 3501 section 3."""
+    """Session states of RFC 3501 section 3."""
 
     NOT_AUTHENTICATED = "not authenticated"
     AUTHENTICATED = "authenticated"
@@ -46,7 +46,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A command has done what it should: `tag OK [code] text`; `after` runs once that is sent."""
+    """Successful end of a command: `tag OK [code] text`; `after` runs once that is sent."""
 
     text: str
     code: str | None = None
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def state(self) -> State:
-        """RFC 3501 section 3."""
+        """The session's state as in RFC 3501 section 3."""
         if self.ended:
             return State.LOGOUT
         if self._login is None:
@@ -81,13 +81,13 @@ class Session:
 
     @property
     def user(self) -> str:
-        """Who is logged in; asked only where the state says that somebody is."""
+        """The user who is logged in; read only in states that have one."""
         assert self._login is not None
         return self._login.user
 
     @property
     def selection(self) -> Selection:
-        """The selected mailbox; asked only where the state says that there is one."""
+        """The selected mailbox; read only in the selected state."""
         assert self._selection is not None
         return self._selection
 
@@ -97,7 +97,7 @@ class Session:
         return self._selection
 
     def capabilities(self) -> str:
-        """What CAPABILITY says now (RFC 3501 section 6.1.1)."""
+        """Return the capabilities that apply now (RFC 3501 section 6.1.1)."""
         if self._login is not None:
             return " ".join((*_ALWAYS, *_LOGGED_IN))
         starttls = ("STARTTLS",) if self.services.tls is not None and not self.connection.secure else ()
@@ -105,7 +105,7 @@ class Session:
         return " ".join((*_ALWAYS, *starttls, *login))
 
     def log_in(self, login: Login) -> Completion:
-        """The client is this user from here on. Raises CommandFailedError if the user has too many connections."""
+        """Log the client in as this user. Raises CommandFailedError if the user has too many connections."""
         if not self._place.log_in(login.user):
             limit = self.services.connections.limit_per_user
             raise CommandFailedError(f"You have {limit} connections open, which is the limit", "LIMIT")
@@ -114,26 +114,26 @@ class Session:
         return Completion("Logged in", f"CAPABILITY {self.capabilities()}")
 
     def check_login(self) -> None:
-        """Whoever has logged in may still do so. Raises LoginRevokedError."""
+        """Check that a logged-in user still may log in. Raises LoginRevokedError."""
         if self._login is not None and not self.services.users.holds(self._login):
             raise LoginRevokedError("Your password has changed, or you are no user here any more; log in again")
 
     def select(self, selection: Selection | None) -> None:
-        """Close the selected mailbox and go on with this one, if any."""
+        """Close the selected mailbox and select this one, if any."""
         if self._selection is not None:
             self._selection.close()
         self._selection = selection
 
     def close(self) -> None:
-        """End the session, however it ends."""
+        """End the session, whatever the reason."""
         self.select(None)
         self._login = None
         self.ended = True
 
     async def folder(self, name: str) -> Folder:
-        """The user's folder of this name. Raises FolderNotFoundError."""
+        """Return the user's folder of this name. Raises FolderNotFoundError."""
         return await self.mail.folder(self.user, name)
 
     async def write(self, chunks: Iterable[bytes]) -> None:
-        """Say something before the command's end."""
+        """Write responses before the command's end."""
         await self.connection.write(chunks)

@@ -1,7 +1,7 @@
-"""From a message that comes in to the mail store, and back to replies and the log.
+"""Delivery of one incoming message to the mail store, with its replies and log lines.
 
-It goes into the store's sink piece by piece, whatever its size. A piece that the store does not take decides the
-message's fate: what follows is read over, and in the end each recipient gets that error for a reply.
+The message goes into the store's sink piece by piece, whatever its size. If the store rejects a piece, the rest of the
+message is skipped, and every recipient gets that error as the reply.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from replicator.mailstore import INBOX, NewMessage, ReceivedText, SavedMessage, 
 log = logging.getLogger(__name__)
 
 SAVES_AT_ONCE = 16
-"""Of one message: enough to share group commits, not enough to crowd out other connections."""
+"""Concurrent saves of one message: enough to share group commits, not enough to crowd out other connections."""
 
 Outcome = SavedMessage | MailError
 
 
 class Delivery:
-    """One message, within the block of its sink: `write` what comes, then `finish`."""
+    """Delivery of one message within the block of its sink: `write` the pieces, then `finish`."""
 
     def __init__(self, services: LmtpServices, envelope: Envelope, sink: TextSink, client_ip: str | None) -> None:
         self._services = services
@@ -36,23 +36,23 @@ class Delivery:
         self._sink = sink
         self._client_ip = client_ip
         self._trace_id = services.new_id()
-        self._top: Top | None = Top()  # until it is written
+        self._top: Top | None = Top()  # until the top of the message is written
         self._message_id: str | None = None
         self._received_ms = 0
         self._size_bytes = 0
         self._error: MailError | None = None
 
     async def write(self, data: bytes) -> None:
-        """Take the next octets of the message, and wait while the store does."""
+        """Take the next octets of the message, waiting for the store if need be."""
         if self._top is None:
             await self._store(data)
         elif self._top.add(data):
             await self._store_top(self._top)
 
     async def finish(self) -> list[Reply]:
-        """Store the message in the INBOX of each of its users, once each. A reply for each recipient, in order.
+        """Store the message in each user's INBOX, once per user. Return a reply for each recipient, in order.
 
-        Cancelled, it may have stored some: none has been reported then, and the sender tries again.
+        If cancelled, some copies may be stored; no reply has been sent then, and the sender tries again.
         """
         if self._top is not None:
             await self._store_top(self._top)
@@ -63,7 +63,7 @@ class Delivery:
         return [_reply(user, outcomes[user]) for user in self._envelope.users]
 
     async def _store_top(self, top: Top) -> None:
-        """What stands at the top of a message: nothing in it depends on the recipient, so its text is stored as one."""
+        """Write the top of the message. It does not depend on the recipient, so one body serves all recipients."""
         services = self._services
         self._top = None
         if log.isEnabledFor(logging.INFO):
@@ -87,7 +87,7 @@ class Delivery:
                 self._error = error
 
     async def _received(self) -> ReceivedText | MailError:
-        """The whole text, or why there is none."""
+        """Return the complete body, or the error that prevented it."""
         try:
             return self._error or await self._sink.finish()
         except MailError as error:
@@ -98,7 +98,7 @@ class Delivery:
         if isinstance(text, MailError):
             return dict.fromkeys(users, text)
         new = NewMessage(text, received_ms=self._received_ms)
-        if len(users) == 1:  # nearly always, and then a nursery is what costs most
+        if len(users) == 1:  # nearly always, and a nursery would cost most of the time then
             return {users[0]: await _save(self._services, users[0], new)}
         outcomes: dict[str, Outcome] = {}
         limiter = trio.CapacityLimiter(SAVES_AT_ONCE)
@@ -113,7 +113,7 @@ class Delivery:
         return outcomes
 
     def _log(self, outcomes: dict[str, Outcome]) -> None:
-        """One line for each user. The size is that of what came, also if not all of it could be stored."""
+        """Log one line for each user. The size is that of the received message, even if it could not be stored."""
         heard = {"mid": self._message_id, "from": f"<{self._envelope.sender or ''}>"}
         common = {"size": self._size_bytes, "client": self._client_ip, "id": self._trace_id}
         for user, outcome in outcomes.items():

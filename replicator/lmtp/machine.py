@@ -1,12 +1,12 @@
-r"""The LMTP server's side of a connection, without I/O: bytes in, replies and messages out.
+"""The server side of an LMTP connection, without I/O: bytes in, replies and messages out.
 
-Feed it with `receive`, then call `advance` until it returns None. A message is given out in pieces as it comes, so that
-memory does not grow with it: `MessageBegun`, any number of `MessageData`, then `MessageEnded`, for which `delivered`
-must be told the outcome, or `MessageDropped`, which the machine answers itself. `take_output` gives what is to be sent.
-Commands are legal in the states that `LEGAL` lists, and nowhere else.
+Feed it with `receive`, then call `advance` until it returns None. A message comes out in pieces as they arrive, so that
+memory does not grow with it: `MessageBegun`, any number of `MessageData`, then either `MessageEnded`, after which the
+caller reports the outcome by `delivered`, or `MessageDropped`, which the machine answers itself. `take_output` returns
+the bytes to send. Commands are legal only in the states that `LEGAL` lists.
 
-Only CRLF "." CRLF ends a message. A lone LF or CR is an ordinary byte of it, so that no other end that some server
-might see can smuggle a second message in (RFC 5321 section 4.1.1.4).
+Only CRLF "." CRLF ends a message. A lone LF or CR is an ordinary byte of it, so that no other sequence which another
+server takes for the end can smuggle in a second message (RFC 5321 section 4.1.1.4).
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
 
 LINE_BYTES_MAX = 4096
-"""Longer than all extensions that we announce add up to (RFC 5321 section 4.5.3.1.4: 512; RFC 6531: more)."""
+"""Longest command line in octets, with room for all extensions that we announce.
+
+RFC 5321 section 4.5.3.1.4 requires 512, RFC 6531 more.
+"""
 
 RECIPIENTS_MAX = 100
-"""RFC 5321 section 4.5.3.1.8: at least as many. Who has more sends the message again for the rest."""
+"""Recipients of one message; RFC 5321 section 4.5.3.1.8 requires at least 100. Senders retry for the rest."""
 
 ERRORS_MAX = 20
-"""Of syntax and order, in one connection. Unknown users do not count: relays cannot know ours."""
+"""Syntax and order errors in one connection. Unknown users do not count: relays cannot know our users."""
 
 DISCARD_FACTOR = 10
-"""How many times the largest message is read over before we hang up."""
+"""Multiple of the largest message size that is skipped before the connection is closed."""
 
 END_OF_DATA = b"\r\n.\r\n"
 
 
 class State(Enum):
-    """Where the connection is."""
+    """Protocol state of the connection."""
 
     GREETED = auto()  # LHLO is expected
     READY = auto()  # no transaction
     SENDER = auto()  # MAIL was accepted
-    RECIPIENTS = auto()  # and one RCPT at least
+    RECIPIENTS = auto()  # and at least one RCPT
     RECEIVING = auto()  # DATA was accepted
-    DISCARDING = auto()  # the message has become too large: its rest is read over
-    DELIVERING = auto()  # all of the message is out; `delivered` is expected
+    DISCARDING = auto()  # the message is too large: its rest is skipped
+    DELIVERING = auto()  # the message is complete; `delivered` is expected
     CLOSED = auto()
 
 
@@ -66,7 +69,7 @@ LEGAL: dict[str, frozenset[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Of an accepted RCPT: the address, and whose it is."""
+    """Address and user of an accepted RCPT."""
 
     address: Address
     user: str
@@ -74,7 +77,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A transaction: who sends to whom. Recipients are in the order of the accepted RCPTs, repeats included."""
+    """Sender and recipients of a transaction, the latter in the order of the accepted RCPTs, repeats included."""
 
     client: str
     sender: Address | None = None
@@ -89,7 +92,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A RCPT that was refused, for the log. `argument` is what the client wrote."""
+    """A refused RCPT, for the log. `argument` is the client's text."""
 
     sender: Address | None
     argument: str
@@ -98,33 +101,33 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class MessageBegun:
-    """DATA was accepted: a message comes in."""
+    """DATA was accepted: a message begins."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)
 class MessageData:
-    """The next octets of the message, dots unstuffed. All together end with CRLF, or there are none."""
+    """The next octets of the message, dots unstuffed. The pieces together are empty or end with CRLF."""
 
     data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageEnded:
-    """That was all of the message: deliver it, and tell `LmtpMachine.delivered`."""
+    """The message is complete: deliver it, and call `LmtpMachine.delivered`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDropped:
-    """The message has become too large: its rest is read over, and it is refused at its end."""
+    """The message is too large: its rest is skipped, and it is refused at its end."""
 
 
 Event = MessageBegun | MessageData | MessageEnded | MessageDropped
 
 
 class LmtpMachine:
-    """One connection. `find_user` says whom an address (`Address.name`) means, None: nobody; it may raise MailError."""
+    """One connection. `find_user` maps an `Address.name` to its user, or to None; it may raise MailError."""
 
     def __init__(self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None]) -> None:
         self._host = host
@@ -134,8 +137,8 @@ class LmtpMachine:
         self._envelope = Envelope("")
         self._errors = 0
         self._buffer = bytearray()
-        self._message_bytes = 0  # of the message that comes in, dots unstuffed, so far
-        self._to_skip = 0  # at the front of the buffer: the line end of DATA is not of the message
+        self._message_bytes = 0  # octets of the current message so far, dots unstuffed
+        self._to_skip = 0  # at the front of the buffer: the line end of DATA is not part of the message
         self._events: deque[Event] = deque()
         self._rejections: list[Rejection] = []
         self._output: list[bytes] = []
@@ -143,12 +146,12 @@ class LmtpMachine:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will be answered: send what is left and close."""
+        """True if nothing more will be answered: send the remaining output and close."""
         return self._state is State.CLOSED
 
     @property
     def buffered_bytes(self) -> int:
-        """How much memory the connection holds."""
+        """Memory that the connection's input takes."""
         return len(self._buffer)
 
     def receive(self, data: bytes | bytearray) -> None:
@@ -156,24 +159,24 @@ class LmtpMachine:
         self._buffer += data
 
     def take_output(self) -> bytes:
-        """What is to be sent, and forget it."""
+        """Return the bytes to send, and clear them."""
         output = b"".join(self._output)
         self._output.clear()
         return output
 
     def take_rejections(self) -> list[Rejection]:
-        """The RCPTs that were refused, and forget them. There are no more than fit into what was received."""
+        """Return the refused RCPTs, and clear them. Their number is bounded by the received bytes."""
         rejections, self._rejections = self._rejections, []
         return rejections
 
     def advance(self) -> Event | None:
-        """Do what the bytes so far say. None: there is no more to do until more of them come."""
+        """Process the received bytes. Return the next event, or None if more bytes are needed."""
         while not self._events and self._step():
             pass
         return self._events.popleft() if self._events else None
 
     def delivered(self, outcomes: Sequence[Reply]) -> None:
-        """Answer the message that has ended: a reply for each recipient, in order (RFC 2033 section 4.2)."""
+        """Answer a message that has ended: one reply for each recipient, in order (RFC 2033 section 4.2)."""
         assert self._state is State.DELIVERING
         assert len(outcomes) == len(self._envelope.recipients)
         for outcome in outcomes:
@@ -181,19 +184,19 @@ class LmtpMachine:
         self._reset()
 
     def close(self, reply: Reply) -> None:
-        """Say why, and end the connection."""
+        """Send a reply that says why, and end the connection."""
         self._answer(reply)
         self.disconnected()
 
     def disconnected(self) -> None:
-        """No more will come from the client, nor is anything more heard by it."""
+        """End the connection: no more input is processed."""
         self._buffer.clear()
         self._state = State.CLOSED
 
     # ---- lines and data ----------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Take one line, or what there is of a message, out of the buffer. False: that is all for now."""
+        """Process one line, or the available part of a message. Return False if more bytes are needed."""
         if self._state in BETWEEN:
             return self._take_line()
         return self._state in {State.RECEIVING, State.DISCARDING} and self._take_data()
@@ -210,7 +213,7 @@ class LmtpMachine:
         return True
 
     def _take_data(self) -> bool:
-        """Give out what is certain to be of the message. False: its end is not here yet."""
+        """Pass on the octets that certainly belong to the message. Return False if its end is not here yet."""
         end = self._buffer.find(END_OF_DATA)
         self._give(self._unstuffed(len(self._buffer) - self._end_begun() if end < 0 else end + 2))
         if end < 0 or self.closed:
@@ -224,23 +227,23 @@ class LmtpMachine:
         return True
 
     def _end_begun(self) -> int:
-        """How many octets at the end of the buffer may be the first ones of the end of data."""
+        """Return the number of octets at the buffer's end that may begin the end of data."""
         return next((size for size in (4, 3, 2, 1) if self._buffer.endswith(END_OF_DATA[:size])), 0)
 
     def _unstuffed(self, size: int) -> bytes:
-        """Take so many octets, dots unstuffed (RFC 5321 section 4.5.2). None is cut off behind a CRLF or its dot."""
+        """Take `size` octets, dots unstuffed (RFC 5321 section 4.5.2). The cut never falls behind a CRLF or its dot."""
         with memoryview(self._buffer) as view, view[:size] as part:
             data = bytes(part)
         del self._buffer[:size]
         return data.replace(b"\r\n.", b"\r\n")
 
     def _give(self, data: bytes) -> None:
-        """Pass on the next octets of the message as long as it is not too large."""
+        """Pass on the next octets of the message unless it is too large."""
         if data:
             data, self._to_skip = data[self._to_skip :], 0
         self._message_bytes += len(data)
         if self._message_bytes > DISCARD_FACTOR * self._max_message_bytes:
-            # A relay that has not read SIZE may finish its message; nobody sends one that long.
+            # A relay that has not read SIZE may finish its message, but no real message is this long.
             self.close(replies.TOO_MUCH_DATA)
         elif self._state is State.RECEIVING and self._message_bytes > self._max_message_bytes:
             self._state = State.DISCARDING
@@ -365,7 +368,7 @@ class LmtpMachine:
     def _data(self, argument: str) -> Reply:
         if argument.strip(" "):
             return replies.NO_ARGUMENTS
-        # The line end of this command goes back in front of the message: a dot may stand right behind it.
+        # A dot may follow DATA directly, so the line end of this command is put back in front of the message.
         self._buffer[:0] = b"\r\n"
         self._to_skip = 2
         self._message_bytes = 0

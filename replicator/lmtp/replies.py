@@ -1,4 +1,4 @@
-"""What we answer: reply codes (RFC 5321 section 4.2) with enhanced status codes (RFC 2034, RFC 3463)."""
+"""Server replies: reply codes (RFC 5321 section 4.2) with enhanced status codes (RFC 2034, RFC 3463)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replicator.errors import (
 )
 
 TEXT_MAX = 480
-"""RFC 5321 section 4.5.3.1.5: a reply line has at most 512 octets, codes and CRLF included."""
+"""Characters of text: RFC 5321 section 4.5.3.1.5 allows 512 octets in a reply line, codes and CRLF included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Reply:
     text: str
 
     def encode(self) -> bytes:
-        """The line as it is sent."""
+        """Return the line to send."""
         prefix = f"{self.code} {self.enhanced} " if self.enhanced else f"{self.code} "
         text = self.text[:TEXT_MAX]
         if not text.isprintable():
@@ -39,7 +39,7 @@ class Reply:
         return prefix.encode() + text.encode("ascii", "replace") + b"\r\n"
 
 
-# Only what never differs; replies that carry a figure or a name are made where they are given.
+# Constant replies only; replies with a number or a name are created where they are sent.
 OK = Reply(250, "2.0.0", "OK")
 SENDER_OK = Reply(250, "2.1.0", "sender OK")
 RECIPIENT_OK = Reply(250, "2.1.5", "recipient OK")
@@ -72,17 +72,17 @@ TOO_MANY_CONNECTIONS = Reply(421, "4.3.2", "too many connections; come back late
 
 
 def delivered(user: str, uid: int) -> Reply:
-    """With what finds the message here: senders write the reply to their own logs."""
+    """Return the reply to a stored message, with its UID: senders write the reply to their own logs."""
     return Reply(250, "2.0.0", f"<{user}> INBOX uid {uid} stored")
 
 
 def too_large(max_message_bytes: int) -> Reply:
-    """RFC 1870 section 6."""
+    """Return the reply to a message that is too large (RFC 1870 section 6)."""
     return Reply(552, "5.3.4", f"the message is larger than {max_message_bytes} bytes")
 
 
 def reply_for(error: MailError) -> Reply:
-    """The mail store's errors, in LMTP's words. 4xx: the sender keeps the message and tries again."""
+    """Return the reply for an error of the mail store. With 4xx the sender keeps the message and tries again."""
     match error:
         case DiskFullError():
             return Reply(452, "4.3.1", str(error))
@@ -90,7 +90,7 @@ def reply_for(error: MailError) -> Reply:
             return Reply(451, "4.3.0", str(error))
         case UnavailableError() | ContentUnavailableError():  # the latter: the master did not get all parts of it
             return Reply(451, "4.4.1", str(error))
-        case FolderNotFoundError():  # INBOX has just become another one; the next try finds that
+        case FolderNotFoundError():  # INBOX was just replaced by another folder; the next attempt finds the new one
             return Reply(451, "4.2.0", str(error))
         case MailboxFullError():
             return Reply(552, "5.2.2", str(error))

@@ -1,4 +1,4 @@
-"""The trio adapter: one task a connection. It reads bytes, feeds the machine, delivers, and writes what it says."""
+"""Trio adapter of LMTP: one task per connection. It reads bytes, feeds the machine, delivers, and sends replies."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from replicator.mailstore import sending_s
 log = logging.getLogger(__name__)
 
 IDLE_S = 300.0
-"""RFC 5321 section 4.5.3.2.7: a server waits at least five minutes for the client."""
+"""Seconds of waiting for the client; RFC 5321 section 4.5.3.2.7 requires at least five minutes."""
 
 SEND_S = 60.0
-"""For a client that does not read our replies; they are short."""
+"""Seconds for sending replies, which are short, to a client that does not read them."""
 
 RECEIVE_BYTES = 64 * KIB
 
 CONNECTIONS_MAX = 200
-"""Twice what mail servers open by default, so that two of them can deliver. However large the messages are, each
-connection holds a few pieces of RECEIVE_BYTES in memory, and what the mail store's sink does."""
+"""Connections at once: twice what mail servers open by default, so that two of them can deliver.
+
+However large the messages are, each connection holds in memory a few pieces of RECEIVE_BYTES, and the mail store's
+sink.
+"""
 
 
 class LmtpServer:
@@ -40,7 +43,7 @@ class LmtpServer:
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until either side ends it, and close it.
 
-        Safe to cancel: messages that were answered are stored, the one in hand may or may not be.
+        Safe to cancel: messages that were answered are stored, the current one may or may not be.
         """
         self._connections += 1
         try:
@@ -51,7 +54,7 @@ class LmtpServer:
                 else:
                     await connection.serve()
         except (trio.BrokenResourceError, trio.TooSlowError):
-            pass  # the client is gone, or does not read; what it was not told, it sends again
+            pass  # the client is gone, or does not read; it sends unanswered messages again
         finally:
             self._connections -= 1
 
@@ -64,17 +67,17 @@ class _Connection:
         self._machine = LmtpMachine(services.node_name, services.max_message_bytes, services.users.find)
 
     async def refuse(self) -> None:
-        """Say that there are too many connections instead of a greeting."""
+        """Reply that there are too many connections, instead of a greeting."""
         await self._stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
 
     async def serve(self) -> None:
-        """The dialogue, to its end."""
+        """Run the dialogue to its end."""
         while (event := await self._next_event()) is not None:
             if isinstance(event, MessageBegun):
                 await self._take_message(event.envelope)
 
     async def _take_message(self, envelope: Envelope) -> None:
-        """Take in one message and answer it. What is too large, or breaks off, leaves nothing behind."""
+        """Receive one message and answer it. A message that is too large, or breaks off, leaves nothing behind."""
         async with self._services.mail.receive() as sink:
             delivery = Delivery(self._services, envelope, sink, self._client_ip)
             by = trio.current_time() + sending_s(self._services.max_message_bytes)
@@ -87,7 +90,7 @@ class _Connection:
                 self._services.metrics.delivered((reply.code for reply in answers), trio.current_time() - began)
 
     async def _next_event(self, by: float = inf) -> Event | None:
-        """Answer all that can be answered, and read on, until this time. None: the connection is at its end."""
+        """Answer all that can be answered, and read on, until `by`. Return None at the end of the connection."""
         while (event := self._machine.advance()) is None:
             self._note_rejections()
             await self._flush()
@@ -127,12 +130,12 @@ class _Connection:
 
 
 def _client_ip(stream: trio.abc.Stream) -> str | None:
-    """The other end's address, None if it has none: a local socket, or a stream in memory."""
+    """Return the peer's IP address, or None for a local socket or a stream in memory."""
     if not isinstance(stream, trio.SocketStream):
         return None
     try:
         name: object = stream.socket.getpeername()
-    except OSError:  # gone already
+    except OSError:  # disconnected already
         return None
     match name:
         case (str(host), *_):

@@ -1,4 +1,4 @@
-"""What the LMTP door needs of the node."""
+"""Services of the node that the LMTP door uses."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from replicator.metrics import LmtpMetrics
 from replicator.users import UserNames
 
 TRACE_ID_BYTES = 8
-"""As many as let nobody meet the same id twice in a log."""
+"""Bytes of a trace id: enough that no id occurs twice in a log."""
 
 
 def new_trace_id() -> str:
-    """A name for one message's delivery, an atom of RFC 5321 section 4.4: in its header and in the log."""
+    """Return an id for one message's delivery, an atom of RFC 5321 section 4.4, for its header and the log."""
     return secrets.token_hex(TRACE_ID_BYTES)
 
 
 class Inboxes(Protocol):
-    """That part of `replicator.mailstore.MailStore` which delivery takes."""
+    """The part of `replicator.mailstore.MailStore` that delivery uses."""
 
     async def folder(self, user: str, name: str) -> Folder:
-        """One folder."""
+        """Return one folder."""
         ...
 
     def receive(self) -> AbstractAsyncContextManager[TextSink]:
-        """Take in one text. What was not saved within the block is forgotten on leaving it."""
+        """Receive one body. Whatever was not saved within the block is discarded on leaving it."""
         ...
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """Store one message; when it returns, the message is as safe as was configured."""
+        """Store one message; on return it is as durable as configured."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LmtpServices:
-    """What a connection may use. `node_name` stands in the greeting and in `Received:` headers (`trace.host_name`)."""
+    """Services for connections. `node_name` is used in the greeting and in `Received:` headers (`trace.host_name`)."""
 
     mail: Inboxes
     users: UserNames

@@ -1,7 +1,7 @@
-r"""What a client may write after the verb (RFC 5321 section 4.1.2, RFC 6531 section 3.3).
+"""Syntax of the arguments of LMTP commands (RFC 5321 section 4.1.2, RFC 6531 section 3.3).
 
-Somewhat more lenient than the grammar where every mail server is: blanks after the colon, local parts that dots begin
-or end, addresses without a domain (our users may have none). Source routes are read over (RFC 5321 appendix C).
+Slightly more lenient than the grammar, as every mail server is: spaces after the colon, local parts that begin or end
+with dots, addresses without a domain (our users may have none). Source routes are ignored (RFC 5321 appendix C).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# qtext and quoted-pair; the quotes stay in `local` here, and `Address.name` takes them off.
+# qtext and quoted-pair; `local` keeps the quotes, and `Address.name` removes them.
 QUOTED = r'"(?:\\[\x20-\x7e]|[^"\\\x00-\x1f\x7f])*"'
 # Dot-string with any atom characters; RFC 6531 adds everything beyond ASCII.
 DOT_STRING = r'[^\x00-\x20\x7f<>()\[\]\\,;:@"]+'
@@ -23,13 +23,16 @@ PARAMETERS = r"(?P<parameters>(?: +[A-Za-z0-9][A-Za-z0-9-]*(?:=[^\x00-\x20\x7f=]
 FROM = re.compile(rf"FROM: *{PATH}{PARAMETERS}", re.IGNORECASE)
 TO = re.compile(rf"TO: *{PATH}{PARAMETERS}", re.IGNORECASE)
 
-# LHLO: Domain / address-literal. It ends up in a header: nothing that could end a comment or a line.
+# LHLO: Domain / address-literal. It is copied into a header, so it must not end a comment or a line.
 HOST = re.compile(rf"{DOMAIN} *")
 HOST_MAX = 255
 
 ADDRESS_BYTES_MAX = 512
-"""Twice what RFC 5321 section 4.5.3.1.3 asks for: some senders encode the recipient into their own address. It must
-fit a header line of 998 (RFC 5322 section 2.1.1)."""
+"""Octets of an address, twice what RFC 5321 section 4.5.3.1.3 requires.
+
+Some senders encode the recipient into their own address. An address must fit into a header line of 998 octets (RFC 5322
+section 2.1.1).
+"""
 
 QUOTED_PAIR = re.compile(r"\\(.)")
 
@@ -43,7 +46,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The address without quotes: how a user may be called."""
+        """The address without quotes, in the form of a user's name."""
         local = QUOTED_PAIR.sub(r"\1", self.local[1:-1]) if self.local.startswith('"') else self.local
         return f"{local}@{self.domain}" if self.domain else local
 
@@ -60,18 +63,18 @@ class Path:
 
 
 def parse_from(argument: str) -> Path | None:
-    """`FROM:<reverse-path> parameters`; None if it is anything else."""
+    """Parse `FROM:<reverse-path> parameters`. Returns None for anything else."""
     return _path(FROM.fullmatch(argument))
 
 
 def parse_to(argument: str) -> Path | None:
-    """`TO:<forward-path> parameters`; None if it is anything else."""
+    """Parse `TO:<forward-path> parameters`. Returns None for anything else."""
     path = _path(TO.fullmatch(argument))
     return path if path and path.address else None
 
 
 def parse_host(argument: str) -> str | None:
-    """The client's name in LHLO; None if it cannot be one."""
+    """Return the client's name in LHLO, or None if it is invalid."""
     host = argument.strip(" ")
     return host if len(host) <= HOST_MAX and host.isascii() and HOST.fullmatch(host) else None
 

@@ -1,4 +1,4 @@
-"""What final delivery writes at the top of a message (RFC 5321 section 4.4), and what it takes away there."""
+"""Headers that final delivery adds at the top of a message (RFC 5321 section 4.4), and removes there."""
 
 from __future__ import annotations
 
@@ -12,52 +12,55 @@ from replicator.lmtp.machine import Envelope
 
 HEADER_END = b"\r\n\r\n"
 
-# At the top only: nobody reads a whole header for what the relay before us would have written there.
+# At the top only, where the previous relay would have written it; the rest of the header is not searched.
 RETURN_PATHS = re.compile(rb"(?:Return-Path[ \t]*:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*)+", re.IGNORECASE)
 
 MESSAGE_ID = re.compile(rb"^Message-ID[ \t]*:(?:[ \t]|\r\n[ \t])*([^\s]+)", re.IGNORECASE | re.MULTILINE)
 HEADER_BYTES_MAX = 64 * KIB
-"""In which a Message-ID is looked for, and what is to be replaced: so much of a message waits for its header's end."""
+"""Octets in which a Message-ID and former trace headers are searched; so much is buffered until the header ends."""
 
 
 @dataclass(slots=True)
 class Top:
-    """The top of a message as it comes in, until its header has ended or is longer than `HEADER_BYTES_MAX`.
+    """The top of an incoming message, up to the end of its header or to `HEADER_BYTES_MAX`.
 
-    However the message is cut, the same is taken off it.
+    The result does not depend on how the message is cut into pieces.
     """
 
     _text: bytearray = field(default_factory=bytearray)
 
     def add(self, data: bytes) -> bool:
-        """Take the next octets. Whether there are enough of them."""
+        """Add the next octets. Return True once there are enough."""
         searched = max(0, len(self._text) - len(HEADER_END) + 1)
         self._text += data
         return len(self._text) >= HEADER_BYTES_MAX or self._text.find(HEADER_END, searched) >= 0
 
     def message_id(self) -> str | None:
-        """The Message-ID, None if there is none."""
+        """Return the Message-ID, or None if there is none."""
         end = self._text.find(HEADER_END, 0, HEADER_BYTES_MAX)
         found = MESSAGE_ID.search(self._text, 0, end if end >= 0 else HEADER_BYTES_MAX)
         return found[1].decode("utf-8", "replace") if found else None
 
     def traced(self, headers: bytes) -> bytes:
-        """All that came so far under these headers; a Return-Path that it began with is gone."""
+        """Return the octets so far below these headers, without a Return-Path at their beginning."""
         former = RETURN_PATHS.match(self._text, 0, HEADER_BYTES_MAX)
         return b"".join((headers, memoryview(self._text)[former.end() if former else 0 :]))
 
 
 def host_name(sid: str, cluster: str) -> str:
-    """What the node calls itself: `dc1.mail`.
+    """Return the node's host name: `dc1.mail`.
 
-    It is a Domain of RFC 5321 section 4.1.2, which has fewer characters than ids and cluster names.
+    It is a Domain of RFC 5321 section 4.1.2, which allows fewer characters than SIDs and cluster names.
     """
     labels = (re.sub(r"[^A-Za-z0-9-]", "-", label).strip("-") for label in f"{sid}.{cluster}".split("."))
     return ".".join(label for label in labels if label)
 
 
 def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace_id: str, now_ms: int) -> bytes:
-    """`Return-Path:` and `Received:` (RFC 5321 section 4.4); the protocol's name: RFC 3848, RFC 6531 section 4.3."""
+    """Return `Return-Path:` and `Received:` (RFC 5321 section 4.4).
+
+    The protocol's name follows RFC 3848 and RFC 6531 section 4.3.
+    """
     client = f"{envelope.client} ({_literal(client_ip)})" if client_ip else envelope.client
     protocol = "UTF8LMTP" if envelope.utf8 else "LMTP"
     date = format_datetime(datetime.fromtimestamp(now_ms / 1000, UTC))
@@ -70,7 +73,10 @@ def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace
 
 
 def _for(envelope: Envelope) -> str:
-    """Nobody is told of other recipients (RFC 5321 section 7.6); a Path has a domain."""
+    """Return the `for` clause if there is exactly one recipient, with the domain that a Path must have.
+
+    Recipients must not learn of other recipients (RFC 5321 section 7.6).
+    """
     match envelope.recipients:
         case [recipient] if recipient.address.domain:
             return f"\r\n\tfor <{recipient.address}>"
@@ -78,5 +84,5 @@ def _for(envelope: Envelope) -> str:
 
 
 def _literal(ip: str) -> str:
-    """RFC 5321 section 4.1.3."""
+    """Return the address literal of RFC 5321 section 4.1.3."""
     return f"[IPv6:{ip}]" if ":" in ip else f"[{ip}]"

@@ -1,4 +1,4 @@
-"""What stands where in a message (RFC 5322, RFC 2045, RFC 2046): by offsets, as the octets are promised as they came.
+"""Parsing of messages (RFC 5322, RFC 2045, RFC 2046) by offsets, because the octets must be returned unchanged.
 
-Pure functions of bytes. The IMAP door answers from it, the store takes messages apart by it.
+Pure functions of bytes. The IMAP door answers from the result, and the store uses it to cut out attachments.
 """

@@ -1,8 +1,8 @@
-"""Base64 that is told by its octets and few words: lines of one length (RFC 2045 section 6.8), or a single line.
+"""Base64 that few parameters reproduce octet for octet: lines of one length (RFC 2045 section 6.8), or a single line.
 
-The first line says how long the lines are and what ends them. Many lines are decoded at once: line ends are looked for
-where they have to stand, the rest is decoded strictly, encoded again and compared. The first line that encoding would
-not give again, such as one with a blank or with bits set in its padding, and all after it, is not decoded.
+The first line tells the length of the lines and the line end. Many lines are decoded at once: line ends are checked at
+their expected positions, the rest is decoded strictly, encoded again and compared. Decoding stops at the first line
+that encoding would not reproduce, such as one with a space or with bits set in its padding.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LINE_MAX = 996
-"""Octets of a line: RFC 5321 section 4.5.3.1.6 allows 998, and they are fours."""
+"""Octets of a line: RFC 5321 section 4.5.3.1.6 allows 998, and base64 comes in groups of four."""
 
-_ROW = 1024  # what a single line is taken as lines of, to encode a part of it
+_ROW = 1024  # octets of base64: the unit in which a part of a single line is encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """How base64 was written. `width` 0: in a single line, however long. `is_closed`: its last line has a line end.
+    """The form of a base64 text. `width` 0: a single line of any length. `is_closed`: the last line has a line end.
 
-    `line_end` is CRLF or LF, and empty where there is none. Raises ValueError if there cannot be such a coding.
+    `line_end` is CRLF or LF, or empty if there is none. Raises ValueError for an impossible form.
     """
 
     width: int
@@ -37,21 +37,21 @@ class Coding:
             raise ValueError(f"{self.line_end!r} does not end {'lines' if self.width else 'this single line'}")
 
     def lines(self, size_bytes: int) -> int:
-        """Line feeds in the text of so many octets (at least 1)."""
+        """Return the number of line feeds in the text of `size_bytes` octets (at least 1)."""
         rows = -(-_quanta(size_bytes) // self.width) if self.width else 1
         return rows - (not self.is_closed)
 
     def length(self, size_bytes: int) -> int:
-        """Octets of the text of so many octets (at least 1)."""
+        """Return the length of the text of `size_bytes` octets (at least 1)."""
         return _quanta(size_bytes) + self.lines(size_bytes) * len(self.line_end)
 
     def source(self, size_bytes: int, start: int, end: int) -> tuple[int, int]:
-        """Which of so many octets, from where up to where, the text from `start` up to `end` is made of."""
+        """Return the range of the `size_bytes` octets that the text from `start` up to `end` encodes."""
         first, behind = self._rows(size_bytes, start, end)
         return first * self._row * 3 // 4, min(behind * self._row * 3 // 4, size_bytes)
 
     def encode(self, size_bytes: int, start: int, end: int, data: bytes) -> bytes:
-        """The text from `start` up to `end`, of the octets that `source` says."""
+        """Return the text from `start` up to `end`, given the octets in the range that `source` returns."""
         first, behind = self._rows(size_bytes, start, end)
         text, row, between = binascii.b2a_base64(data, newline=False), self._row, self._between
         lines = between.join([text[at : at + row] for at in range(0, len(text), row)])
@@ -75,16 +75,16 @@ class Coding:
 
 
 class Decoded(NamedTuple):
-    """What base64 stands for, and octets of the text that follow it and are no base64 that could be told so."""
+    """Decoded octets, and the text after them that is not reproducible base64."""
 
     data: bytes
     rest: bytes
 
 
 class Decoder:
-    """One text that may be base64. `coding` is there when something was decoded and its end is known.
+    """Decoder of one text that may be base64. `coding` is set once something was decoded and its end is known.
 
-    `has_ended`: something came that was not decoded, or the text is over. Holds less than a line between calls.
+    `has_ended`: decoding has stopped, at the end of the text or before. Holds less than a line between calls.
     """
 
     def __init__(self) -> None:
@@ -96,14 +96,14 @@ class Decoder:
         self._has_data = False
 
     def write(self, data: bytes) -> Decoded:
-        """The next octets of the text."""
+        """Decode the next octets of the text."""
         if self.has_ended:
             return Decoded(b"", data)
         self._buffer += data
         return self._decode(is_over=False)
 
     def finish(self) -> Decoded:
-        """That was all of the text."""
+        """End the text and decode the rest of it."""
         return Decoded(b"", b"") if self.has_ended else self._decode(is_over=True)
 
     def _decode(self, *, is_over: bool) -> Decoded:
@@ -117,7 +117,7 @@ class Decoder:
         return self._last_line(decoded, self._buffer[: at + 1] if at >= 0 else self._buffer[:])
 
     def _learn(self, *, is_over: bool) -> bool:
-        """Find out what lines there are, if there is enough to tell."""
+        """Find out the line length and line end. Return False if more octets are needed, or this is no base64."""
         at = self._buffer.find(b"\n", 0, LINE_MAX + 2)
         if at < 0:
             if len(self._buffer) < LINE_MAX + 2 and not is_over:
@@ -135,9 +135,9 @@ class Decoder:
         return (self._width or 4) + len(self._line_end)
 
     def _whole_lines(self) -> bytes:
-        """Decode as many lines as are right, and full; of a single line, as many fours."""
+        """Decode the full and valid lines at the beginning; of a single line, the groups of four."""
         pieces: list[bytes] = []
-        good, bad = 0, len(self._buffer) // self._stride + 1  # halving: all before `good` are, one before `bad` is not
+        good, bad = 0, len(self._buffer) // self._stride + 1  # lines before `good` are valid, one before `bad` is not
         middle = bad - 1
         while good < middle:
             piece = self._lines(good, middle)
@@ -151,7 +151,7 @@ class Decoder:
         return b"".join(pieces)
 
     def _lines(self, start: int, end: int) -> bytes | None:
-        """These lines decoded; None if any is not full or not as it would be encoded."""
+        """Return these lines decoded, or None if any is not full or would be encoded differently."""
         width, count = self._width or 4, end - start
         lines = self._buffer[start * self._stride : end * self._stride]
         for at, octet in enumerate(self._line_end, width):
@@ -161,7 +161,7 @@ class Decoder:
         return decoded if decoded is not None and len(decoded) == count * width // 4 * 3 else None
 
     def _last_line(self, decoded: bytes, line: bytearray) -> Decoded:
-        """What is not a full line may be the last one; what is not that either is the rest."""
+        """Decode a line that is not full as the last one, if it is valid; the remaining text is the rest."""
         text = bytes(line.removesuffix(b"\n"))
         text = text.removesuffix(b"\r") if len(text) < len(line) else text
         line_end = bytes(line[len(text) :])
@@ -186,12 +186,12 @@ class Decoder:
 
 
 def _quanta(size_bytes: int) -> int:
-    """Octets of base64 without line ends."""
+    """Return the octets of base64 without line ends."""
     return -(-size_bytes // 3) * 4
 
 
 def _canonical(text: bytes) -> bytes | None:
-    """The text decoded, if it is what encoding gives."""
+    """Return the text decoded, or None if encoding would not reproduce it."""
     try:
         decoded = binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error:

@@ -1,8 +1,8 @@
-"""Headers of messages and MIME parts, by offset into the text that they stand in (RFC 5322 section 2.2, RFC 2045).
+"""Headers of messages and MIME parts, by offset into the message (RFC 5322 section 2.2, RFC 2045).
 
-The `email` package keeps no offsets and normalises what it reads, and IMAP promises octets as they came; so this finds
-where fields and parameters stand, and `decoding` has that package decode them. Every expression here is linear in its
-input: what follows a possessive quantifier cannot match what the quantifier took.
+The `email` package keeps no offsets and normalises its input, but IMAP must return octets unchanged; so this module
+finds the positions of fields and parameters, and `decoding` lets that package decode them. Every expression here takes
+linear time: the pattern after a possessive quantifier cannot match what the quantifier took.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from itertools import islice
 from urllib.parse import unquote_to_bytes
 
 MAX_FIELDS = 10_000
-"""Fields of a header that are looked at: a hundred times what mail has. Empty ones cost 50 times their size."""
+"""Limit of parsed fields in a header: a hundred times what mail has. Empty fields cost 50 times their size."""
 
 MAX_PARAMETERS = 200
-"""Parameters of a value that are looked at: enough for RFC 2231's pieces, few enough to be answered."""
+"""Limit of parsed parameters in a value: enough for RFC 2231's pieces, few enough to be answered."""
 
 # RFC 5322 section 3.6.8 (field-name), 4.5.8 (space before the colon), 2.2.3 (folding). A line `From ` of an mbox file
-# is kept in the header as a field without a name. The first line that is none of this ends the header, even where the
-# empty line is missing: what was meant as text is then shown as text.
+# is kept in the header as a field without a name. The first line that is none of this ends the header, even without an
+# empty line, so that misplaced text is shown as text.
 _FIELD = rb"(?:>?From |([!-9;-~]++)[ \t]*+:)[^\n]*+\n?+(?:[ \t][^\n]*+\n?+)*+"
 _FIELD_PATTERN = re.compile(_FIELD)
-# Not `(?:...)*+`: in Python 3.11.2, which Debian 12 has, that takes in the start of what does not match.
+# Not `(?:...)*+`: in Python 3.11.2, as in Debian 12, it also takes the start of text that does not match.
 _FIELDS_PATTERN = re.compile(rb"(?>(?:" + _FIELD + rb")*)")
 _EMPTY_LINE = re.compile(rb"(?:\r?\n)?+")
 
-# RFC 2045 section 5.1, as lenient as the mail that there is: blanks around every sign, values that should be quoted.
+# RFC 2045 section 5.1, as lenient as real mail requires: whitespace around every sign, unquoted values.
 _CONTENT_TYPE = re.compile(rb"\s*+([^\s/;()\"]++)\s*+/\s*+([^\s/;()\"]++)")
 _PARAMETER = re.compile(rb';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;"]*+))', re.DOTALL)
 _CONTINUED = re.compile(rb"([^*]+)\*(?:(\d{1,3})(\*?))?")  # RFC 2231: name*, name*0, name*0*
@@ -48,26 +48,26 @@ class Header:
 
     @classmethod
     def at(cls, raw: bytes, start: int, limit: int) -> Header:
-        """The header that begins at `start` and goes no further than `limit`; possibly an empty one."""
+        """Return the header that begins at `start` and ends by `limit`; it may be empty."""
         fields_end = _end(_FIELDS_PATTERN, raw, start, limit)
         return cls(raw, start, fields_end, _end(_EMPTY_LINE, raw, fields_end, limit))
 
     def fields(self) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs (name in small letters, the whole field byte for byte), the first `MAX_FIELDS` of them."""
+        """Yield pairs (name in lower case, whole field byte for byte), at most `MAX_FIELDS`."""
         for found in islice(_FIELD_PATTERN.finditer(self.raw, self.start, self.fields_end), MAX_FIELDS):
             yield (found[1] or b"").lower(), found[0]
 
     def values(self, name: bytes) -> Iterator[bytes]:
-        """The unfolded values of all fields of this name, which is in small letters."""
+        """Return the unfolded values of all fields of this name, which must be in lower case."""
         return (_unfold(field) for found, field in self.fields() if found == name)
 
     def value(self, name: bytes) -> bytes | None:
-        """The unfolded value of the first field of this name, which is in small letters."""
+        """Return the unfolded value of the first field of this name, which must be in lower case."""
         field = self._first.get(name)
         return None if field is None else _unfold(field)
 
     def select(self, names: frozenset[bytes], *, others: bool = False) -> bytes:
-        """The fields of these names (in small letters), or all others, and the empty line (RFC 3501 section 6.4.5)."""
+        """Return fields of these names (in lower case), or all others, and the empty line (RFC 3501 section 6.4.5)."""
         chosen = [field for name, field in self.fields() if (name in names) is not others]
         return b"".join((*chosen, self.raw[self.fields_end : self.end] or b"\r\n"))
 
@@ -81,22 +81,22 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Parameterised:
-    """A value with parameters, these as they came: names in any case of letters, RFC 2231 left to the client."""
+    """A value with unchanged parameters: names in any case, RFC 2231 left to the client."""
 
     value: bytes
     parameters: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def parse(cls, text: bytes) -> Parameterised:
-        """Read `value; name=value; ...`. What cannot be read is left out."""
+        """Parse `value; name=value; ...`. Invalid parts are left out."""
         return cls(without_comment(text.partition(b";")[0]), _parameters(text))
 
     def parameter(self, name: bytes) -> bytes | None:
-        """The first parameter of this name, which is in small letters."""
+        """Return the first parameter of this name, which must be in lower case."""
         return next((value for found, value in self.parameters if found.lower() == name), None)
 
     def decoded_parameter(self, name: bytes) -> bytes | None:
-        """The same, put together and decoded if it is written as RFC 2231 has it."""
+        """Return the parameter, joined and decoded if it is written as in RFC 2231."""
         plain = self.parameter(name)
         if plain is not None:
             return plain
@@ -112,13 +112,13 @@ class Parameterised:
 
 @dataclass(frozen=True, slots=True)
 class ContentType(Parameterised):
-    """Content-Type: `value` is the type in capitals."""
+    """A Content-Type. `value` is the type in capitals."""
 
     subtype: bytes = b""
 
     @classmethod
     def parse_or(cls, text: bytes | None, default: ContentType) -> ContentType:
-        """Read a Content-Type; `default` if there is none, TEXT/PLAIN if it makes no sense (RFC 2045 section 5.2)."""
+        """Parse a Content-Type; `default` if there is none, TEXT/PLAIN if it is invalid (RFC 2045 section 5.2)."""
         if text is None:
             return default
         found = _CONTENT_TYPE.match(text)
@@ -133,7 +133,7 @@ MESSAGE_RFC822 = ContentType(b"MESSAGE", (), b"RFC822")
 
 
 def without_comment(text: bytes) -> bytes:
-    """The text without blanks at its ends and without a comment in brackets at its end."""
+    """Return the text without surrounding whitespace and without a comment in brackets at its end."""
     return _TRAILING_COMMENT.sub(b"", text).strip()
 
 
@@ -145,7 +145,7 @@ def _parameters(text: bytes) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _unfold(field: bytes) -> bytes:
-    # RFC 5322 section 2.2.3. NUL goes because IMAP strings cannot hold it (RFC 3501 section 9, CHAR8).
+    # RFC 5322 section 2.2.3. NUL is removed because IMAP strings cannot hold it (RFC 3501 section 9, CHAR8).
     return field.partition(b":")[2].translate(None, b"\r\n\0").strip(b" \t")
 
 

@@ -1,7 +1,7 @@
-"""A message text without its attachments: what is to be known to tell its structure, and small however large it is.
+"""A message body without its attachments: small however large the message is, and enough to tell its structure.
 
-Each attachment is cut out of the body of one part and leaves a gap. No line in it begins or ends a part, so that the
-skeleton has the structure of the whole text; only offsets, sizes and line counts beyond a gap are other ones.
+Each attachment is cut out of the content of one part and leaves a gap. No line in it begins or ends a part, so the
+skeleton has the structure of the whole message; only offsets, sizes and line counts beyond a gap differ.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Gap(NamedTuple):
-    """What was cut out before octet `at` of the skeleton: so many octets, with so many line feeds."""
+    """Octets cut out before octet `at` of the skeleton: their number, and their number of line feeds."""
 
     at: int
     size_bytes: int
@@ -20,10 +20,10 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """`raw` is the text without what was in the gaps, which ascend.
+    """A message body without the octets of its gaps: `raw`, and the `gaps` in ascending order.
 
-    `header_only`: delimiters are in the last gap, too; the message's own header is all that it tells of its structure.
-    `lacks_header`: not even that: the header, too, ends in the gap.
+    `header_only`: the last gap contains delimiters too, so of the structure only the message's own header is known.
+    `lacks_header`: not even that is complete, because the header ends in the gap.
     """
 
     raw: bytes = field(repr=False)
@@ -33,21 +33,21 @@ class Skeleton:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole text."""
+        """Size of the whole message in octets."""
         return self.end(len(self.raw))
 
     def start(self, at: int) -> int:
-        """Where in the text something begins that begins at `at` in the skeleton: before a gap that is there."""
+        """Return the offset in the message of a range that begins at `at` in the skeleton: before a gap at `at`."""
         return at + sum(gap.size_bytes for gap in self.gaps if gap.at < at)
 
     def end(self, at: int) -> int:
-        """Where in the text something ends that ends at `at` in the skeleton: after a gap that is there."""
+        """Return the offset in the message of a range that ends at `at` in the skeleton: after a gap at `at`."""
         return at + sum(gap.size_bytes for gap in self.gaps if gap.at <= at)
 
     def lines(self, start: int, end: int) -> int:
-        """Line feeds in what begins and ends there in the skeleton."""
+        """Return the number of line feeds in this range of the skeleton, including its gaps."""
         return self.raw.count(b"\n", start, end) + sum(gap.lines for gap in self.gaps if start <= gap.at <= end)
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Whether nothing is cut out of what begins and ends there in the skeleton."""
+        """Return True if this range of the skeleton has no gaps."""
         return not any(start <= gap.at <= end for gap in self.gaps)

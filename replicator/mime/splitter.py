@@ -1,11 +1,11 @@
-"""Cuts the bodies of large parts out of a message text while it comes, so that what is left has the same structure.
+"""Cuts the content of large parts out of an incoming message so that the rest keeps its structure.
 
-The text goes through as through `structure.parse`, line ends and delimiters found in C: headers are gathered, bodies
-pass. The boundaries of all multiparts around are looked for at once, and outer ones end all that is within, as there. A
-body is cut out only where it follows an empty line and up to the line end before a delimiter, so that no line in it is
-a delimiter or of a header, and no line begins anew where it was. What `parse` would show as one part because the
-text has too many may be cut in several places: its delimiters stay, and with them what it is taken for. Where a rule
-would need more memory than there is, nothing is cut until the next delimiter that counts either way.
+The message is scanned as in `structure.parse`, with line ends and delimiters found in C: headers are buffered, content
+passes through. The boundaries of all enclosing multiparts are searched at once, and outer ones end everything within,
+as in `parse`. Content is cut out only after an empty line and up to the line end before a delimiter, so that none of
+its lines is a delimiter or part of a header, and no new line results from the cut. If the message has too many parts,
+`parse` shows several as one; that one may be cut in several places, and its delimiters, which determine its type, stay.
+If a rule would need unbounded memory, nothing is cut until the next delimiter that counts either way.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from replicator.mime.header import MESSAGE_RFC822, TEXT_PLAIN, ContentType, Head
 from replicator.mime.structure import MAX_BOUNDARY, MAX_DEPTH, MAX_PARTS
 
 HEADER_MAX = 64 * 1024
-"""Octets of a header, which is held in memory. The part of a longer one stays as it is."""
+"""Octets of a header, which is held in memory. The part of a longer one is not cut out."""
 
 BLANKS_MAX = 1000
-"""Blanks after a delimiter (RFC 2046 section 5.1.1, transport-padding). With more, it may be one or not."""
+"""Spaces and tabs after a delimiter (RFC 2046 section 5.1.1, transport-padding). With more, its meaning stays open."""
 
-_LINE_MAX = MAX_BOUNDARY + BLANKS_MAX + 16  # what an unfinished line can have and still become a delimiter
+_LINE_MAX = MAX_BOUNDARY + BLANKS_MAX + 16  # longest unfinished line that may still become a delimiter
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 
 
 class Inline(NamedTuple):
-    """Octets of headers, delimiters, small bodies, and whatever else is not cut out."""
+    """Octets that are not cut out: headers, delimiters, small content and so on."""
 
     data: bytes
 
 
 class BodyBegins(NamedTuple):
-    """A body of at least `part_min` octets. `base64`: that is its Content-Transfer-Encoding."""
+    """Start of a part's content of at least `part_min` octets. `base64`: its Content-Transfer-Encoding is base64."""
 
     base64: bool
 
 
 class BodyData(NamedTuple):
-    """Octets of that body."""
+    """Octets of that content."""
 
     data: bytes
 
 
 class BodyEnds(NamedTuple):
-    """The body had no more."""
+    """End of that content."""
 
 
 Event: TypeAlias = Inline | BodyBegins | BodyData | BodyEnds
 
 
 class _Level(NamedTuple):
-    """A multipart around what comes: what its parts are, and what divides them."""
+    """An enclosing multipart: its delimiter, and the default type and depth of its parts."""
 
     delimiter: re.Pattern[bytes]
     default: ContentType
-    depth: int  # of its parts
+    depth: int  # depth of its parts
 
 
 class _Body:
-    """A body that is cut out if it becomes large enough."""
+    """Content of a part, cut out if it becomes large enough."""
 
     def __init__(self, *, is_base64: bool) -> None:
         self.is_base64 = is_base64
@@ -70,32 +70,32 @@ class _Body:
 
 
 class Splitter:
-    """One message text. The data of all events is the text; what is cut out does not depend on how the text comes.
+    """Splitter of one message. The data of all events together is the message.
 
-    Between calls it holds less than `part_min` octets (at least 1), a header and a line. It cuts out no more after
-    `MAX_PARTS` parts.
+    The cuts do not depend on how the message arrives in pieces. Between calls it holds less than `part_min` octets (at
+    least 1), a header and a line. After `MAX_PARTS` parts it cuts out nothing more.
     """
 
     def __init__(self, part_min: int) -> None:
         self._part_min = max(1, part_min)
         self._events: list[Event] = []
-        self._buffer = bytearray(b"\n")  # one octet that was given out (or precedes the text), then what was not
-        self._searched = 0  # up to here there is no end of the header
-        self._levels: list[_Level] = []  # the innermost one last
+        self._buffer = bytearray(b"\n")  # one octet that was given out (or precedes the message), then the rest
+        self._searched = 0  # no end of the header before this offset
+        self._levels: list[_Level] = []  # innermost last
         self._parts_left = MAX_PARTS
         self._body: _Body | None = None
-        self._default, self._depth = TEXT_PLAIN, 0  # of the part whose header comes
+        self._default, self._depth = TEXT_PLAIN, 0  # of the part whose header is being read
         self._step: Callable[[], bool] = self._header
 
     def write(self, data: bytes) -> list[Event]:
-        """The next octets of the text, and what can be told of it now."""
+        """Take the next octets of the message, and return the events that are certain now."""
         self._buffer += data
         while self._step():
             pass
         return self._told()
 
     def finish(self) -> list[Event]:
-        """That was all."""
+        """End the message and return the last events."""
         end = self._held_from()
         may_be_delimiter = self._levels and self._buffer[end:].lstrip(b"\r\n").startswith(b"--")
         if not may_be_delimiter:
@@ -109,7 +109,7 @@ class Splitter:
         events, self._events = self._events, []
         return events
 
-    # ---- steps: each returns whether there may be more to do with what is there
+    # ---- steps: each returns True if there may be more to do with the buffer
 
     def _header(self) -> bool:
         found = _EMPTY_LINE.search(self._buffer, self._searched, HEADER_MAX + 1)
@@ -124,7 +124,7 @@ class Splitter:
         raw = bytes(self._buffer[1:end])
         header = Header.at(raw, 0, end - 1)
         self._pass_on(end)
-        # Something that is no field may end a header before the empty line; then its body began there.
+        # An invalid line may end a header before the empty line; the part's content then began there.
         return self._after(header) if header.end == len(raw) else self._content(None)
 
     def _after(self, header: Header) -> bool:
@@ -161,12 +161,12 @@ class Splitter:
     # ---- delimiters
 
     def _delimited(self, start: int, end: int) -> bool:
-        """Whether there is a delimiter in this range; it is given out then, and all that is before it."""
+        """Find a delimiter in this range. If there is one, give out it and everything before it, and return True."""
         found, which = None, 0
         for index in range(len(self._levels) - 1, -1, -1):
             match = self._levels[index].delimiter.search(self._buffer, start, end)
             if match is not None and (found is None or match.start() <= found.start()):
-                found, which, end = match, index, match.end()  # the outermost one, if it is of several
+                found, which, end = match, index, match.end()  # the outermost one, if a line matches several
         if found is None:
             return False
         before = self._line_end_from(found.start())
@@ -185,7 +185,7 @@ class Splitter:
         return self._part(level.default, level.depth) if is_part else self._content(None)
 
     def _held_from(self) -> int:
-        """Where a line end begins whose line might become a delimiter."""
+        """Return the end of the octets that can be given out, before a line end whose line may become a delimiter."""
         end = len(self._buffer)
         at = self._buffer.rfind(b"\n", max(0, end - _LINE_MAX))
         if at >= 0 and b"--".startswith(self._buffer[at + 1 : at + 3]):
@@ -193,13 +193,13 @@ class Splitter:
         return max(1, end - self._buffer.endswith(b"\r"))
 
     def _line_end_from(self, at: int) -> int:
-        """Where a line end begins, as far as it was not given out."""
+        """Return the start of the line end at `at`, as far as it was not given out."""
         return max(1, at - (at > 0 and self._buffer[at - 1] == ord("\r")))
 
     # ---- giving out
 
     def _pass_on(self, end: int) -> None:
-        """Give out all up to here; what is behind it moves to the beginning."""
+        """Give out everything before `end`; the rest moves to the start of the buffer."""
         assert end <= len(self._buffer)
         with memoryview(self._buffer) as view:
             data = bytes(view[1:end])
@@ -227,6 +227,6 @@ class Splitter:
 
 
 def _delimiter(boundary: bytes) -> re.Pattern[bytes]:
-    """A line end and a whole delimiter line, or one with too many blanks to wait for its end."""
+    """Return a pattern of a line end and a whole delimiter line, or one with too much padding to wait for its end."""
     blanks = rb"[ \t]{0,%d}+(?:\r?\n|(?P<endless>[ \t]))" % BLANKS_MAX
     return re.compile(rb"\n--" + re.escape(boundary) + rb"(?P<last>--)?+" + blanks)

@@ -1,7 +1,7 @@
-"""Where the parts of a message stand in its text (RFC 2046 section 5).
+"""Positions of the parts of a message (RFC 2046 section 5).
 
-Nothing here raises, whatever the text: a multipart that shows no parts is plain text, one beyond the limits is opaque,
-a missing end is the end of what holds it. An outer boundary ends all that is within.
+Nothing here raises, whatever the message: a multipart without parts is plain text, one beyond the limits is opaque, a
+missing end is the end of the enclosing part. An outer boundary ends everything within.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import islice
 from replicator.mime.header import MESSAGE_RFC822, OCTET_STREAM, TEXT_PLAIN, ContentType, Header
 
 MAX_DEPTH = 50
-"""Parts within parts: every level reads its content once more, and clients recurse over the answer."""
+"""Levels of nested parts: every level scans its content once more, and clients recurse over the answer."""
 
 MAX_PARTS = 1000
 """Parts of a message in all: the answer to BODYSTRUCTURE is held in memory."""
 
 MESSAGE_COST = 4
-"""What a message within a message counts against `MAX_PARTS`: it brings an envelope."""
+"""Count of a nested message towards `MAX_PARTS`: it adds an envelope to the answer."""
 
 MAX_BOUNDARY = 1000
 """Octets of a boundary. RFC 2046 section 5.1.1 allows 70; some generators exceed that."""
@@ -28,9 +28,9 @@ MAX_BOUNDARY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A message or a MIME part: a header, and a body from its end to `end`.
+    """A message or a MIME part: a header, and content from its end to `end`.
 
-    `children` are those of a multipart, `nested` is the message in a MESSAGE/RFC822.
+    `children` are the parts of a multipart, `nested` is the message in a MESSAGE/RFC822.
     """
 
     header: Header
@@ -41,17 +41,17 @@ class Part:
 
     @property
     def body(self) -> bytes:
-        """The body, byte for byte, as far as it stands in what was parsed."""
+        """The content, byte for byte, as far as it is in the parsed octets."""
         return self.header.raw[self.header.end : self.end]
 
     def walk(self) -> Iterator[Part]:
-        """This part and all within it, in the order of the text."""
+        """Yield this part and all parts within it, in order."""
         yield self
         for part in self.children if self.nested is None else (self.nested,):
             yield from part.walk()
 
     def find(self, numbers: tuple[int, ...]) -> Part | None:
-        """The part of this message that has these part numbers (RFC 3501 section 6.4.5), counted from 1."""
+        """Return the part with these part numbers (RFC 3501 section 6.4.5), counted from 1; None if there is none."""
         part, is_message = self, True
         for number in numbers:
             if part.nested is not None and not is_message:
@@ -65,7 +65,7 @@ class Part:
 
 
 def parse(raw: bytes) -> Part:
-    """The structure of a message."""
+    """Return the structure of a message."""
     return _Parser(raw).part(0, len(raw), TEXT_PLAIN, 0)
 
 
@@ -107,13 +107,13 @@ class _Parser:
 
 
 def _spans(raw: bytes, boundary: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each part of a multipart. The line end before a delimiter belongs to the delimiter."""
+    """Yield start and end of each part of a multipart. The line end before a delimiter belongs to the delimiter."""
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         return
     delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?+[ \t]*+(?:(?=(\r?\n))|\Z)")
     opened = None
-    for found in delimiter.finditer(raw, start - 1, end):  # the octet before a multipart's body ends a header line
-        if opened is not None and found.start() >= opened:  # one delimiter right after another begins the same part
+    for found in delimiter.finditer(raw, start - 1, end):  # the octet before a multipart's content ends a header line
+        if opened is not None and found.start() >= opened:  # adjacent delimiters begin the same part
             yield opened, found.start() - (raw[found.start() - 1] == ord("\r"))
         if found[1]:
             return

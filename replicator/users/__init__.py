@@ -1,7 +1,7 @@
-"""Who has mail here: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
+"""Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
-`names` knows which user a name means, `schemes` password hashes, `passwd_file` reads and edits the file, `throttle`
-and `turns` slow guessing down, `directory` answers the doors. A user's name is one in lower case, however it was
+`names` maps addresses to users, `schemes` checks password hashes, `passwd_file` reads and edits the file, `throttle`
+and `turns` slow guessing down, `directory` answers the doors. A user's name is always in lower case, however it was
 written. Passwords are never logged and never kept, not even here.
 """
 

@@ -1,9 +1,9 @@
-"""The users as the doors see them: who is meant, whether a password is theirs, and whether it still is.
+"""The users as the doors see them: look-up of names, check of passwords, and validity of log-ins.
 
-Belongs to the event loop: only hashing runs in threads. The file is looked at on every question and read again when
-it has changed; that is a `stat`, and now and then the reading of a small file. Some write it in place, and questions
-come meanwhile: one that is empty or ends within a line is not believed, and who is missing from the next one is not
-gone at once.
+Belongs to the event loop: only hashing runs in threads. The file is examined on every request and read again when it
+has changed; that costs a `stat`, and now and then the reading of a small file. Some programs write the file in place
+while requests arrive: a file that is empty or ends within a line is not accepted, and users missing from the next
+version are not removed at once.
 """
 
 from __future__ import annotations
@@ -32,27 +32,33 @@ from replicator.users.turns import Turns
 log = logging.getLogger(__name__)
 
 HASHES_AT_ONCE = 2
-"""Each takes a core, and as much memory as its hash says."""
+"""Concurrent hash computations: each takes a core, and as much memory as its hash says."""
 
 REMEMBER_S = 60.0
-"""How long a right password is known without hashing: clients open connections by the dozen."""
+"""Seconds for which a right password is known without hashing: clients open connections by the dozen."""
 
 FREE_FAILURES_USER = 3
 FREE_FAILURES_ADDRESS = 10
-"""Several people may sit behind one address."""
+"""Failures per address before delays: several people may share one address."""
 
 USER_AT_ONCE = 1
 ADDRESS_AT_ONCE = 2
-"""As many as are hashed at once. Each may hold its turn for the longest delay, and a user who is being guessed from one
-address should still get in from another within PATIENCE_S."""
+"""Concurrent attempts from one address: as many as are hashed at once.
+
+Each may hold its turn for the longest delay, and a user who is being attacked from one address should still be able to
+log in from another within PATIENCE_S.
+"""
 
 PATIENCE_S = 30.0
-"""Then a client is told to come back, and its place in the line is free."""
+"""Seconds of waiting for a turn; then the client is told to try again, and its place in the queue is free."""
 
 LEAVING_S = 10.0
-"""Half a file may end where a line does. Copies rarely stall for longer, and some time mail must be refused."""
+"""Seconds before a missing user counts as removed: half a file may end at a line end.
 
-# Nobody knows its password: of 32 random bytes, hashed once with the default parameters and thrown away.
+Copies rarely stall for longer, and mail for removed users must be refused at some time.
+"""
+
+# No one knows its password: 32 random bytes, hashed once with the default parameters and discarded.
 DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
 
 FileVersion = tuple[int, int, int, int]
@@ -60,7 +66,7 @@ FileVersion = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who has given the right password, and which password that was: `UserDirectory.holds` compares it later."""
+    """A user whose password was right, and the hash of that password, which `UserDirectory.holds` compares later."""
 
     user: str
     password: PasswordHash
@@ -68,7 +74,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """A password that was right, as a digest under this process's own key."""
+    """A password that was right, as a digest under a key of this process."""
 
     login: Login
     digest: bytes
@@ -77,14 +83,14 @@ class _Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """A user whom the file has named until just now. Who had this password may stay meanwhile; None: nobody."""
+    """A user who has just disappeared from the file. Log-ins with `password` stay valid meanwhile; None: no log-ins."""
 
     password: PasswordHash | None
     until_s: float
 
 
 class UserDirectory:
-    """The users of one passwd-file. May be made anywhere; `verify` needs trio, and time is trio's."""
+    """The users of one passwd-file. Can be created anywhere; `verify` needs trio, and time is trio's."""
 
     def __init__(self, path: Path, *, run_in_thread: ThreadRunner = run_in_thread) -> None:
         self._path = path
@@ -103,41 +109,41 @@ class UserDirectory:
         self._address_turns = Turns(ADDRESS_AT_ONCE)
 
     def find(self, name: str) -> str | None:
-        """The user whom an address or a login name means (see `names`), even one whose hash cannot be used.
+        """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
 
-        Raises UsersUnavailableError while nobody can know: the file could not be read even once, or has just lost the
+        Raises UsersUnavailableError while the users are unknown: the file has never been readable, or has just lost the
         user.
         """
         users = self._known().users
         for user in candidates(name):
             if user in users:
                 return user
-            if self._leaves(user) is not None:  # and the mail is not another candidate's either
+            if self._leaves(user) is not None:  # until then the mail does not go to another candidate either
                 raise UsersUnavailableError("the list of users has just changed; try again later")
         return None
 
     def users(self) -> list[str]:
-        """All users, in the order of the file."""
+        """Return all users, in the order of the file."""
         self.refresh()
         return list(self._table.users) if self._table else []
 
     def unreadable(self) -> list[str]:
-        """Why the file cannot be read now; empty: it can."""
+        """Return the reason why the file cannot be read now; empty if it can."""
         self.refresh()
         return [self._unreadable] if self._unreadable else []
 
     def problems(self) -> list[str]:
-        """All that is wrong with the file now, single lines of it too, as `file:line: what`."""
+        """Return all problems of the file now, including single lines, as `file:line: problem`."""
         return [*self.unreadable(), *(self._table.problems if self._table else ())]
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
-        """The user whom the name means, if this is that user's password. Takes as long for one who does not exist.
+        """Return the user's login if the password is right, else None. Takes as long for a user who does not exist.
 
-        After failures of this user, or from this `address` (an IP address), it waits first; attempts at one user, and
-        from one address, take turns, so that guessing in parallel is no faster. Raises UnavailableError if the turn
-        does not come within 30 seconds, UsersUnavailableError as `find`.
+        After failures of this user, or from this `address` (an IP address), the attempt is delayed; attempts at one
+        user, and from one address, take turns, so that guessing in parallel is no faster. Raises UnavailableError if
+        the turn does not come within 30 seconds, and UsersUnavailableError as `find`.
         """
-        # Who fails is counted as the user who is meant: one account has many names, by its details.
+        # Failures count for the resolved user: one account has many names, by its details.
         user = self.find(name) or folded(name)
         secret = password.encode("utf-8", "surrogateescape")
         if (login := self._remembered_login(user, secret)) is not None:
@@ -146,13 +152,13 @@ class UserDirectory:
         async with AsyncExitStack() as turn:
             await self._take_turn(turn, user, network)
             async with self._hashing:
-                # While this one waited, another connection of the same client may have been let in.
+                # Meanwhile another connection of the same client may have logged in.
                 login = self._remembered_login(user, secret) or await self._check(user, secret)
             self._note(user, network, right=login is not None)
         return login
 
     def holds(self, login: Login) -> bool:
-        """Whether the user is still there with the same password. Never waits."""
+        """Return True if the user still exists with the same password. Never waits."""
         self.refresh()
         if self._table is None:
             return False
@@ -167,14 +173,14 @@ class UserDirectory:
         return self._table
 
     async def _take_turn(self, turn: AsyncExitStack, user: str, network: str | None) -> None:
-        """Raises UnavailableError."""
+        """Wait for a turn and for the delay after failures. Raises UnavailableError."""
         try:
             with trio.fail_after(PATIENCE_S):
-                # In this order: whoever guesses from one address has few places in the line before a user.
+                # In this order, an attacker at one address holds few places in the queue for a user.
                 if network is not None:
                     await turn.enter_async_context(self._address_turns.of(network))
                 await turn.enter_async_context(self._user_turns.of(user))
-                # Others may have failed while this one slept; no event tells when the time has come.
+                # Others may have failed while this attempt slept; no event signals that the delay is over.
                 while (ready_at := self._ready_at(user, network)) > trio.current_time():  # noqa: ASYNC110
                     await trio.sleep_until(ready_at)
         except trio.TooSlowError:
@@ -189,7 +195,7 @@ class UserDirectory:
         if stored is None or not usable or not matches:
             return None
         login = Login(user, stored)
-        # A file that has changed meanwhile decides next time; what it said at the beginning is not remembered.
+        # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
         if table is self._table:
             self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
         return login
@@ -211,7 +217,7 @@ class UserDirectory:
 
     def _note(self, user: str, network: str | None, *, right: bool) -> None:
         if right:
-            # The address is not forgiven: one account of one's own must not buy guesses at others'.
+            # The address keeps its failures: a successful login to one account must not buy guesses at others.
             self._user_failures.forget(user)
             return
         self._user_failures.failed(user, trio.current_time())
@@ -219,7 +225,7 @@ class UserDirectory:
             self._address_failures.failed(network, trio.current_time())
 
     def refresh(self) -> None:
-        """Read the file again if it is another one; log what is new. While it cannot be read, what it said holds."""
+        """Read the file again if it has changed, and log changes. While it cannot be read, the last contents hold."""
         version = self._file_version()
         if version is None or version == self._version:
             return
@@ -241,7 +247,7 @@ class UserDirectory:
             log.warning("%s", problem)
 
     def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:
-        """Give those who are missing some time; not their sessions, if it is another file that was put there whole."""
+        """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""
         self._leaving = {user: leaving for user in self._leaving if (leaving := self._leaves(user)) is not None}
         for user in before.users.keys() - now.users.keys():
             self._leaving[user] = _Leaving(before.users[user] if in_place else None, trio.current_time() + LEAVING_S)
@@ -274,7 +280,7 @@ class UserDirectory:
 
 
 def _decoy(table: UserTable) -> PasswordHash:
-    """What to hash against for a user who does not exist: a hash of the scheme that most users have."""
+    """Return a hash to compute for users who do not exist, of the scheme that most users have."""
     hashes = [stored for stored in table.users.values() if stored is not None]
     if not hashes:
         return parse_hash(DECOY)

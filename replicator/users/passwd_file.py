@@ -1,8 +1,8 @@
-"""The passwd-file: read it whole, change one line of it.
+"""The passwd-file: reading it, and changing single lines.
 
-A line that is wrong costs one user the password, nobody else anything: the user still has mail, and the problem is
-reported. Names that differ in case alone are one user. Edits keep every other byte of the file, are atomic (temporary
-file, fsync, rename), and exclude each other by a lock on the directory, so that nothing is left over if one dies.
+An invalid line disables one user's password and affects no one else: the user still has mail, and the problem is
+reported. Names that differ only in case are one user. Edits keep every other byte of the file, are atomic (temporary
+file, fsync, rename), and exclude each other by a lock on the directory, so that a crash leaves no lock behind.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
 FILE_MAX_BYTES = 64 * MIB
-"""Half a million users, each with a line of usual length."""
+"""Octets of the file: half a million users, each with a line of usual length."""
 
 USER_MAX_BYTES = 254
-"""An address may not be longer (RFC 5321 section 4.5.3.1.3, less its angle brackets)."""
+"""Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
 
 
 NO_USERS = b"# user:{SCHEME}hash\n"
-"""The file when its last user is gone: nodes do not believe an empty one."""
+"""Contents of a file without users: nodes reject an empty one."""
 
 
 class PasswdFileError(Exception):
-    """The file cannot be read or changed, or what was asked for cannot be. The text names the file and what to do."""
+    """The file cannot be read or changed, or the request is invalid. The text names the file and what to do."""
 
 
 class UserExistsError(PasswdFileError):
@@ -44,21 +44,22 @@ class UserUnknownError(PasswdFileError):
 
 @dataclass(frozen=True, slots=True)
 class UserTable:
-    """What the file says, by folded name. A user whose hash cannot be used has None; `problems` name file and line."""
+    """Users of the file by folded name; None is an unusable hash. `problems` name file and line."""
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
 def read_users(path: Path) -> UserTable:
-    """Parse the file. Blank lines and lines that begin with `#` say nothing. Raises OSError, PasswdFileError."""
+    """Parse the file, ignoring blank lines and lines that begin with `#`. Raises OSError, PasswdFileError."""
     return _parsed(path, _read_lines(path))
 
 
 def read_whole_file(path: Path) -> UserTable:
-    """Parse the file, unless its end shows that something is still writing it, or was cut short by a full disk.
+    """Parse the file, unless its end shows that it is still being written, or was truncated by a full disk.
 
-    Such a file lacks users who exist, and may name one who does not: half a name. Raises OSError, PasswdFileError.
+    Such a file lacks existing users, and may contain a truncated name of a user who does not exist. Raises OSError,
+    PasswdFileError.
     """
     lines = _read_lines(path)
     if not lines:
@@ -87,7 +88,7 @@ def _parsed(path: Path, lines: list[bytes]) -> UserTable:
 
 
 def list_users(path: Path) -> list[str]:
-    """The users' folded names, in the order of the file. Raises PasswdFileError."""
+    """Return the users' folded names, in the order of the file. Raises PasswdFileError."""
     try:
         return list(read_users(path).users)
     except OSError as error:
@@ -95,10 +96,10 @@ def list_users(path: Path) -> list[str]:
 
 
 def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
-    """Add a line, the name folded; the file is created if need be, readable by its owner only. Blocks.
+    """Add a line, with the name folded. Blocks.
 
-    Raises UserExistsError, and PasswdFileError for a name or password that cannot be and for a file that cannot be
-    written; so do the functions below.
+    A missing file is created, readable by its owner only. Raises UserExistsError, and PasswdFileError for an invalid
+    name or password and for a file that cannot be written; so do the functions below.
     """
     line = _new_line(path, folded(user), password, scheme)
 
@@ -128,7 +129,7 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
 
 
 def delete_user(path: Path, user: str) -> None:
-    """Remove the user's line. Mail stays where it is, and a comment where no line is left. Raises UserUnknownError."""
+    """Remove the user's line. The mail stays. A file without lines gets a comment. Raises UserUnknownError."""
 
     def delete(lines: list[bytes]) -> list[bytes]:
         del lines[_known_position(path, lines, user)]
@@ -138,7 +139,7 @@ def delete_user(path: Path, user: str) -> None:
 
 
 def check_user_name(user: str) -> None:
-    """Raise ValueError if this cannot be a user's name."""
+    """Raise ValueError if this is not a valid user name."""
     if not 1 <= len(user.encode("utf-8", "surrogateescape")) <= USER_MAX_BYTES:
         raise ValueError(f"a user's name has 1 to {USER_MAX_BYTES} bytes")
     if user[0] == "#" or ":" in user or " " in user or not user.isprintable():
@@ -180,13 +181,13 @@ def _check_first(name: str, number: int, first: int) -> None:
 
 
 def _position(lines: list[bytes], user: str) -> int | None:
-    """The user's first line: the one that counts."""
+    """Return the index of the user's first line, which is the valid one."""
     return next((number for number, line in enumerate(lines) if _is_of(line, user)), None)
 
 
 def _is_of(line: bytes, user: str) -> bool:
     name = line.rstrip(b"\r\n").partition(b":")[0]
-    # What is not UTF-8 is nobody's, and differs from every name that can be asked for.
+    # A name that is not UTF-8 belongs to no user, and differs from every name that can be requested.
     return _is_entry(line) and folded(name.decode("utf-8", "surrogateescape")) == folded(user)
 
 
@@ -198,7 +199,7 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
 
 
 def _edit(path: Path, change: Callable[[list[bytes]], list[bytes]], *, create: bool = False) -> None:
-    path = path.resolve()  # what a symbolic link points to is to be replaced, not the link
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
         with _locked(path.parent):
             try:
@@ -218,13 +219,13 @@ def _locked(directory: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        os.fsync(descriptor)  # the rename is on disk before anyone hears that it happened
+        os.fsync(descriptor)  # the rename must be on disk before the caller reports success
     finally:
         os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put a new file in place of the old, with its owner and mode."""
+    """Replace the file by a new one with the same owner and mode."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as stream:  # noqa: PTH123 - it is open already

@@ -1,6 +1,6 @@
-"""Password hashes as Dovecot writes them: `{SCHEME}value` or `{SCHEME.ENCODING}value`.
+"""Password hashes in Dovecot's format: `{SCHEME}value` or `{SCHEME.ENCODING}value`.
 
-Checking blocks for as long as the scheme is meant to take: call it in a thread. All comparisons take the same time
+A check blocks for as long as the scheme is meant to take: run it in a thread. All comparisons take the same time
 wherever the difference is.
 """
 
@@ -18,21 +18,23 @@ from passlib.context import CryptContext
 from passlib.hash import argon2, sha256_crypt, sha512_crypt
 
 DEFAULT_SCHEME = "ARGON2ID"
-"""For new passwords, with the smallest parameters that OWASP recommends (19 MiB, 2 passes): one check takes some 20 ms
-of one core, and the checks that may run at once do not weigh on a node's memory."""
+"""Scheme of new passwords, with the smallest parameters that OWASP recommends (19 MiB, 2 passes).
+
+One check takes some 20 ms of one core, and the concurrent checks take little of a node's memory.
+"""
 ARGON2 = CryptContext(
     schemes=["argon2"], argon2__type="ID", argon2__memory_cost=19_456, argon2__time_cost=2, argon2__parallelism=1
 )
 SHA512_CRYPT = CryptContext(schemes=["sha512_crypt"], sha512_crypt__default_rounds=50_000)
-"""For files that older servers read too; about as slow as the other."""
+"""For files that older servers read too; about as slow as Argon2."""
 
 ARGON2_MEMORY_MAX_KIB = 256 * 1024
-"""A hash names the memory that checking it takes; a slip there must not take the node down."""
+"""Limit of the memory that a hash requires for its check: a typing error in a hash must not stop the node."""
 CRYPT_ROUNDS_MAX = 5_000_000
-"""Some seconds of one core: the same, for time."""
+"""Limit of a hash's rounds, for the same reason: some seconds of one core."""
 
 PASSWORD_MAX_BYTES = 1024
-"""More than any person or generator uses, and below the 4096 at which the hash library refuses."""
+"""Limit of a password: longer than any real one, and below the 4096 at which the hash library refuses."""
 
 SCHEMED = re.compile(r"\{([A-Za-z0-9-]+)(?:\.([A-Za-z0-9]+))?\}(.*)", re.DOTALL)
 
@@ -41,7 +43,7 @@ Checker = Callable[[bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """One hash, parsed. `check` blocks; it takes the password as UTF-8. Equal are hashes of the same text."""
+    """One parsed hash. `check` blocks; it takes the password as UTF-8. Hashes of the same text are equal."""
 
     scheme: str
     text: str = field(repr=False)
@@ -51,7 +53,7 @@ class PasswordHash:
 def parse_hash(text: str) -> PasswordHash:
     """Parse the second field of a passwd-file's line. Raises ValueError that says what is wrong, never the hash.
 
-    Without `{SCHEME}` it is Dovecot's default for passwd-files, CRYPT.
+    Without `{SCHEME}`, CRYPT is assumed, which is Dovecot's default for passwd-files.
     """
     if not text:
         raise ValueError("there is no password; set one")
@@ -68,7 +70,7 @@ def parse_hash(text: str) -> PasswordHash:
 
 
 def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
-    """`{SCHEME}value` for a new password. Blocks. Raises ValueError if the password or the scheme cannot be."""
+    """Return `{SCHEME}value` for a new password. Blocks. Raises ValueError for an invalid password or scheme."""
     secret = password.encode()
     if not 1 <= len(secret) <= PASSWORD_MAX_BYTES or "\0" in password:
         raise ValueError(f"a password has 1 to {PASSWORD_MAX_BYTES} bytes and no NUL")
@@ -78,7 +80,7 @@ def hash_password(password: str, scheme: str = DEFAULT_SCHEME) -> str:
         case "SHA512-CRYPT":
             return f"{{SHA512-CRYPT}}{SHA512_CRYPT.hash(password)}"
         case "PLAIN":
-            # Encoded, so that a colon or a line end in it cannot end the field.
+            # Encoded, because a colon or a line end would end the field.
             return f"{{PLAIN.B64}}{base64.b64encode(secret).decode()}"
     raise ValueError(f"cannot make {{{scheme}}} hashes; use one of ARGON2ID, SHA512-CRYPT, PLAIN")
 
@@ -89,7 +91,7 @@ def _plain(value: str, encoding: str | None) -> Checker:
 
 
 def _digest(algorithm: str, *, salted: bool) -> Callable[[str, str | None], Checker]:
-    """`{SSHA256}` and its kin: base64 of digest(password + salt) + salt."""
+    """Return a parser of `{SSHA256}` and similar schemes: base64 of digest(password + salt) + salt."""
     digest_bytes = hashlib.new(algorithm).digest_size
 
     def parse(value: str, encoding: str | None) -> Checker:
@@ -120,7 +122,7 @@ def _sha256_crypt(value: str, _encoding: str | None) -> Checker:
 
 
 def _crypt(value: str, encoding: str | None) -> Checker:
-    """What crypt(3) would take, by the hash's own prefix."""
+    """Parse a hash of crypt(3), by its own prefix."""
     for prefix, parser in (("$6$", _sha512_crypt), ("$5$", _sha256_crypt), ("$argon2", _argon2)):
         if value.startswith(prefix):
             return parser(value, encoding)

@@ -1,8 +1,8 @@
-"""How long the next attempt must wait after failed ones. No I/O: the time comes in.
+"""Delays of password attempts after failed ones. No I/O: the time is an argument.
 
-Each user and each address has a level that rises by one with a failure and leaks away over time. Below a free
-allowance nothing waits; above it, each failure doubles the wait, up to a limit that a person who has mistyped can
-still bear. The wait counts from the last failure, so that whoever comes later does not wait at all.
+Each user and each address has a level that rises by one with a failure and leaks away over time. Up to a free allowance
+nothing waits; above it, each failure doubles the delay, up to a limit that a person who mistyped can bear. The delay
+counts from the last failure, so a later attempt does not wait at all.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 LEAK_S = 20.0
-"""One failure is forgotten every so often."""
+"""Seconds after which one failure is forgotten."""
 
 FIRST_DELAY_S = 0.5
 DELAY_MAX_S = 8.0
 """IMAP clients give up on a login after some 30 seconds."""
 
 ENTRIES_MAX = 10_000
-"""About 2 MiB. Who fills the table pushes out those who failed longest ago."""
+"""Keys in a table, about 2 MiB. A full table drops the keys that failed longest ago."""
 
 
 @dataclass(slots=True)
@@ -28,19 +28,19 @@ class _Failures:
 
 
 class FailureTable:
-    """Failures by key. `free` is how many a key may have before anything waits."""
+    """Failures by key. A key may have `free` failures before its attempts are delayed."""
 
     def __init__(self, free: int) -> None:
         self._free = free
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def ready_at(self, key: str) -> float:
-        """The time at which the next attempt may go on; in the past if it may right now."""
+        """Return the time at which the next attempt may proceed; in the past if that is now."""
         failures = self._failures.get(key)
         excess = failures.level - self._free if failures else 0
         if failures is None or excess <= 0:
             return 0.0
-        # The exponent is bounded before it is used: a level has no bound.
+        # The level is unbounded, so the exponent is bounded first.
         return failures.last_s + min(DELAY_MAX_S, FIRST_DELAY_S * 2.0 ** min(excess - 1, 10))
 
     def failed(self, key: str, now: float) -> None:
@@ -52,7 +52,7 @@ class FailureTable:
             self._failures.popitem(last=False)
 
     def forget(self, key: str) -> None:
-        """Start anew."""
+        """Reset the key's failures."""
         self._failures.pop(key, None)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Whose turn it is: of one key only so many at a time, the others in the order in which they came."""
+"""Turns by key: a limited number of holders per key at a time, the others in order of arrival."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Turns:
         self._semaphores: WeakValueDictionary[str, trio.Semaphore] = WeakValueDictionary()
 
     def of(self, key: str) -> trio.Semaphore:
-        """Enter it to wait for a turn and hold it. It lives as long as somebody waits for it or holds it."""
+        """Return a semaphore to enter for a turn. It exists as long as a task waits for it or holds it."""
         semaphore = self._semaphores.get(key)
         if semaphore is None:
             semaphore = self._semaphores[key] = trio.Semaphore(self._at_once, max_value=self._at_once)

@@ -1,1 +1,1 @@
-"""One module a command, loaded when the command is used (`command_list`)."""
+"""The commands, one module each, loaded when the command is used (`command_list`)."""

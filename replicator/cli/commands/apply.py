@@ -1,4 +1,4 @@
-"""`replicator apply`: a repair plan given to a node, which has its mailboxes made equal."""
+"""`replicator apply`: sends a repair plan to a node, which makes the plan's mailboxes equal."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def apply(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Have the mailboxes that a repair plan names made equal, through one of the plan's nodes.
+    """Make the mailboxes of a repair plan equal, through one of the plan's nodes.
 
-    Only a mailbox of which all nodes of the plan still show what was compared is touched; its master joins what has
-    forked. What was damaged is left alone. It may be interrupted and run again: what is equal by then is passed over.
-    The plan is read here, not by the node. Exit code 0 if all that it names is equal in the end, 1 otherwise, in a dry
-    run too.
+    A mailbox is changed only if all nodes of the plan still show the state that was compared; its master then merges
+    the branches of a fork. Mailboxes that the plan marks as damaged are left alone. The command may be interrupted and
+    run again: mailboxes that are equal by then are skipped. The plan is read on this machine, not by the node. Exit
+    code 0 if all mailboxes of the plan are equal in the end, 1 otherwise, in a dry run too.
     """
     node, settle_s = one_node(config_file, url), _settle_s(settle)
     found = Plan(plan, _endpoint(plan, server, config_file))
@@ -74,14 +74,14 @@ def apply(
             _apply(_Sender(node, report, rate, show), _planned(found, masters), len(found.manifest.nodes))
         except KeyboardInterrupt:
             report.state = "cancelled"
-        except (CommandError, click.UsageError) as error:  # the latter for what the node does not take
+        except (CommandError, click.UsageError) as error:  # the latter: options that the node refuses
             report.state, report.error = "failed", error.message
     echo_json(asdict(report)) if as_json else print_report(report)
     if not report.is_equal:
         raise click.exceptions.Exit(1)
 
 
-# ---- what is asked for
+# ---- arguments
 
 
 def _settle_s(settle: str) -> float:
@@ -120,25 +120,25 @@ def _check_node(node: NodeUrl, status: NodeStatus, manifest: Manifest) -> None:
 
 
 def _settle(manifest: Manifest, status: NodeStatus, settle_s: float) -> None:
-    """Until what was on its way when the last inventory was taken has arrived, mostly."""
+    """Wait until changes on their way during the last inventory have most likely arrived."""
     taken_ms = max((taken.taken_ms for taken in manifest.nodes.values()), default=0)
     left_s = settle_s - (status.clock_ms - taken_ms) / 1000
     if left_s > 0:
         time.sleep(min(left_s, settle_s))
 
 
-# ---- doing it
+# ---- execution
 
 
 class _Sender:
-    """Has the node do one batch after the other."""
+    """Sends batches to the node, one after the other."""
 
     def __init__(self, node: NodeUrl, report: Report, rate: int | None, show: Show) -> None:
         self._node, self._rate, self._show = node, rate, show
         self.report = report
 
     def send(self, mailboxes: Sequence[PlannedMailbox], *, texts: bool = False) -> None:
-        """Raises CommandError, KeyboardInterrupt if the task has ended before its time."""
+        """Run one batch. Raises CommandError, and KeyboardInterrupt if the task was cancelled."""
         report = self.report
         options = ApplyOptions(tuple(mailboxes), report.dry_run, self._rate, texts)
         status = carried_out(self._node, APPLY, options, lambda done, _: self._show(report.done + done, report.total))
@@ -155,7 +155,7 @@ def _require_done(status: ApplyStatus) -> None:
 
 
 def _planned(plan: Plan, masters: Sequence[str]) -> Iterator[PlannedMailbox | Undone]:
-    """All trees before all mailboxes: a folder tells where its mailbox is seen."""
+    """Yield all trees before all mailboxes: a folder tells where its mailbox is shown."""
     yield from plan.mailboxes(masters, trees=True)
     yield from plan.mailboxes(masters, trees=False)
 

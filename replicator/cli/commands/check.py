@@ -1,4 +1,4 @@
-"""`replicator check` and `replicator scrub`: looking for damage in a running node, and mending it."""
+"""`replicator check` and `replicator scrub`: finding and repairing damage in a running node."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def check(
 ) -> None:
     """Compare what a node shows with its log, while it runs.
 
-    Messages, indexes, counters, folders and subscriptions; and whether the text of each message and each attachment is
-    there, which `scrub` reads. An interrupt ends the check. Exit code 0 if nothing is wrong or all of it was mended, 1
-    otherwise.
+    The check covers messages, indexes, counters, folders and subscriptions. It also checks that the body of each
+    message and each attachment exists, without reading them: `scrub` does that. An interrupt ends the check. Exit code
+    0 if there is no damage or all of it was repaired, 1 otherwise.
 
-    With --spark no node is asked: of each --inventory the index by GUID, and what mailboxes count, is compared with the
-    messages by mailbox and UID, which are believed. What is wrong a check with --repair at that node mends.
+    With --spark no node is asked. Instead, in each --inventory, the index by GUID and the counters of mailboxes are
+    compared with the messages by mailbox and UID, which count as correct. To repair errors found that way, run a check
+    with --repair at the node.
     """
     if on_spark:
         if repair or rate or config_file or url:
@@ -72,10 +73,10 @@ def check(
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
-    """Read all texts and attachments of a node, while it runs; get what is damaged or missing from other nodes.
+    """Read all message bodies and attachments of a running node; fetch damaged or missing ones from other nodes.
 
-    What crashes have left among the attachments is tidied away. An interrupt ends it. Exit code 0 if all texts are
-    whole in the end, 1 if no node that can be reached has some.
+    Leftovers of crashes among the attachments are removed. An interrupt ends the scrub. Exit code 0 if all bodies are
+    intact in the end, 1 if no node that can be reached has some of them.
     """
     _run(one_node(config_file, url), SCRUB, ScrubOptions(rate), "Scrubbing", as_json=as_json)
 
@@ -142,7 +143,7 @@ def _amount(status: CheckStatus) -> str:
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """What was found, and what was done about it."""
+    """Return a table of the findings and their repairs."""
     made = table("Damage", "in", "user", "folder…", ">UID", "what…", "done…")
     for one in findings:
         uid = "" if one.uid is None else str(one.uid)

@@ -1,4 +1,4 @@
-"""`replicator checkpoint`: have a node write down what it shows, now."""
+"""`replicator checkpoint`: makes a node write checkpoints now."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from replicator.status import CheckpointResult, NodeStatus
 @click.option("--url", help="The node's address, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Write checkpoints of all mailboxes and folder trees that have changed to `checkpoint.url`.
+    """Write checkpoints of all changed mailboxes and folder trees to `checkpoint.url`.
 
-    A node does so by itself: every hour in which anything changes (every quarter of `log.keep`, if that is sooner), and
-    when its log has grown by a quarter of `log.max_size`. Once all nodes have said that they show what the checkpoints
-    do, these are in force: the entries of the log before them are deleted. Nodes that are away are waited for until a
-    limit of `[log]` is reached; new checkpoints are written after that.
+    A node also does so by itself: every hour in which anything changes (every quarter of `log.keep`, if that is
+    sooner), and when its log has grown by a quarter of `log.max_size`. Once all nodes have confirmed that they show the
+    state of the checkpoints, these are in force: the log entries before them are deleted. The node waits for nodes that
+    are away until a limit of `[log]` is reached; only after that are new checkpoints written.
     """
     with NodeClient(one_node(config_file, url)) as client:
         result = client.checkpoint()
@@ -61,7 +61,7 @@ def _print(result: CheckpointResult, client: NodeClient) -> None:
 
 
 def _waiting(result: CheckpointResult, made_ms: int, node: NodeStatus) -> Iterator[str]:
-    """What it takes for the manifest to come into force. Nodes that can be reached may have all, and not said so."""
+    """Yield what the manifest still needs to come into force. Reachable nodes may have it all but not said so yet."""
     away = [sid for sid in result.waits_for if sid not in node.component]
     if reached := [sid for sid in result.waits_for if sid not in away]:
         have = "has" if len(reached) == 1 else "have"

@@ -1,4 +1,4 @@
-"""`replicator cluster run`: a whole cluster on this machine, to try things out and to develop against."""
+"""`replicator cluster run`: a whole cluster on this machine, for trying out and for development."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def cluster() -> None:
 )
 @click.option("--new-cluster", is_flag=True, help="Nodes whose database is new wait for no other node.")
 def cluster_run(nodes: int | None, directory: Path, *, new_cluster: bool) -> None:
-    """Run a cluster until Ctrl-C, in a directory where it comes back with its mail.
+    """Run a cluster until Ctrl-C, in a directory that keeps its configuration and mail.
 
-    Prints ports, users and passwords, and how to deliver and read a mail.
+    Prints ports, users and passwords, and how to deliver and read a message.
     """
     check_directory(directory)
     with _only_one(directory):
@@ -108,7 +108,7 @@ def _say_ending() -> None:
 
 
 def _welcome(directory: Path, nodes: Sequence[ClusterNode], children: Sequence[NodeProcess]) -> None:
-    """Everything that one needs to use the cluster."""
+    """Print all that a user needs to use the cluster."""
     ready = [node for node, child in zip(nodes, children, strict=True) if child.is_ready]
     users = logins(directory, ready[0].config.users.passwd_file)
     echo(console(), "", _node_table(nodes, ready), _user_table(users))
@@ -142,7 +142,7 @@ def _user_table(users: Sequence[Login]) -> Table:
 
 
 def _examples(ready: Sequence[ClusterNode], users: Sequence[Login]) -> Iterator[tuple[str, str]]:
-    """What to do, and the command that does it, with what every Debian has."""
+    """Yield example tasks with their commands, which need only programs that every Debian has."""
     login = next((login for login in users if login.password), Login("USER", None))
     accepting = next((node for node in ready if node.config.listen.lmtp), None)
     serving = next((node for node in reversed(ready) if node.config.listen.imap), None)

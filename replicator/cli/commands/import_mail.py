@@ -1,7 +1,7 @@
-"""`replicator import`: mail from a Maildir or an mbox into a user's folders, through a running node.
+"""`replicator import`: imports a Maildir or an mbox into a user's folders, through a running node.
 
-What a folder holds already, by content, is left out, so an import that was interrupted is simply run again. UIDs
-follow the order of the source: within a folder one message goes in after the other; folders go in side by side.
+Messages whose content a folder already holds are skipped, so an interrupted import is simply run again. UIDs follow the
+order of the source: within a folder messages are stored one by one; several folders are imported at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_
 from replicator.cli.target import NodeUrl, one_node
 from replicator.mailstore import INBOX, canonical_name
 
-FOLDERS_AT_ONCE = 8  # as many messages as a node takes by HTTP at once; they share its fsyncs
+FOLDERS_AT_ONCE = 8  # a node takes as many messages by HTTP at once; they share its fsyncs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(slots=True)
 class ImportResult:
-    """Counts of messages. `empty`: of no bytes, left out. `stopped`: why the import ended before its end."""
+    """Counts of messages. `empty`: without content, skipped. `stopped`: the reason of an early end."""
 
     imported: int = 0
     present: int = 0
@@ -59,9 +59,9 @@ def import_mail(
 ) -> None:
     """Import the Maildir or mbox at PATH into USER's mailbox.
 
-    Subfolders of a Maildir become folders; flags, dates and order are kept (a Maildir's is by date). Mail that is
-    there already is left out, so an import can be repeated; so are messages without a byte. Exit code 1 if any
-    message could not be imported.
+    Subfolders of a Maildir become folders. Flags, dates and order are kept (a Maildir is ordered by date). Messages
+    that the folder already holds are skipped, so an import can be repeated; so are messages without content. Exit code
+    1 if any message could not be imported.
     """
     node = one_node(config_file, url)
     try:
@@ -77,7 +77,7 @@ def import_mail(
 
 
 def run_import(node: NodeUrl, user: str, source: MailSource) -> ImportResult:
-    """Import everything. Raises CommandError if that cannot even begin."""
+    """Import everything. Raises CommandError if the import cannot begin."""
     present: dict[str, Counter[str]] = {}
     with NodeClient(node) as client:
         for folder in source.folders:
@@ -92,7 +92,7 @@ def run_import(node: NodeUrl, user: str, source: MailSource) -> ImportResult:
 
 
 class _Importer:
-    """A thread a folder, each with a connection of its own. The lock guards what they share."""
+    """Imports with a thread per folder, each with its own connection. The lock guards their shared state."""
 
     def __init__(self, node: NodeUrl, user: str, present: dict[str, Counter[str]]) -> None:
         self.result = ImportResult()
@@ -102,7 +102,7 @@ class _Importer:
         self._lock = threading.Lock()
 
     def run(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
-        """Import all, calling `advance` after each message. An interrupt ends it after those that are under way."""
+        """Import all messages, calling `advance` after each. On an interrupt, messages under way are finished."""
         folders: dict[str, list[SourceMessage]] = {}
         for message in messages:
             folders.setdefault(message.folder, []).append(message)
@@ -145,7 +145,7 @@ class _Importer:
                 self.result.imported += 1
 
     def _take_present(self, folder: str, sha256: str) -> bool:
-        """Whether the folder has this content, once more than was already met."""
+        """Return True if the folder holds another copy of this content, and count it as used."""
         with self._lock:
             if self._present[folder][sha256] == 0:
                 return False

@@ -1,4 +1,4 @@
-"""`replicator inventory`: what a running node shows, as Parquet."""
+"""`replicator inventory`: writes what a running node shows as Parquet."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def inventory(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write what a node shows at one moment as Parquet files, for Spark and the like, while it runs.
+    """Write what a node shows at one moment as Parquet files, for Spark and similar tools, while it runs.
 
-    The node writes them, on its machine and as its user, in a process of its own. With --config, which is of a node on
-    this machine, a relative PATH is one of the current directory; with --url it must be absolute. An interrupt ends it,
-    and what was written is removed. Exit code 0 if it has all rows, 1 if some of the node's rows are unreadable, or
-    it was not written.
+    The node writes the files in a separate process, on its machine and as its user. With --config, which names a node
+    on this machine, a relative PATH starts at the current directory; with --url it must be absolute. An interrupt ends
+    the inventory and removes what was written. Exit code 0 if the inventory has all rows, 1 if some of the node's rows
+    are unreadable, or if it was not written.
     """
     node = one_node(config_file, url)
     options = InventoryOptions(_place(to, is_here=config_file is not None), endpoint, overwrite)
@@ -54,7 +54,7 @@ def inventory(
 
 
 def _place(to: str, *, is_here: bool) -> str:
-    """For the node. Raises click.BadParameter."""
+    """Return the place as the node needs it. Raises click.BadParameter."""
     if to.startswith(S3) or Path(to).is_absolute():
         return to
     if "://" in to:

@@ -1,4 +1,4 @@
-"""`replicator master`: which node numbers a folder's changes, and making it another."""
+"""`replicator master`: shows or changes the node that numbers a folder's changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replicator.cli.target import one_node
 def master() -> None:
     """Show or move the master of a folder: the node that numbers its changes.
 
-    Masters follow their users by themselves; only speed depends on where they are.
+    Masters follow their users by themselves; their place affects only speed.
     """
 
 
@@ -29,7 +29,7 @@ def master() -> None:
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the id of the node that masters USER's MAILBOX.
 
-    The node asked knows it once it has had to do with a change of the folder, since nodes or links last came or went.
+    A node knows the master once it has handled a change of the folder since nodes or links last came or went.
     """
     with NodeClient(one_node(config_file, url)) as client:
         found = client.master(user, mailbox)
@@ -47,9 +47,9 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
 @click.option("--url", help="The address of any node, http://127.0.0.1:1080.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def move(user: str, mailbox: str, node: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Make NODE the master of USER's MAILBOX, whoever uses it.
+    """Make NODE the master of USER's MAILBOX, even while other nodes use it.
 
-    With `mastership.scope` other than "mailbox" all that has its master together moves.
+    With `mastership.scope` other than "mailbox", everything that shares its master moves.
     """
     with NodeClient(one_node(config_file, url)) as client:
         client.move_master(user, mailbox, node)

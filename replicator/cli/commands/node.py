@@ -1,6 +1,6 @@
-"""`replicator node`: this process is a node until SIGTERM or SIGINT.
+"""`replicator node`: runs a node in this process until SIGTERM or SIGINT.
 
-From its first moment: signals are noted before anything that takes long is loaded.
+Signals are noted from the first moment, before the slow imports.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_closes: bool) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    Prints the line "ready" on standard output when all listeners accept. Logs to standard error. A node whose database
-    is new serves nobody until it has met one that has the cluster's mail, or all of its peers, if all are new.
+    Prints the line "ready" on standard output when all listeners accept. Logs to standard error. A node with a new
+    database serves no clients until it has met a node that has the cluster's mail, or all of its peers if all are new.
     """
     with _noted_signals() as asked:
         config = config_argument(config_file, serving=True)
@@ -51,7 +51,7 @@ def node(config_file: Path, log_level: str, *, new_cluster: bool, until_stdin_cl
 
 @contextmanager
 def _noted_signals() -> Iterator[Sequence[int]]:
-    """Those that have come, in place of what they would do."""
+    """Collect incoming signals in a list instead of acting on them."""
     asked: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _frame: asked.append(number))

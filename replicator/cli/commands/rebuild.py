@@ -16,11 +16,11 @@ from replicator.cli.target import config_argument
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def rebuild(config_file: Path, *, from_peers: bool, as_json: bool) -> None:
-    """Give a node that does not run a new database, from its peers.
+    """Build a new database for a stopped node from its peers.
 
-    What only the damaged database has is taken from there, as far as it can be read; then it is set aside as
-    node.db.DATE.damaged. An interrupt leaves that where it is, and says whether the node can run; run it again to go
-    on. Exit code 0 if all is there, 1 otherwise.
+    Data that only the damaged database has is taken from it, as far as it can be read; then that database is set aside
+    as node.db.DATE.damaged. An interrupt leaves it in its place, and tells whether the node can run; run the command
+    again to continue. Exit code 0 if the new database has everything, 1 otherwise.
     """
     if not from_peers:
         raise click.UsageError("say --from-peers: all that this node alone has, and cannot be read, will be missing")

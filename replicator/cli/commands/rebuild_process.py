@@ -1,4 +1,4 @@
-"""A rebuild in this process: its progress, its end, and what came of it. Loading it takes long: it loads the node."""
+"""A rebuild in this process: its progress, its end and its report. Importing this is slow: it imports the node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from replicator.store.repair.database_swap import replacement_of
 
 
 def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
-    """Rebuild until it is done or a signal comes. Raises ConfigurationError, CommandError, click's Exit with 1."""
+    """Rebuild until done or until a signal. Raises ConfigurationError, CommandError, or click's Exit with code 1."""
     log_to_stderr("warning")
     try:
         with ending_in_one_line(file, "the node cannot be rebuilt"), _progress() as tell:
@@ -44,14 +44,14 @@ def run_rebuild(config: Config, file: Path, *, as_json: bool) -> None:
 
 
 def _state(config: Config) -> str:
-    """What an end before the end means for the node."""
+    """Return the consequence of an early end for the node."""
     if replacement_of(config.node.data / DATABASE).exists():
         return "; the node does not run until the rebuild has ended"
     return "; the node is as it was"
 
 
 async def _run(config: Config, tell: Callable[[Progress], None]) -> Rebuilt | None:
-    """None: a signal came."""
+    """Run the rebuild. Returns None if a signal ended it."""
     rebuilt: Rebuilt | None = None
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
@@ -68,7 +68,7 @@ async def _run(config: Config, tell: Callable[[Progress], None]) -> Rebuilt | No
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere a line whenever something else begins."""
+    """Show a progress bar on a terminal; elsewhere print a line at the start of each step."""
     said: list[str] = []
 
     def say(progress: Progress) -> None:
@@ -113,7 +113,7 @@ def _print(rebuilt: Rebuilt) -> None:
 
 
 def _print_lost(rebuilt: Rebuilt) -> None:
-    """What of the damaged database's log is not here."""
+    """Print the losses from the damaged database's log."""
     if rebuilt.delivered_anew:
         click.echo(f"{rebuilt.delivered_anew} messages that only the damaged database had were delivered anew")
     if rebuilt.undelivered:

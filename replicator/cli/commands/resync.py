@@ -1,4 +1,4 @@
-"""`replicator resync`: comparing mailboxes with other nodes, and making them equal, on demand."""
+"""`replicator resync`: compares mailboxes with other nodes and makes them equal, on demand."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def resync(
 ) -> None:
     """Compare USER's MAILBOX at a node with other nodes, and make equal what differs.
 
-    The user's folder tree is compared as well. Nodes do so by themselves; this tells what differed and what was done,
-    and does it now. Rows that were damaged here are restored from a node that shows them; other damage is told and left
-    alone. Of --all, digests are compared, and rows where these differ; whether all rows are what their digest says,
-    `replicator check` tells. An interrupt ends it. Exit code 0 if all nodes were compared and nothing differs in the
-    end, 1 otherwise.
+    The user's folder tree is compared as well. Nodes do the same by themselves; this command does it now, and reports
+    the differences and the repairs. Rows that were damaged here are restored from a node that shows them; other damage
+    is reported and left alone. With --all, digests are compared, and rows only where digests differ; to find rows that
+    do not match their digest, run `replicator check`. An interrupt ends the command. Exit code 0 if all nodes were
+    compared and nothing differs in the end, 1 otherwise.
     """
     if [user is not None, whole_user is not None, everything].count(True) != 1 or (user is None) != (mailbox is None):
         raise click.UsageError("name what to compare: USER MAILBOX, or --user USER, or --all")

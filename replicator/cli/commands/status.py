@@ -1,4 +1,4 @@
-"""`replicator status`: how nodes are, side by side, and whether they show the same mail."""
+"""`replicator status`: shows the state of nodes side by side, and whether they show the same mail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replicator.cli.output import console, echo_json
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
 from replicator.cli.target import NodeUrl, parse_url, url_of_config
 
-ANSWER_S = 3.0  # what is asked costs a node milliseconds; who looks at a cluster in trouble does not want to wait
+ANSWER_S = 3.0  # the request takes a node milliseconds; an operator of a cluster in trouble does not want to wait
 ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 
 
@@ -25,10 +25,10 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 @click.option("--user", help="Also show this user's mailboxes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as_json: bool) -> None:
-    """Show how nodes are: links, lag, masters, and whether their states agree.
+    """Show the state of nodes: links, lag, masters, and whether they show the same mail.
 
-    Name one or more nodes by --config or --url. With --json there is more: how old a node's checkpoints are, and which
-    nodes its log is kept for. Exit code 1 if any of them does not answer, or does not know USER.
+    Name one or more nodes by --config or --url. --json prints more: the age of a node's checkpoints, and the nodes for
+    which its log is kept. Exit code 1 if any of the nodes does not answer, or does not know USER.
     """
     nodes = [url_of_config(file) for file in configs] + [parse_url(url) for url in urls]
     if not nodes:
@@ -47,7 +47,7 @@ def status(configs: Sequence[Path], urls: Sequence[str], user: str | None, *, as
 
 
 def ask_all(nodes: Sequence[NodeUrl], user: str | None) -> list[NodeAnswer]:
-    """Ask all nodes at once, in their order: one that is silent holds up nobody."""
+    """Ask all nodes at once; answers are in the order of `nodes`. A silent node delays no other."""
     with ThreadPoolExecutor(min(len(nodes), ASKED_AT_ONCE)) as pool:
         return list(pool.map(partial(ask, user=user), nodes))
 
@@ -66,7 +66,7 @@ def ask(url: NodeUrl, user: str | None) -> NodeAnswer:
 
 
 def to_document(answers: Sequence[NodeAnswer]) -> dict[str, object]:
-    """What `--json` prints. `agree`: whether those that answered show the same state and reach each other."""
+    """Return the document for `--json`. `agree`: the answering nodes show the same state and reach each other."""
     return {
         "agree": agreement(answers),
         "parted": parted(answers),

@@ -1,4 +1,4 @@
-"""`replicator undelete`: bringing back what was expunged from a folder."""
+"""`replicator undelete`: restores messages that were expunged from a folder."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def undelete(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Bring back what was expunged from USER's MAILBOX, and from deleted folders of that name.
+    """Restore messages expunged from USER's MAILBOX, and from deleted folders of that name.
 
-    A node keeps expunged mail for `content.keep_expunged`. What comes back is new mail to clients, the oldest first,
-    with the flags and the date that it had; the folder is created if it is not there any more. What the user still
-    has, there or in another folder, is left. An interrupt ends it, and it can be run again. Exit code 0 if all came
-    back that the user does not have, 1 otherwise.
+    A node keeps expunged mail for `content.keep_expunged`. Restored messages are new mail to clients, the oldest first,
+    with their former flags and date; the folder is created if it no longer exists. Messages that the user still has, in
+    this folder or another, are left out. An interrupt ends the command, and it can be run again. Exit code 0 if
+    everything that the user lacks was restored, 1 otherwise.
     """
     if "" in {user, mailbox}:
         raise click.UsageError("the name of a user or a mailbox is not empty")
@@ -68,7 +68,7 @@ def undelete(
 
 
 def parse_since(text: str, now_s: float) -> int:
-    """Milliseconds since the epoch: so long ago, or a local date and time. Raises click.BadParameter."""
+    """Parse an age, or a local date and time, to milliseconds since the epoch. Raises click.BadParameter."""
     try:
         is_date = _DATE.match(text) is not None
         seconds = datetime.fromisoformat(text).timestamp() if is_date else now_s - duration(0.0)(text)
@@ -109,7 +109,7 @@ def _table(messages: Iterable[Undeleted], done: str) -> Table:
 
 
 def _local(time_ms: int) -> str:
-    """To the minute; a date may be of any year, and some are of none."""
+    """Return local time to the minute, or `?`: a client may have set an impossible date."""
     try:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""`replicator user`: the passwd-file that a node's configuration names. Running nodes notice by themselves."""
+"""`replicator user`: edits the passwd-file of a node's configuration. Running nodes notice changes by themselves."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ config_option = click.option(
 def user() -> None:
     """Add, list and delete users, and set passwords.
 
-    A password is asked for, or, without a terminal, is the first line of standard input. Nodes on other machines
-    have a passwd-file of their own.
+    The command asks for a password; without a terminal, it reads the first line of standard input. Nodes on other
+    machines have their own passwd-file.
     """
 
 
@@ -31,7 +31,7 @@ def user() -> None:
 @click.argument("name", metavar="USER")
 @config_option
 def user_add(name: str, config_file: Path) -> None:
-    """Add USER. Names are in lower case, however they are written."""
+    """Add USER. Names are stored in lower case."""
     file = _passwd_file(config_file)
     password = _new_password()
     _edit(lambda: add_user(file, name, password))
@@ -42,7 +42,7 @@ def user_add(name: str, config_file: Path) -> None:
 @click.argument("name", metavar="USER")
 @config_option
 def user_passwd(name: str, config_file: Path) -> None:
-    """Set another password for USER. Open IMAP sessions end: at their next command, in IDLE within a minute."""
+    """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within a minute."""
     file = _passwd_file(config_file)
     password = _new_password()
     _edit(lambda: set_password(file, name, password))
@@ -53,9 +53,9 @@ def user_passwd(name: str, config_file: Path) -> None:
 @click.argument("name", metavar="USER")
 @config_option
 def user_delete(name: str, config_file: Path) -> None:
-    """Delete USER, who can then neither log in nor receive. The mail stays on the nodes.
+    """Delete USER, who can then neither log in nor receive mail. Existing mail stays on the nodes.
 
-    Open IMAP sessions end: at their next command, in IDLE within a minute.
+    Open IMAP sessions end at their next command, in IDLE within a minute.
     """
     file = _passwd_file(config_file)
     _edit(lambda: delete_user(file, name))
@@ -66,7 +66,7 @@ def user_delete(name: str, config_file: Path) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def user_list(config_file: Path, *, as_json: bool) -> None:
-    """List all users, one a line."""
+    """List all users, one per line."""
     file = _passwd_file(config_file)
     try:
         names = list_users(file)

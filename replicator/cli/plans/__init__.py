@@ -1,1 +1,1 @@
-"""Repair plans, as `replicator apply` reads them and tells what came of them."""
+"""Repair plans, as `replicator apply` reads them, and the report of the result."""

@@ -1,4 +1,4 @@
-"""What came of a repair plan: the batches of an apply added up, and how that is told."""
+"""Report of `replicator apply`: the results of all batches, added up and printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from replicator.cli.output import console, echo, table
 from replicator.tasks import ApplyOutcome, TaskState, Undone
 
-UNDONE_MAX = 10_000  # that are listed
+UNDONE_MAX = 10_000  # limit of the listed ones
 TREE = "(folder tree)"
 _MEANING: dict[ApplyOutcome, str] = {
     "repaired": "made equal",
@@ -25,10 +25,7 @@ _MEANING: dict[ApplyOutcome, str] = {
 
 @dataclass(slots=True)
 class Report:
-    """What came of all batches. `total`: mailboxes and folder trees of the plan; `left_out`: beyond those in `undone`.
-
-    `texts_lacking` is of the node, in the end; None: nothing was repaired, so nobody has looked.
-    """
+    """Result of all batches. `total`: mailboxes and folder trees of the plan; `left_out`: number beyond `undone`."""
 
     dry_run: bool
     total: int
@@ -41,7 +38,7 @@ class Report:
     texts_lacking: int | None = None
 
     def add(self, outcomes: dict[ApplyOutcome, int], undone: Sequence[Undone]) -> None:
-        """What came of some mailboxes."""
+        """Add the results of some mailboxes."""
         for outcome, count in outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
             self.done += count
@@ -51,13 +48,13 @@ class Report:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all that the plan names is equal in the end."""
+        """True if all mailboxes of the plan are equal in the end."""
         repaired = 0 if self.dry_run else self.outcomes.get("repaired", 0)
         return self.state == "done" and self.done == self.outcomes.get("equal", 0) + repaired
 
 
 def print_report(report: Report) -> None:
-    """For people."""
+    """Print the report for people."""
     if report.undone:
         made = table("Not equal", "outcome", "user", "folder…", "why…")
         for one in report.undone:

@@ -1,7 +1,7 @@
-"""A repair plan in a directory or an S3 bucket (`resync.plan`), read from where the command line runs.
+"""A repair plan in a directory or an S3 bucket (`resync.plan`), read on the machine of the command line.
 
-Each file is copied aside before it is read, wherever it lies: Parquet is read from its end, and a bucket gives objects
-from their beginning.
+Each file is first copied to a temporary file, even from a directory: Parquet is read from its end, and an object store
+delivers objects from their beginning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 S3 = "s3://"
-FILES_MAX = 100_000  # of a plan: of a billion mailboxes
+FILES_MAX = 100_000  # in a plan: enough for a billion mailboxes
 MISSING = "pyarrow is not installed here: `pip install 'mail-replicator[inventory]'`"
 
 _PARTITION = PARTITIONS["mailboxes"]
@@ -35,7 +35,7 @@ _FILE = re.compile(rf"mailboxes/{_PARTITION}=([^/]+)/[^/._][^/]*\.parquet")
 
 
 class Plan:
-    """A plan that is whole. Everything here raises CommandError."""
+    """A complete repair plan. Every method raises CommandError."""
 
     def __init__(self, place: str, endpoint: str | None) -> None:
         self._place = place.rstrip("/") or "/"
@@ -48,7 +48,7 @@ class Plan:
         self._files = self._find_files()
 
     def check_whole(self, masters: Collection[str]) -> None:
-        """Whether all rows of these masters are there, which the files' ends tell."""
+        """Check that all rows of these masters exist, by the row counts at the files' ends."""
         for master in sorted(masters):
             found = 0
             for name in self._files.get(master, ()):
@@ -57,7 +57,7 @@ class Plan:
             self._check_rows(master, found)
 
     def mailboxes(self, masters: Collection[str], *, trees: bool) -> Iterator[PlannedMailbox | Undone]:
-        """The planned folder trees of these masters, or else their mailboxes, one master after the other."""
+        """Yield the planned folder trees of these masters, or else their mailboxes, one master after the other."""
         for master in sorted(masters):
             found = 0
             for name in self._files.get(master, ()):
@@ -96,7 +96,7 @@ class Plan:
                 raise CommandError(f"{self._place}/{MANIFEST}: {error}") from error
 
     def _find_files(self) -> dict[str, list[str]]:
-        """By master, in order."""
+        """Return the plan's files by master, in order."""
 
         async def names() -> list[str]:
             found: list[str] = []
@@ -117,7 +117,7 @@ class Plan:
         return files
 
     def _fetch(self, name: str, file: BinaryIO, bytes_max: int | None = None) -> None:
-        """Raises ObjectMissingError, besides."""
+        """Copy an object into the file. Raises ObjectMissingError, too."""
 
         async def copy() -> None:
             async with aclosing(self._store.get(name)) as parts:
@@ -137,7 +137,7 @@ class Plan:
 
 
 def _plan_file() -> Callable[[BinaryIO, str, Collection[str]], PlanFile]:
-    """`PlanFile`. Raises CommandError where pyarrow is missing."""
+    """Import and return `PlanFile`. Raises CommandError if pyarrow is missing."""
     try:
         from replicator.cli.plans.plan_rows import PlanFile  # noqa: PLC0415  see MISSING
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
-"""The rows of a repair plan's files. Only this module of the command line needs pyarrow, which may be missing.
+"""Rows of a repair plan's files. No other module of the command line needs pyarrow, which may be missing.
 
-A file is read by row groups, and of these by slices, so memory does not grow with the plan.
+A file is read by row groups, and these by slices, so memory does not grow with the plan.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RELATIONS: Final = frozenset({"behind", "forked", "damaged"})
 NO_HEAD = "no inventory has a head of it: run `replicator check --repair` at the nodes, and make a new plan"
 
 _TREE = pa.array([0], pa.int64())
-_Row: TypeAlias = Mapping[str, Any]  # as pyarrow gives it
+_Row: TypeAlias = Mapping[str, Any]  # as pyarrow returns it
 _TYPES: Final = {column.name: column.type for column in TABLES["mailboxes"]}
 _HEAD_FIELDS: Final[Mapping[str, Type]] = {"node": "string", "origin": "string", "seq": "int64"}
 
 
 class PlanFile:
-    """A file of `mailboxes`, named in errors as `name`. `nodes`: of the plan. Everything here raises CommandError."""
+    """A file of `mailboxes`, called `name` in errors. `nodes`: the plan's. Everything here raises CommandError."""
 
     def __init__(self, file: BinaryIO, name: str, nodes: Collection[str]) -> None:
         self._name, self._nodes = name, frozenset(nodes)
@@ -48,11 +48,11 @@ class PlanFile:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self._parquet.metadata.num_rows
 
     def planned(self, *, trees: bool) -> Iterator[PlannedMailbox | Undone]:
-        """The folder trees, or else the mailboxes; Undone is what no node can be asked to do."""
+        """Yield the folder trees, or else the mailboxes; an Undone is a row that no node can carry out."""
         try:
             for batch in self._parquet.iter_batches(SLICE_ROWS, columns=list(READ)):
                 is_tree = pc.is_in(batch.column("uidvalidity"), value_set=_TREE)  # false where that is null
@@ -79,7 +79,7 @@ class PlanFile:
         return planned
 
     def _what(self, row: _Row) -> tuple[int, Mapping[str, Dot | None], bool]:
-        """UIDVALIDITY, heads, and whether it is damaged. Raises ValueError."""
+        """Return UIDVALIDITY, heads, and True if the mailbox is damaged. Raises ValueError."""
         if row["uidvalidity"] is None:
             raise ValueError("it has a user and no uidvalidity")
         if row["relation"] not in RELATIONS:
@@ -94,7 +94,7 @@ class PlanFile:
 
 
 def _head(head: _Row | None) -> tuple[str, Dot | None]:
-    """Raises ValueError."""
+    """Convert one head. Raises ValueError."""
     if head is None or head["node"] is None or (head["origin"] is None) != (head["seq"] is None):
         raise ValueError(f"{head!r} is no head: it has a node, and origin and seq, or neither")
     return head["node"], None if head["origin"] is None else Dot(head["origin"], head["seq"])

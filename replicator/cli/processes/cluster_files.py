@@ -1,7 +1,7 @@
 """The directory of a cluster that runs on one machine: configurations, users, passwords.
 
-What is there is never changed: a cluster comes back with its ports, its users and its mail. `dc1.toml` and so on are
-ordinary configurations, to be edited at will. `passwords.txt` exists so that first passwords can be shown again.
+Existing files are never changed: a cluster returns with its ports, its users and its mail. `dc1.toml` and so on are
+ordinary configurations, to be edited freely. `passwords.txt` exists so that first passwords can be shown again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from replicator.users.passwd_file import read_users
 HOST = "127.0.0.1"
 FIRST_PORTS: Mapping[str, int] = {"peer": 4420, "imap": 1143, "lmtp": 1024, "http": 1080}
 NODES_DEFAULT = 3
-NODES_MAX = 16  # processes that one machine is asked to run
+NODES_MAX = 16  # processes on one machine
 FIRST_USERS = ("alice", "bob", "carol")
 PASSWORD_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # noqa: S105  32 letters that nobody mistakes or needs to quote
 PASSWORD_LENGTH = 14  # 70 bits
-OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt"})  # without a node yet
+OWN_FILES = frozenset({"cluster.lock", "users.passwd", "passwords.txt"})  # they may be there before any node is
 _CONFIG_NAME = re.compile(r"dc[1-9][0-9]*\.toml")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node's configuration, and the file that it is from."""
+    """A node's configuration, with its file."""
 
     file: Path
     config: Config
@@ -45,14 +45,14 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user, and the password if it is still the one that was made up at the first run."""
+    """A user, and the password if it is still the one generated at the first run."""
 
     user: str
     password: str | None
 
 
 def check_directory(directory: Path) -> None:
-    """Raise CommandError if there are files in it, and none is of a cluster: they may be anybody's."""
+    """Raise CommandError if the directory has files but no cluster: they belong to something else."""
     try:
         names = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
     except OSError as error:
@@ -64,7 +64,7 @@ def check_directory(directory: Path) -> None:
 
 
 def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
-    """The cluster in `directory`, which is made if need be. Raises CommandError, ConfigurationError."""
+    """Return the cluster in `directory`, creating it if needed. Raises CommandError, ConfigurationError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         files = sorted(
@@ -85,7 +85,7 @@ def prepare(directory: Path, nodes: int | None) -> list[ClusterNode]:
 
 
 def logins(directory: Path, passwd_file: Path) -> list[Login]:
-    """All users, with those first passwords that still hold. Checks them, which takes a moment each."""
+    """Return all users, with those first passwords that are still valid. Each check takes a moment."""
     passwords = _read_passwords(directory / "passwords.txt")
     found = []
     for user, stored in read_users(passwd_file).users.items():
@@ -113,7 +113,7 @@ def _create(directory: Path, nodes: int) -> list[Path]:
 
 
 def _create_users(directory: Path) -> None:
-    """Users with random passwords, unless there are users already."""
+    """Create users with random passwords, unless there are users already."""
     passwd_file, passwords_file = directory / "users.passwd", directory / "passwords.txt"
     if passwd_file.exists():
         return
@@ -129,7 +129,7 @@ def _create_users(directory: Path) -> None:
 
 
 def new_password() -> str:
-    """A random password that needs no quoting in shells and URLs."""
+    """Return a random password that needs no quoting in shells and URLs."""
     return "".join(secrets.choice(PASSWORD_ALPHABET) for _ in range(PASSWORD_LENGTH))
 
 
@@ -141,7 +141,7 @@ def _read_passwords(file: Path) -> Mapping[str, str]:
 
 
 def _free_listens(nodes: int) -> list[ListenConfig]:
-    """For each node, ports that nobody has now: the usual ones where possible."""
+    """Return free ports for each node: the usual ones where possible."""
     given: set[int] = set()
 
     def take(first: int) -> Address:
@@ -154,7 +154,7 @@ def _free_listens(nodes: int) -> list[ListenConfig]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: a port is not taken because a connection to it ended a moment ago.
+        # As servers do: a recently closed connection does not make a port unavailable.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -1,8 +1,8 @@
 """The nodes of a cluster as child processes of this one.
 
-Each child has a process group of its own, so that Ctrl-C reaches this process alone, which then ends the children
-in order; and a pipe as its standard input, which closes when this process is gone, however it went, so that no
-child outlives it. Children are not restarted: what ended is said, with how to start it, and the others go on.
+Each child has its own process group, so that Ctrl-C reaches only this process, which then ends the children in order.
+Each has a pipe as its standard input, which closes when this process ends in any way, so that no child outlives it.
+Children are not restarted: the output says which one ended and how to start it, and the others continue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from protocol.units import KIB
 from replicator.cli.output import own_name
 from replicator.cli.processes.cluster_files import ClusterNode
 
-STOP_S = 20.0  # a node that ends closes its database; after this it is killed, and recovers at its next start
+STOP_S = 20.0  # a stopping node closes its database; after this time it is killed, and recovers at its next start
 READY_LINE = b"ready"
-LINE_BYTES_MAX = 64 * KIB  # of a child's output; longer lines are cut in pieces
+LINE_BYTES_MAX = 64 * KIB  # of a child's output; longer lines are split
 RECEIVE_BYTES = 64 * KIB
 SAME_SIGNAL_S = 1.0  # one Ctrl-C reaches us from the terminal, and again from `make`, which passes it on
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,7 +47,7 @@ class NodeProcess:
         self._process: trio.Process | None = None
 
     async def run(self) -> None:
-        """Start the child, pass its output on, and return when it has ended. Not to be cancelled: end it."""
+        """Start the child, pass its output on, and return when it has ended. Do not cancel this: call `end`."""
         pipe = subprocess.PIPE
         process = await trio.lowlevel.open_process(self._command, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
         self._process = process
@@ -71,13 +71,13 @@ class NodeProcess:
             self._process.terminate()
 
     def kill(self, reason: str) -> None:
-        """End the child at once, if it has not ended."""
+        """Kill the child, unless it has ended."""
         if self._process is not None and self._process.returncode is None:
             self._say_event("WARNING", f"{reason}: the node is killed; it recovers at its next start")
             self._process.kill()
 
     def _say_event(self, level: str, text: str) -> None:
-        """As nodes log."""
+        """Print an event in the format of a node's log."""
         self._say(self.sid, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {level} {__name__}: {text}")
 
     def _note_output(self, line: bytes) -> None:
@@ -101,8 +101,8 @@ async def run_processes(
 ) -> bool:
     """Run all nodes, with these options, until SIGINT, SIGTERM or SIGHUP, or until all have ended by themselves.
 
-    A SIGHUP that was ignored before is still ignored. `started` is called once every node is ready or has ended,
-    `ending` at the first signal; a later signal kills. Returns whether a signal ended the cluster.
+    A SIGHUP that was ignored before stays ignored. `started` is called once every node is ready or has ended, `ending`
+    at the first signal; a later signal kills. Returns True if a signal ended the cluster.
     """
     children = [NodeProcess(node, options, say) for node in nodes]
     stopped = False
@@ -110,7 +110,7 @@ async def run_processes(
     async def stop_on_signal(task_status: trio.TaskStatus[None]) -> None:
         nonlocal stopped
         first_s = 0.0
-        # Who starts it under nohup wants it to outlive the terminal.
+        # A cluster started under nohup must outlive the terminal.
         heeded = [number for number in STOP_SIGNALS if (number, signal.getsignal(number)) != OUTLIVING]
         with trio.open_signal_receiver(*heeded) as signals:
             task_status.started()
@@ -148,7 +148,7 @@ async def _stop(children: Sequence[NodeProcess]) -> None:
 
 
 async def _each_line(stream: trio.abc.ReceiveStream, note: Callable[[bytes], None]) -> None:
-    """Call `note` with every line, without its end."""
+    """Call `note` with every line, without its line end."""
     buffer = b""
     while chunk := await stream.receive_some(RECEIVE_BYTES):
         *lines, buffer = (buffer + chunk).split(b"\n")

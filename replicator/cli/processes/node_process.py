@@ -1,4 +1,4 @@
-"""A node in this process: logging, signals, and errors as exit codes. Loading it takes long: it loads the node."""
+"""A node in this process: logging, signals, and errors as exit codes. Importing this is slow: it imports the node."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CONTROL_CHARACTERS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0
 
 
 class OneLineFormatter(logging.Formatter):
-    """An event is a line, tracebacks included: what a peer sends cannot forge another event."""
+    """Formats each event as one line, including tracebacks, so that data from a peer cannot forge another event."""
 
     converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The event, in UTC."""
+        """Format the event, with its time in UTC."""
         return super().format(record).translate(CONTROL_CHARACTERS)
 
 
@@ -55,7 +55,7 @@ def run_process(
 ) -> None:
     """Run the node until a signal, or until the standard input closes. `new_cluster`: see `run_node`.
 
-    `asked` are signals that have come until now, and go on to come until the node has taken over. Raises
+    `asked` lists signals that have arrived so far; more may be added until the node handles signals itself. Raises
     ConfigurationError, CommandError.
     """
     log_to_stderr(log_level)
@@ -66,7 +66,7 @@ def run_process(
 
 @contextmanager
 def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
-    """Raises ConfigurationError or CommandError, which say `what` is not done, for what is no defect of ours."""
+    """Turn operating errors into a ConfigurationError or CommandError that says `what` failed; defects pass through."""
     errors: list[Exception] = []
     try:
         yield
@@ -106,7 +106,7 @@ def _end(scope: trio.CancelScope, number: int) -> None:
 
 
 async def _cancel_on_end_of_stdin(scope: trio.CancelScope) -> None:
-    """Standard input is a pipe that the starting process holds open: it closes even if that one is killed."""
+    """Cancel when standard input closes: the starting process holds the pipe open, and a kill closes it too."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(STDIN_CHUNK_BYTES):
             pass
@@ -119,7 +119,7 @@ def _say_ready() -> None:
 
 
 def log_to_stderr(level: str) -> None:
-    """Log events of this level and above, a line each."""
+    """Log events of this level and above, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter("%(asctime)sZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])

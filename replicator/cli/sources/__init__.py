@@ -1,6 +1,6 @@
-"""Mail as other software keeps it: Maildir and mbox, read as folders of messages.
+"""Mail in other formats: Maildir and mbox, read as folders of messages.
 
-Texts are given byte for byte, but for line ends, which become CRLF (RFC 5322 section 2.1). Nothing is written.
+Messages are returned byte for byte, except that line ends become CRLF (RFC 5322 section 2.1). Nothing is written.
 """
 
 from replicator.cli.sources.message import MailSource, SourceError, SourceMessage

@@ -1,8 +1,8 @@
-r"""Maildir and Maildir++: a file a message, `cur/` and `new/`, subfolders `.Name.Sub/` beside them.
+"""Maildir and Maildir++: one file per message, `cur/` and `new/`, subfolders `.Name.Sub/` beside them.
 
-The letters after `:2,` of a file's name are flags: those of https://cr.yp.to/proto/maildir.html, and Dovecot's `a` to
-`z`, keywords which `dovecot-keywords` in the folder names (`P`, passed, is `$Forwarded`). The file's modification
-time is when the message was received. `tmp/` holds what was never delivered.
+The letters after `:2,` in a file's name are flags: those of https://cr.yp.to/proto/maildir.html, and Dovecot's keywords
+`a` to `z`, whose names are in the folder's `dovecot-keywords` (`P`, passed, is `$Forwarded`). The file's modification
+time is the time of reception. `tmp/` holds unfinished deliveries and is ignored.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KEYWORDS_MAX = 26  # a to z
 
 
 def is_maildir(path: Path) -> bool:
-    """Whether there is a Maildir."""
+    """Return True if the path is a Maildir."""
     return (path / "cur").is_dir() and (path / "new").is_dir()
 
 
 def read_maildir(path: Path, folder: str) -> MailSource:
-    """The Maildir's own mail for `folder`, that of subfolders for folders of their names. Raises OSError.
+    """Return the Maildir's own mail for `folder`, and that of its subfolders for folders of their names.
 
-    Those names are below `folder`, unless that is INBOX.
+    Those are created below `folder`, unless it is INBOX. Raises OSError.
     """
     directories = {folder: path}
     for subdirectory in sorted(path.glob(".*/")):
@@ -47,7 +47,7 @@ def read_maildir(path: Path, folder: str) -> MailSource:
 
 
 def parse_flags(file_name: str, keywords: Mapping[str, str]) -> frozenset[str]:
-    """The flags that a file's name tells; letters that mean nothing are left out."""
+    """Return the flags in a file's name; unknown letters are ignored."""
     _, _, letters = file_name.partition(":2,")
     known = {**keywords, **FLAGS}
     return frozenset(known[letter] for letter in letters if letter in known)
@@ -58,7 +58,7 @@ def _folder_name(directory_name: str, parent: str) -> str:
     try:
         name = decode_name(encoded)
     except MailboxNameError:
-        # Dovecot can be told to write UTF-8, and some other software writes whatever it was given.
+        # Dovecot can be configured to write UTF-8, and some other software writes names unchanged.
         name = encoded.decode("utf-8", "replace")
     return name if parent == INBOX else f"{parent}{SEPARATOR}{name}"
 
@@ -83,7 +83,7 @@ def _read(path: str) -> bytes:
 
 
 def _keywords(file: Path) -> Mapping[str, str]:
-    """Letter -> keyword, from lines `0 keyword`."""
+    """Return letter -> keyword, from lines `0 keyword`."""
     if not file.is_file():
         return {}
     keywords = {}

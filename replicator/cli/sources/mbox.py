@@ -1,9 +1,9 @@
-r"""mbox (RFC 4155): one file, messages parted by lines `From sender date`.
+"""mbox (RFC 4155): one file, with messages separated by lines `From sender date`.
 
-Such a line counts where the file begins or an empty line precedes it, and only with a date, so that a sentence which
-begins with "From" parts nothing. Lines `>From `, `>>From ` and so on lose one `>` (mboxrd; in files of the older kind
-that quoted `From ` alone, this is right for all but lines that already began with `>From `). The date, in UTC unless
-it says otherwise, is when the message was received. `Status` and `X-Status` tell the flags and stay in the text.
+Such a line counts only at the beginning of the file or after an empty line, and only with a date, so that a sentence
+beginning with "From" separates nothing. Lines `>From `, `>>From ` and so on lose one `>` (mboxrd; in files of the older
+kind, which quoted only `From `, this is right except for lines that already began with `>From `). The date, in UTC
+unless it says otherwise, is the time of reception. `Status` and `X-Status` give the flags and stay in the message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from replicator.cli.sources.message import MailSource, SourceMessage
 
-# The literal in front makes the search fast.
+# The literal prefix makes the search fast.
 _FROM: Final = re.compile(
     rb"From (?:(?<=\AFrom )|(?<=\n\nFrom )|(?<=\n\r\nFrom ))[^\r\n]*?"
     rb"((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ 0-3]?[0-9] "
@@ -27,7 +27,7 @@ _FROM: Final = re.compile(
 _QUOTED_FROM: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
 _HEADER_END: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(rb"^((?:X-)?Status):[ \t]*([A-Za-z]*)", re.MULTILINE | re.IGNORECASE)
-# O is "old", which is no flag of IMAP's any more.
+# O is "old", for which IMAP no longer has a flag.
 _FLAGS: Final[Mapping[tuple[str, str], str]] = {
     ("status", "R"): "\\Seen",
     ("x-status", "A"): "\\Answered",
@@ -35,11 +35,11 @@ _FLAGS: Final[Mapping[tuple[str, str], str]] = {
     ("x-status", "F"): "\\Flagged",
     ("x-status", "T"): "\\Draft",
 }
-HEADER_BYTES_MAX: Final = 256 * 1024  # where Status is looked for
+HEADER_BYTES_MAX: Final = 256 * 1024  # in which Status is searched
 
 
 def is_mbox(path: Path) -> bool:
-    """Whether the file begins as an mbox does; an empty file is an mbox without mail. Raises OSError."""
+    """Return True if the file begins as an mbox; an empty file is an mbox without mail. Raises OSError."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -48,7 +48,7 @@ def is_mbox(path: Path) -> bool:
 
 
 def read_mbox(path: Path, folder: str) -> MailSource:
-    """The file's mail, in its order. Raises OSError."""
+    """Return the file's mail, in its order. Raises OSError."""
     if not path.stat().st_size:  # an empty file cannot be mapped
         return MailSource((folder,), ())
     with path.open("rb") as file:

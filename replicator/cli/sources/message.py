@@ -1,4 +1,4 @@
-"""What every kind of source gives."""
+"""Data types common to all sources of mail."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 
 
 class SourceError(Exception):
-    """A source that cannot be read. The text names the file and what is wrong."""
+    """A source that cannot be read. The text names the file and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMessage:
-    """One message. `name` says where it is; `read` gives its text as stored and raises OSError."""
+    """One message. `name` tells its location; `read` returns its stored text and raises OSError."""
 
     name: str
     folder: str
@@ -24,13 +24,13 @@ class SourceMessage:
     read: Callable[[], bytes]
 
     def text(self) -> bytes:
-        """The text with CRLF line ends. Raises OSError."""
+        """Return the message with CRLF line ends. Raises OSError."""
         return _BARE_LF.sub(b"\r\n", self.read())
 
 
 @dataclass(frozen=True, slots=True)
 class MailSource:
-    """Folders, also those without mail, and messages in the order that is to be theirs."""
+    """Folders, including those without mail, and messages in the order of their import."""
 
     folders: tuple[str, ...]
     messages: tuple[SourceMessage, ...]

@@ -1,4 +1,4 @@
-"""Which kind of source a path is."""
+"""Detection of the kind of source at a path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replicator.cli.sources.message import MailSource, SourceError
 
 
 def read_source(path: Path, folder: str) -> MailSource:
-    """The mail at `path`, a Maildir or an mbox, for `folder` and folders below it. Raises SourceError."""
+    """Return the mail at `path`, a Maildir or an mbox, for `folder` and folders below it. Raises SourceError."""
     try:
         if is_maildir(path):
             return read_maildir(path, folder)

@@ -1,4 +1,4 @@
-"""What each group of commands does with the session and the mail store.
+"""Handlers of IMAP commands, one module for each group; they act on the session and the mail store.
 
 `dispatch` calls them.
 """

@@ -1,4 +1,4 @@
-"""APPEND (RFC 3501 section 6.3.11). A small message comes with its command, a large one after it."""
+"""APPEND (RFC 3501 section 6.3.11). A small message is part of the command, a large one is read as it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replicator.mailstore import Folder, NewMessage, SavedMessage
 
 
 async def append(session: Session, command: c.Append) -> Completion:
-    """APPEND, with APPENDUID (RFC 4315 section 3). What is wrong with it is said before a large message is taken."""
+    """Run APPEND, with APPENDUID (RFC 4315 section 3). A bad command is refused before a large message is read."""
     with offering_to_create():
         folder = await session.folder(command.mailbox)
         flags = await settable_in(session.mail, folder, command.flags)
@@ -32,12 +32,12 @@ async def _take_in(
     async with session.mail.receive() as sink:
         while (chunk := await literal.next_chunk()) is not None:
             await sink.write(chunk)
-        session.check_login()  # that may have taken long
+        session.check_login()  # receiving may have taken long
         return await session.mail.save(folder, NewMessage(await sink.finish(), flags, received_ms))
 
 
 def appended(session: Session, begun: LargeLiteral, literal: IncomingLiteral) -> c.Tagged:
-    """The APPEND whose message is this literal. Raises CommandSyntaxError if it is of another command, or of none."""
+    """Return the APPEND that this literal belongs to. Raises CommandSyntaxError if it belongs to no valid APPEND."""
     tagged = session.services.parser.parse(begun.frame)
     if not isinstance(tagged.command, c.Append):
         raise CommandSyntaxError(f"A literal of {begun.size} bytes is good for the message of APPEND only", tagged.tag)

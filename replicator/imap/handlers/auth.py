@@ -19,18 +19,18 @@ MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and s
 
 
 async def capability(session: Session, _command: c.Capability) -> Completion:
-    """CAPABILITY."""
+    """Run CAPABILITY."""
     await session.write([untagged(f"CAPABILITY {session.capabilities()}")])
     return Completion("That is what there is")
 
 
 async def noop(_session: Session, _command: c.Noop) -> Completion:
-    """NOOP: what has changed is told at the end of every command."""
+    """Run NOOP: changes are announced at the end of every command."""
     return Completion("Nothing done")
 
 
 async def identify(session: Session, _command: c.Id) -> Completion:
-    """ID (RFC 2971)."""
+    """Run ID (RFC 2971)."""
     fields = [("name", session.services.name), ("version", session.services.version)]
     words = [word for field in fields if field[1] is not None for word in field]
     printed = [b"".join(quoted_or_literal(str(word).encode())) for word in words]
@@ -39,19 +39,19 @@ async def identify(session: Session, _command: c.Id) -> Completion:
 
 
 async def logout(session: Session, _command: c.Logout) -> Completion:
-    """LOGOUT."""
+    """Run LOGOUT."""
     session.ended = True
     await session.write([status_line("BYE", "Until next time")])
     return Completion("Logged out")
 
 
 async def login(session: Session, command: c.Login) -> Completion:
-    """LOGIN."""
+    """Run LOGIN."""
     return await _verify(session, command.user, command.password)
 
 
 async def authenticate(session: Session, command: c.Authenticate) -> Completion:
-    """AUTHENTICATE PLAIN (RFC 4616), with an initial response (RFC 4959) or without."""
+    """Run AUTHENTICATE PLAIN (RFC 4616), with or without an initial response (RFC 4959)."""
     if command.mechanism != "PLAIN":
         raise CommandFailedError(f"There is no mechanism {command.mechanism} here, only PLAIN", "CANNOT")
     if not session.connection.private:
@@ -70,7 +70,7 @@ async def authenticate(session: Session, command: c.Authenticate) -> Completion:
 
 
 def _plain(response: bytes) -> tuple[bytes, bytes, bytes]:
-    """`[authzid] NUL authcid NUL passwd` in base64."""
+    """Decode `[authzid] NUL authcid NUL passwd` from base64."""
     try:
         authorize, user, password = b64decode(response, validate=True).split(b"\0")
     except (binascii.Error, ValueError) as error:
@@ -85,7 +85,7 @@ async def _verify(session: Session, user: bytes, password: bytes) -> Completion:
     try:
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:
-        name = secret = ""  # nobody's; goes the same way as any wrong password
+        name = secret = ""  # no user's name: fails like any wrong password
     login = await session.services.users.verify(name, secret, address=session.connection.address)
     who = LogFields({"user": login.user if login else name, "client": session.connection.address})
     _log.info("login %s %s", "ok" if login else "failed", who)
@@ -104,7 +104,7 @@ def _privacy_required() -> CommandFailedError:
 
 
 async def starttls(session: Session, _command: c.StartTls) -> Completion:
-    """STARTTLS; TLS begins once the answer has gone out in the open."""
+    """Run STARTTLS. TLS begins once the answer has been sent unencrypted."""
     tls = session.services.tls
     if tls is None or session.connection.secure:
         raise CommandFailedError("TLS is in use already, or not set up here", condition="BAD")

@@ -1,7 +1,8 @@
-r"""FETCH (RFC 3501 section 6.4.5), a slice of the messages at a time.
+r"""FETCH (RFC 3501 section 6.4.5), one slice of the messages at a time.
 
-The texts of a slice are read, what has one is marked as seen, where that is asked for, and sent with `\Seen` in its
-flags. So nothing needs to be taken back, and a FETCH that is cut off has marked at most a slice that was not sent.
+For each slice, FETCH reads the message bodies, then marks the readable messages as seen if the items require it, then
+sends them with `\Seen` in their flags. So no flag ever needs to be reverted, and a FETCH that is interrupted has marked
+at most one slice of unsent messages.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from replicator.imap.wire.sequence_set import SequenceSet
 from replicator.mailstore import Text
 from replicator.view import SEEN, Message
 
-RANGES_NAMED = 10  # of UIDs, in the one line of an answer
+RANGES_NAMED = 10  # of UIDs, in a one-line answer
 MESSAGES_BETWEEN_CHECKPOINTS = 100  # about a millisecond of formatting; other connections wait no longer
 
-# One change marks a slice; and a slice is what may be marked for a client that goes before it is sent.
+# A slice is marked as seen by one change, so it is also the most that is marked for a client that disconnects.
 SLICE_MESSAGES = MESSAGES_BETWEEN_CHECKPOINTS
-SLICE_BYTES = MIB  # of texts, and one more, in memory
-SLICE_S = 1.0  # what is here waits for one text that is far away, and not for many
+SLICE_BYTES = MIB  # of bodies in memory, plus one more body
+SLICE_S = 1.0  # limit of reading: messages read so far may be delayed by one distant body, not by many
 
 log = logging.getLogger(__name__)
 
 _Items: TypeAlias = Sequence[tuple[bytes, FetchItem]]
-"""With the names that answers give them."""
+"""Items with the names that answers give them."""
 
 _FLAGS = b"FLAGS"
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to say of each message."""
+    """Data to send for each message."""
 
     items: _Items
     with_text: bool
@@ -67,11 +68,11 @@ class _Plan:
 
 
 _Values: TypeAlias = list[tuple[bytes, Value]]
-"""By the names that answers give them, in the order of the items; those of FLAGS are to be filled in."""
+"""Values by the names that answers give them, in the order of the items; FLAGS is filled in when sending."""
 
 
 class _Found(NamedTuple):
-    """A message that was there. `text` and what it says of the items are None where no item needs it."""
+    """A message that exists. `text` and `values` are None if no item needs the body."""
 
     number: int
     message: Message
@@ -81,38 +82,38 @@ class _Found(NamedTuple):
 
 @dataclass(slots=True)
 class _LeftOut:
-    """`gone`: how many are expunged; `unreadable`: UIDs of those whose text is nowhere."""
+    """Messages left out: `gone` counts the expunged ones, `unreadable` lists UIDs whose body no reachable node has."""
 
     gone: int = 0
     unreadable: list[int] = field(default_factory=list)
 
 
 async def fetch(session: Session, command: c.Fetch) -> Completion:
-    """FETCH and UID FETCH. What is gone or cannot be read is left out, and the answer then is NO.
+    """Run FETCH and UID FETCH. Messages that are gone or unreadable are left out, and the answer is NO then.
 
-    RFC 2180 section 4.1.2 for messages that were expunged elsewhere and not announced yet; a UID that is no message
-    is no error (RFC 3501 section 6.4.8).
+    RFC 2180 section 4.1.2 covers messages that were expunged elsewhere and not announced yet; a UID without a message
+    is not an error (RFC 3501 section 6.4.8).
     """
     selection, plan = session.selection, _plan(command)
     pairs = selection.numbering.pairs(resolved(selection, command.numbers, by_uid=command.by_uid))
     marks = not selection.read_only and any(sets_seen(item) for item in command.items)
     left_out = _LeftOut()
     for first in pairs:
-        if plan.with_text:  # which may take long to come; and a client that has gone has seen nothing of it
+        if plan.with_text:  # reading may take long, and messages of a client that disconnected must not be marked
             await session.connection.flush()
         some = await _read(session, chain((first,), pairs), left_out, plan)
         seen = UidSet()
         if marks:
             try:
                 seen = await _mark_seen(session, [one.message.uid for one in some])
-            except MailError:  # a full disk or a lost link keeps nobody from reading, and is waited for once
+            except MailError:  # a full disk or a lost link does not prevent reading; it delays one slice only
                 marks = False
         await _tell(session, plan, some, seen)
     return _completion(gone=0 if command.by_uid else left_out.gone, unreadable=UidSet.of(left_out.unreadable))
 
 
 def resolved(selection: Selection, numbers: SequenceSet, *, by_uid: bool) -> list[range]:
-    """The sequence numbers meant. Raises CommandFailedError if one is beyond the last."""
+    """Return runs of the sequence numbers. Raises CommandFailedError if a number is beyond the last message."""
     runs = selection.numbering.resolve(numbers, by_uid=by_uid)
     if runs is None:
         count = len(selection.numbering)
@@ -133,7 +134,7 @@ def _plan(command: c.Fetch) -> _Plan:
 
 
 async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _LeftOut, plan: _Plan) -> list[_Found]:
-    """The next slice. `pairs`: sequence numbers and UIDs."""
+    """Read the next slice. `pairs`: sequence numbers and UIDs."""
     messages = session.selection.view.messages
     some = list[_Found]()
     size_bytes, deadline = 0, trio.current_time() + SLICE_S
@@ -157,7 +158,7 @@ async def _read(session: Session, pairs: Iterable[tuple[int, int]], left_out: _L
 
 
 async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
-    r"""Set `\Seen` by one change. The UIDs on which it was new. Raises MailError."""
+    r"""Set `\Seen` by one change and return the UIDs of messages that lacked it. Raises MailError."""
     selection = session.selection
     rows = (selection.view.messages.get(uid) for uid in uids)
     unseen = UidSet.of(row.uid for row in rows if row is not None and SEEN not in row.flags)
@@ -168,11 +169,11 @@ async def _mark_seen(session: Session, uids: Iterable[int]) -> UidSet:
 
 
 async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: UidSet) -> None:
-    """Send a slice. `seen` are UIDs that this FETCH marked as seen, which is then told."""
+    """Send a slice. `seen` are UIDs that this FETCH marked as seen; their new flags are sent too."""
     selection = session.selection
     chunks: list[bytes] = []
     for number, found, text, said in some:
-        message = selection.view.messages.get(found.uid, found)  # with its flags as they are now
+        message = selection.view.messages.get(found.uid, found)  # with its present flags
         flags = selection.printed_flags(message)
         values = _values(plan.items, message, None) if said is None else said
         values = [(name, flags if name == _FLAGS else value) for name, value in values]
@@ -189,7 +190,7 @@ async def _tell(session: Session, plan: _Plan, some: Iterable[_Found], seen: Uid
 
 
 async def _said(session: Session, plan: _Plan, message: Message, text: Text) -> _Values:
-    """What a text says of the items, and what is to be sent of it later can be read, before the message is marked.
+    """Return the values of the items, and check that octets to be sent later can be read, before the message is marked.
 
     Raises ContentUnavailableError.
     """
@@ -203,9 +204,10 @@ async def _said(session: Session, plan: _Plan, message: Message, text: Text) -> 
 
 
 async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> None:
-    """Send an answer, and what stands in it of a large text as it is read.
+    """Send an answer; octets of a large body are read while they are sent.
 
-    What cannot be read after all ends the connection: its length was said (RFC 3501 section 4.3).
+    If they cannot be read after all, the connection ends, because their length was already announced (RFC 3501 section
+    4.3).
     """
     for chunk in chunks:
         if isinstance(chunk, bytes):
@@ -221,7 +223,7 @@ async def _send(session: Session, text: Text, chunks: list[bytes | Span]) -> Non
 
 
 def _values(items: _Items, message: Message, text: MessageText | None) -> _Values:
-    """Looks at nothing that changes: may run in a thread."""
+    """Return the values of the items. Uses no mutable state, so it may run in a thread."""
     return [(name, None if item is Attribute.FLAGS else fetch_value(item, message, text)) for name, item in items]
 
 

@@ -1,7 +1,7 @@
-r"""Which folders a LIST or LSUB shows, and how (RFC 3501 sections 6.3.8 and 6.3.9). Pure.
+r"""Folders and attributes that LIST and LSUB show (RFC 3501 sections 6.3.8 and 6.3.9). Pure functions.
 
-A folder whose parent does not exist has one in lists all the same, marked `\Noselect`, so that clients which walk
-the tree level by level find it.
+A missing parent folder is listed all the same, marked `\Noselect`, so that clients which walk the tree level by level
+find its children.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _SPECIAL_USES: Mapping[str, tuple[str, ...]] = {
     "\\Sent": ("sent", "sent messages", "sent items"),
     "\\Trash": ("trash", "deleted messages", "deleted items"),
 }
-"""RFC 6154 section 2, by the names that clients give; of several the first that there is."""
+"""Special uses of RFC 6154 section 2 with the folder names that clients give them; the first existing name wins."""
 
 MAX_PATTERN = 1024  # characters: longer than any name
 MAX_WILDCARDS = 16  # in a pattern: matching a name costs its length times these
 
 
 def list_entries(pattern: str, names: Iterable[str], *, children: bool) -> Iterator[tuple[str, list[str]]]:
-    """(name, attributes) of the folders with these names, and of parents that they lack, that the pattern matches.
+    """Yield (name, attributes) of the folders, and of their missing parents, that match the pattern.
 
-    `children` says to tell by an attribute whether there are folders below (RFC 3348).
+    With `children`, an attribute says whether the folder has subfolders (RFC 3348).
     """
     real = set(names)
     parents = {parent for name in real for parent in _parents(name)}
@@ -45,7 +45,7 @@ def list_entries(pattern: str, names: Iterable[str], *, children: bool) -> Itera
 
 
 def special_uses(names: Iterable[str]) -> dict[str, str]:
-    """Folders with a conventional name, and the special use of each."""
+    """Return the folders with a conventional name, each with its special use."""
     by_lower = {name.lower(): name for name in sorted(names, reverse=True)}
     found = {}
     for use, conventional in _SPECIAL_USES.items():
@@ -56,9 +56,10 @@ def special_uses(names: Iterable[str]) -> dict[str, str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `*` (anything) and `%` (anything within one level) can be filled in so that the pattern is the name.
+    """Return True if the pattern matches the name; `*` stands for anything, `%` for anything within one level.
 
-    Follows all readings of the pattern at once, a set of positions in it, so that no pattern is exponential.
+    The matcher follows all readings of the pattern at once, as a set of positions in it, so that no pattern takes
+    exponential time.
     """
     reached = _past_wildcards(pattern, {0})
     for character in name:

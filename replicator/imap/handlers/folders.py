@@ -1,4 +1,4 @@
-"""Commands on the tree of folders (RFC 3501 section 6.3)."""
+"""Commands on folders (RFC 3501 section 6.3)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LINES_BETWEEN_CHECKPOINTS = 100  # a list of many folders must not hold up the 
 
 
 async def namespace(session: Session, _command: c.Namespace) -> Completion:
-    """NAMESPACE (RFC 2342): personal mail at the root, and nothing else."""
+    """Run NAMESPACE (RFC 2342): personal mail at the root, and no other namespace."""
     await session.write([untagged(f'NAMESPACE (("" "{SEPARATOR}")) NIL NIL')])
     return Completion("There is one namespace")
 
 
 async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completion:
-    """LIST and LSUB."""
+    """Run LIST and LSUB."""
     verb = "LSUB" if command.subscribed else "LIST"
-    if not command.pattern and not command.subscribed:  # RFC 3501 section 6.3.8: the separator is asked for
+    if not command.pattern and not command.subscribed:  # RFC 3501 section 6.3.8: a request for the separator
         await session.write([list_line(verb, [NOSELECT], "")])
         return Completion("That is the separator")
     pattern = command.reference + command.pattern
@@ -47,13 +47,13 @@ async def list_mailboxes(session: Session, command: c.ListMailboxes) -> Completi
 
 
 async def create(session: Session, command: c.Create) -> Completion:
-    """CREATE; a separator at the end only says that there will be folders below (RFC 3501 section 6.3.3)."""
+    """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
     folder = await session.mail.create_folder(session.user, command.mailbox.removesuffix(SEPARATOR))
     return Completion("Created", mailbox_id_code(folder))
 
 
 async def delete(session: Session, command: c.Delete) -> Completion:
-    """DELETE; if it is the selected mailbox, there is none then."""
+    """Run DELETE. If the selected mailbox is deleted, none is selected afterwards."""
     if command.mailbox == INBOX:
         raise InvalidNameError("INBOX cannot be deleted")
     selection = session.selection_or_none
@@ -65,19 +65,19 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 
 async def rename(session: Session, command: c.Rename) -> Completion:
-    """RENAME."""
+    """Run RENAME."""
     await session.mail.rename_folder(session.user, command.mailbox, command.new_name.removesuffix(SEPARATOR))
     return Completion("Renamed")
 
 
 async def subscribe(session: Session, command: c.Subscribe) -> Completion:
-    """SUBSCRIBE and UNSUBSCRIBE."""
+    """Run SUBSCRIBE and UNSUBSCRIBE."""
     await session.mail.subscribe(session.user, command.mailbox, subscribed=command.subscribed)
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
 
 
 async def status(session: Session, command: c.Status) -> Completion:
-    """STATUS."""
+    """Run STATUS."""
     counters = await session.mail.status(await session.folder(command.mailbox))
     values = [(item.value, _status_value(item, counters)) for item in dict.fromkeys(command.items)]
     await session.write([status_response(command.mailbox, values)])
@@ -98,7 +98,7 @@ def _status_value(item: c.StatusItem, status: FolderStatus) -> str:
 
 
 async def select(session: Session, command: c.Select) -> Completion:
-    """SELECT and EXAMINE; the mailbox selected before is closed even if that fails (RFC 3501 section 6.3.1)."""
+    """Run SELECT and EXAMINE. The previous mailbox is closed even if the command fails (RFC 3501 section 6.3.1)."""
     session.select(None)
     folder = await session.folder(command.mailbox)
     selection = await Selection.open(session.mail, folder, read_only=command.read_only)
@@ -118,10 +118,10 @@ async def select(session: Session, command: c.Select) -> Completion:
 
 
 def mailbox_id(folder: Folder) -> str:
-    """MAILBOXID (RFC 8474 section 4); it begins with a letter, as section 7 there advises."""
+    """Return the MAILBOXID (RFC 8474 section 4); it begins with a letter, as section 7 there advises."""
     return f"F{folder.mailbox_id.hex()}"
 
 
 def mailbox_id_code(folder: Folder) -> str:
-    """The response code of SELECT and CREATE (RFC 8474 sections 4.1 and 4.2)."""
+    """Return the response code of SELECT and CREATE (RFC 8474 sections 4.1 and 4.2)."""
     return f"MAILBOXID ({mailbox_id(folder)})"

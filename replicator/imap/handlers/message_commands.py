@@ -1,4 +1,4 @@
-"""Commands on the messages of the selected mailbox, but FETCH and SEARCH (RFC 3501 section 6.4), and IDLE."""
+"""Commands on messages of the selected mailbox except FETCH and SEARCH (RFC 3501 section 6.4), and IDLE."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from replicator.imap.wire.responses import continuation, copyuid, fetch_response
 
 _DELETED = "\\Deleted"
 
-LOGIN_CHECK_S = 30.0  # how long a client in IDLE may stay without having a right to
+LOGIN_CHECK_S = 30.0  # how long a client in IDLE stays connected after it has lost the right to
 
 
 async def store(session: Session, command: c.Store) -> Completion:
-    """STORE and UID STORE; `.SILENT` is silent only about what the client itself changed."""
+    """Run STORE and UID STORE. `.SILENT` suppresses only the client's own changes."""
     selection = _writable(session)
     view = selection.view
     runs = resolved(selection, command.numbers, by_uid=command.by_uid)
@@ -41,7 +41,7 @@ async def store(session: Session, command: c.Store) -> Completion:
 
 
 def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple[frozenset[str], frozenset[str]]:
-    """Flags to add and to remove."""
+    """Return the flags to add and the flags to remove."""
     if command.action is c.StoreAction.REMOVE:
         return frozenset(), removable_flags(command.flags, selection.view)
     wanted = settable_flags(command.flags, keywords(selection.view))
@@ -62,12 +62,12 @@ async def _tell_flags(session: Session, runs: list[range], *, with_uid: bool) ->
 
 
 async def copy(session: Session, command: c.Copy) -> Completion:
-    """COPY and MOVE, with COPYUID (RFC 4315 section 3); all of the messages or none."""
+    """Run COPY and MOVE, with COPYUID (RFC 4315 section 3), on all of the messages or none."""
     selection = _writable(session) if command.remove else session.selection
     runs = resolved(selection, command.numbers, by_uid=command.by_uid)
     with offering_to_create():
         destination = await session.folder(command.mailbox)
-        # Nothing waits between this and the request: what exists now is what is meant.
+        # No await between this and the request: the command means the messages that exist now.
         uids, gone = _existing(selection, runs)
         if gone and not command.by_uid:
             raise _expunged_elsewhere(gone)
@@ -78,12 +78,12 @@ async def copy(session: Session, command: c.Copy) -> Completion:
     code = copyuid(copied.uidvalidity, copied.uids) if copied.shown else None
     if not command.remove:
         return Completion("Copied", code)
-    await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: ahead of the EXPUNGEs
+    await session.write([status_line("OK", "Moved there", code)])  # RFC 6851 section 4.3: before the EXPUNGEs
     return Completion("Moved")
 
 
 async def expunge(session: Session, command: c.Expunge) -> Completion:
-    """EXPUNGE and UID EXPUNGE."""
+    """Run EXPUNGE and UID EXPUNGE."""
     selection = _writable(session)
     uids = _deleted(selection)
     if command.uids is not None:
@@ -95,12 +95,12 @@ async def expunge(session: Session, command: c.Expunge) -> Completion:
 
 
 async def check(_session: Session, _command: c.Check) -> Completion:
-    """CHECK: what was answered with OK is on disk already."""
+    """Run CHECK: everything answered with OK is on disk already."""
     return Completion("Checked")
 
 
 async def close(session: Session, _command: c.Close) -> Completion:
-    """CLOSE: expunge without a word, and deselect."""
+    """Run CLOSE: expunge silently, and deselect."""
     selection = session.selection
     uids = UidSet() if selection.read_only else _deleted(selection)
     if uids:
@@ -110,13 +110,13 @@ async def close(session: Session, _command: c.Close) -> Completion:
 
 
 async def unselect(session: Session, _command: c.Unselect) -> Completion:
-    """UNSELECT (RFC 3691): deselect, and expunge nothing."""
+    """Run UNSELECT (RFC 3691): deselect without expunging."""
     session.select(None)
     return Completion("Closed")
 
 
 async def idle(session: Session, _command: c.Idle) -> Completion:
-    """IDLE (RFC 2177): tell at once what changes, until the client says DONE."""
+    """Run IDLE (RFC 2177): announce changes at once until the client sends DONE."""
     await session.write([continuation("idling")])
     await session.connection.flush()
     telling = trio.Lock()
@@ -125,7 +125,7 @@ async def idle(session: Session, _command: c.Idle) -> Completion:
         if session.selection_or_none is not None:
             nursery.start_soon(_tell_changes, session, telling)
         frame = await session.connection.next_frame()
-        async with telling:  # a response that has begun goes out whole
+        async with telling:  # a response that has begun is sent completely
             nursery.cancel_scope.cancel()
     if frame.text.upper() != b"DONE":
         raise CommandFailedError("Expected DONE", condition="BAD")
@@ -157,18 +157,18 @@ def _writable(session: Session) -> Selection:
 
 
 def _existing(selection: Selection, runs: list[range]) -> tuple[UidSet, int]:
-    """Those of the messages that still exist, and how many do not."""
+    """Return the messages that still exist, and the number of those that do not."""
     uids = [uid for _, uid in selection.numbering.pairs(runs)]
     existing = [uid for uid in uids if uid in selection.view.messages]
     return UidSet.of(existing), len(uids) - len(existing)
 
 
 def _deleted(selection: Selection) -> UidSet:
-    r"""Announced messages with `\Deleted`: an expunge removes only what its author saw (design section 3)."""
+    r"""Return announced messages with `\Deleted`: an expunge removes only what its client saw (design section 3)."""
     deleted = selection.view.by_flag.get(_DELETED, ())
     return UidSet.of(uid for uid in deleted if selection.numbering.number(uid) is not None)
 
 
 def _expunged_elsewhere(gone: int) -> CommandFailedError:
-    """RFC 2180 section 4, with the code of RFC 5530 section 3."""
+    """Return the refusal of RFC 2180 section 4, with the code of RFC 5530 section 3."""
     return CommandFailedError(f"{gone} of the messages have been expunged; NOOP tells which", "EXPUNGEISSUED")

@@ -1,4 +1,4 @@
-"""SEARCH (RFC 3501 section 6.4.4): what the view leaves open is decided by reading messages, one at a time."""
+"""SEARCH (RFC 3501 section 6.4.4): messages that the view alone cannot decide are read, one at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from replicator.view import Message
 
 
 async def search(session: Session, command: c.Search) -> Completion:
-    """SEARCH and UID SEARCH. Raises BadCharsetError.
+    """Run SEARCH and UID SEARCH. Raises BadCharsetError.
 
-    Messages whose text is out of reach match nothing; the answer then is NO, after what was found.
+    Messages whose body no reachable node has match nothing; the answer is NO then, after the results.
     """
     selection = session.selection
     numbering, view = selection.numbering, selection.view

@@ -1,4 +1,4 @@
-"""Which messages a SEARCH finds: by the view as far as that goes, then by reading them.
+"""Evaluation of SEARCH: by the mailbox view as far as possible, then by reading messages.
 
-Used by the handlers of SEARCH, and by whatever parses large messages.
+Used by the handlers of SEARCH, and by all code that parses large messages.
 """

@@ -1,7 +1,7 @@
-"""SEARCH as an algebra of bounds: of each test, the messages that pass for sure, and those that may.
+"""SEARCH as an algebra of bounds: each test gives the messages that pass for sure, and those that may pass.
 
-Tests that need a message's text bound nothing until the scope holds that text; NOT, AND and OR do with bounds what they
-do with sets. Sets are never changed in place: scopes and bounds share them.
+Tests that need a message's body give no bounds until the scope holds it. NOT, AND and OR combine bounds like sets. Sets
+are never changed in place, because scopes and bounds share them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replicator.view import MailboxView, Message
 
 
 class Cost(IntEnum):
-    """What a test reads; the cheapest go first, and each narrows the scope of those after it."""
+    """Cost of a test, by the data that it reads. Cheap tests run first, and each narrows the scope of the next."""
 
     UIDS = 0
     FLAGS = 1
@@ -34,7 +34,7 @@ class Cost(IntEnum):
 
 
 def is_text(part: Part) -> bool:
-    """Whether people read its body as text."""
+    """Return True if the part's content is text for people to read."""
     return part.nested is None and part.content_type.value == b"TEXT"
 
 
@@ -42,13 +42,13 @@ def is_text(part: Part) -> bool:
 
 
 class ReadableText:
-    """A message's text as people read it, folded for comparison. Held while one message is looked at."""
+    """A message's text as people read it, case-folded for comparison. Held only while one message is examined."""
 
     def __init__(self, text: MessageText) -> None:
         self._text = text
 
     def values(self, name: bytes) -> Iterable[str]:
-        """The values of all header fields of this name, which is in small letters."""
+        """Return the values of all header fields of this name, which must be in lower case."""
         return (value_text(value).casefold() for value in self._text.header.values(name))
 
     @cached_property
@@ -63,7 +63,7 @@ class ReadableText:
 
     @cached_property
     def body(self) -> list[str]:
-        """The text parts, and the headers of messages within."""
+        """The text parts, and the headers of nested messages."""
         found = []
         for part in self._text.structure.walk():
             if part.nested is not None:
@@ -75,7 +75,7 @@ class ReadableText:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The messages in question: all up to `last`, or those `chosen`; with the text if there is only one."""
+    """The messages to test: all up to `last`, or those `chosen`; with the text if there is only one."""
 
     view: MailboxView
     last: int
@@ -84,28 +84,28 @@ class Scope:
 
     @classmethod
     def of_one(cls, message: Message, text: ReadableText) -> Self:
-        """One message with its text. It shares nothing with the live view, so a thread may look at it."""
+        """Return the scope of one message with its text. It shares nothing with the live view: a thread may use it."""
         alone = MailboxView.build(
             mailbox_id=b"", user="", uidvalidity=1, uidnext=message.uid + 1, highestmodseq=0, rows=(message,)
         )
         return cls(alone, message.uid, {message.uid}, text)
 
     def everything(self) -> set[int]:
-        """All messages in question."""
+        """Return the UIDs of all messages in scope."""
         if self.chosen is not None:
             return self.chosen
         messages = self.view.messages
         return set(islice(messages, messages.bisect_right(self.last)))
 
     def within(self, uids: UidSet) -> set[int]:
-        """Those with these UIDs."""
+        """Return the UIDs in scope that are among `uids`."""
         if self.chosen is not None:
             return {uid for uid in self.chosen if uid in uids}
         messages = self.view.messages
         return {uid for low, high in uids.ranges for uid in messages.irange(low, min(high, self.last))}
 
     def having(self, flag: str) -> set[int]:
-        """Those with this flag, in this spelling."""
+        """Return the UIDs in scope that have this flag, in this spelling."""
         flagged = self.view.by_flag.get(flag, SortedSet())
         if self.chosen is not None:
             return {uid for uid in self.chosen if uid in flagged}
@@ -116,33 +116,33 @@ class Scope:
 
 
 class Bounds(NamedTuple):
-    """`sure` lies within `possible`, and that within the scope."""
+    """Result of a test: the messages that pass for `sure`, within the `possible` ones, within the scope."""
 
     sure: set[int]
     possible: set[int]
 
     @classmethod
     def exact(cls, uids: set[int]) -> Bounds:
-        """Bounds that leave no doubt."""
+        """Return bounds that leave no doubt."""
         return cls(uids, uids)
 
 
 class Test(Protocol):
-    """A key, ready to be tested."""
+    """A search key, compiled for evaluation."""
 
     @property
     def cost(self) -> Cost:
-        """What the test reads at most."""
+        """The most expensive data that the test reads."""
         ...
 
     def bounds(self, scope: Scope) -> Bounds:
-        """Which of the scope's messages pass."""
+        """Return bounds on the scope's messages that pass."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Messages by UID."""
+    """A test for messages with these UIDs."""
 
     uids: UidSet
     cost: Cost = Cost.UIDS
@@ -154,7 +154,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Having:
-    """One flag in all spellings that the mailbox has."""
+    """A test for one flag, in all spellings that the mailbox has."""
 
     flags: tuple[str, ...]
     cost: Cost = Cost.FLAGS
@@ -166,7 +166,7 @@ class Having:
 
 @dataclass(frozen=True, slots=True)
 class OfRow:
-    """A test of what the view knows of a message."""
+    """A test of a message's row in the view."""
 
     matches: Callable[[Message], bool]
     cost: Cost = Cost.ROWS
@@ -193,13 +193,13 @@ class OfText:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Messages that pass all of the tests; of none, every message."""
+    """A test for messages that pass all of the tests; without tests, every message passes."""
 
     tests: tuple[Test, ...]  # cheapest first
 
     @property
     def cost(self) -> Cost:
-        """That of the dearest."""
+        """The cost of the most expensive test."""
         return self.tests[-1].cost if self.tests else Cost.UIDS
 
     def bounds(self, scope: Scope) -> Bounds:
@@ -216,13 +216,13 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Messages that pass any of the tests."""
+    """A test for messages that pass any of the tests."""
 
     tests: tuple[Test, ...]  # cheapest first
 
     @property
     def cost(self) -> Cost:
-        """That of the dearest."""
+        """The cost of the most expensive test."""
         return self.tests[-1].cost if self.tests else Cost.UIDS
 
     def bounds(self, scope: Scope) -> Bounds:
@@ -239,13 +239,13 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class NoneOf:
-    """Messages that do not pass the test."""
+    """A test for messages that do not pass the inner test."""
 
     test: Test
 
     @property
     def cost(self) -> Cost:
-        """That of the test."""
+        """The cost of the inner test."""
         return self.test.cost
 
     def bounds(self, scope: Scope) -> Bounds:

@@ -1,4 +1,4 @@
-"""Where message texts are taken apart: small ones at once, large ones in a thread, so that nobody waits for them."""
+"""Parsing of message bodies: small ones on the event loop, large ones in a thread so as not to block it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from replicator.mime.skeleton import Skeleton
 T = TypeVar("T")
 
 LARGE_TEXT_BYTES = 256 * KIB
-"""Parsing up to that takes about a millisecond, tens of them for hostile texts; a thread takes a tenth of one."""
+"""Largest body that is parsed on the event loop. That takes about a millisecond, tens of them for hostile bodies.
+
+Switching to a thread takes a tenth of a millisecond.
+"""
 
 WHOLE_AT_ONCE = 2
-"""Texts of up to 128 MiB, and what is made of them."""
+"""Number of large bodies held whole in memory at once, of up to 128 MiB each, plus their parsed form."""
 
 THREADS = 2
-"""More would only wait for each other: they share one interpreter lock."""
+"""Number of parsing threads. More would only wait for each other: they share one interpreter lock."""
 
 
 def _hides_text(skeleton: Skeleton) -> bool:
-    """Whether in its gaps there is any of what is searched."""
+    """Return True if the skeleton's gaps hold any searchable text."""
     if not skeleton.gaps:
         return False
     parts = MessageText(skeleton).structure.walk()
@@ -38,21 +41,21 @@ def _hides_text(skeleton: Skeleton) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parsing:
-    """Runs work on texts. Work looks at nothing that the event loop changes, and returns all that it has found."""
+    """Runs work on message bodies. Work uses nothing that the event loop changes, and returns all that it found."""
 
     run_in_thread: ThreadRunner = run_in_thread
     turns: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(WHOLE_AT_ONCE))
-    """Held by who has a large text in memory whole."""
+    """One of these is held while a large body is in memory whole."""
     room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
 
     @asynccontextmanager
     async def opened(
         self, text: Text, *, with_structure: bool, with_bodies: bool = False
     ) -> AsyncIterator[MessageText]:
-        """A text with its header, its structure, and all that is to be searched in its bodies, as far as asked for.
+        """Open a body with its header; also with its structure and its searchable parts, if asked for.
 
-        Where that takes the whole text, few have theirs in memory at once: no client may be waited for within the
-        block. Raises ContentUnavailableError.
+        If that requires the whole body, only a few callers hold theirs at once, so the block must not wait for a
+        client. Raises ContentUnavailableError.
         """
         is_whole = needs_whole(text, with_structure=with_structure)
         if not is_whole and not (with_bodies and _hides_text(text.skeleton)):
@@ -62,7 +65,7 @@ class Parsing:
             yield MessageText(Skeleton(await read_all(text)))
 
     async def run(self, text: MessageText, work: Callable[[], T]) -> T:
-        """What `work` makes of this text."""
+        """Return the result of `work` on this body, running it in a thread if the body is large."""
         if len(text.raw) <= LARGE_TEXT_BYTES:
             return work()
         async with self.room:

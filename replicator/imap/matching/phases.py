@@ -1,11 +1,11 @@
-r"""SEARCH (RFC 3501 section 6.4.4) over a mailbox view, in two phases.
+"""SEARCH (RFC 3501 section 6.4.4) over a mailbox view, in two phases.
 
-First every key is bounded by what the view knows: the messages that match for sure, and those that may. A key about
-content matches none for sure and may match all, and NOT, AND and OR do with the bounds what they do with sets. Then the
-caller reads the texts of those messages alone about which that leaves a doubt, and asks for each of them.
+The first phase bounds every key by what the view knows: the messages that match for sure, and those that may. A key on
+content matches none for sure and may match all; NOT, AND and OR combine these bounds like sets. In the second phase the
+caller reads only the messages that are still in doubt, and calls `matches` for each.
 
-No I/O here. Searched are the messages that the session has announced: those up to its last UID (new ones come above it,
-design section 3) which are still in the view.
+No I/O here. A SEARCH covers the messages that the session has announced: those up to its last UID (new ones get higher
+UIDs, design section 3) that are still in the view.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _EPOCH = dt.date(1970, 1, 1)
 class Search:
     r"""One SEARCH of one session.
 
-    `uids` are those announced to the client, ascending, sequence number n at n - 1; `recent` are those that are
-    `\Recent` in the session. Raises BadCharsetError.
+    `uids` are the ones announced to the client, ascending, sequence number n at index n - 1; `recent` are the UIDs that
+    are `\Recent` in the session. Raises BadCharsetError.
     """
 
     def __init__(self, program: keys.SearchProgram, view: MailboxView, uids: Sequence[int], recent: UidSet) -> None:
@@ -48,29 +48,29 @@ class Search:
         self._test = _Compiler(view, uids, recent, _codec(program.charset)).test_of(program.key)
 
     def decide(self) -> tuple[set[int], list[int]]:
-        """The UIDs that match whatever their texts, and, ascending, those for which `matches` must be asked."""
+        """Return the UIDs that match whatever their bodies, and, ascending, those that need a call of `matches`."""
         sure, possible = self._test.bounds(self._scope)
         return sure, sorted(possible - sure)
 
     @property
     def reads_bodies(self) -> bool:
-        """Whether `matches` looks at more of a text than its header."""
+        """True if `matches` reads more of a message than its header."""
         return self._test.cost is Cost.BODY
 
     def matches(self, message: Message, text: MessageText) -> bool:
-        """Whether the message matches. Looks at nothing that changes: may run in a thread."""
+        """Return True if the message matches. Uses no mutable state, so it may run in a thread."""
         return bool(self._test.bounds(Scope.of_one(message, ReadableText(text))).sure)
 
 
 def _codec(charset: str | None) -> str:
-    """UTF-8 also where no charset was named: it agrees with US-ASCII as far as that goes."""
+    """Return the codec of a charset. Without a charset it is UTF-8, of which US-ASCII is a subset."""
     if charset is not None and charset.upper() not in keys.CHARSETS:
         raise keys.BadCharsetError(f"Charset {charset[:40]!r} is not supported; use {' or '.join(keys.CHARSETS)}")
     return "ascii" if charset is not None and charset.upper() == "US-ASCII" else "utf-8"
 
 
 class _Compiler:
-    """Keys in the client's words to tests in the mailbox's: numbers to UIDs, flags to spellings, octets to text."""
+    """Compiles a client's search keys to tests: numbers to UIDs, flags to the mailbox's spellings, octets to text."""
 
     def __init__(self, view: MailboxView, uids: Sequence[int], recent: UidSet, codec: str) -> None:
         self._view = view
@@ -80,7 +80,7 @@ class _Compiler:
 
     @singledispatchmethod
     def test_of(self, key: keys.SearchKey) -> Test:
-        """The test for a key. Raises BadCharsetError for a text that is not in the charset named."""
+        """Return the test for a key. Raises BadCharsetError for a text that is invalid in the named charset."""
         raise AssertionError(f"no such search key: {key!r}")
 
     @test_of.register
@@ -101,7 +101,7 @@ class _Compiler:
 
     @test_of.register
     def _(self, key: keys.SequenceNumbers) -> Test:
-        # UIDs that were not announced lie in no such run: all announced ones between its ends are in it.
+        # Every announced UID between a run's ends is in the run, so its range of UIDs adds no message announced later.
         uids, count = self._uids, len(self._uids)
         runs = key.numbers.resolve(count).ranges
         return Within(

@@ -1,7 +1,8 @@
-"""Address lists as ENVELOPE has them (RFC 5322 section 3.4, RFC 3501 section 7.4.2).
+"""Address lists in the form that ENVELOPE needs (RFC 5322 section 3.4, RFC 3501 section 7.4.2).
 
-`email.utils.getaddresses` drops groups, and the header registry of that package takes quadratic time and recurses; so
-this reads them itself, in one pass. Nothing here raises; what cannot be an address comes out as a mailbox without host.
+`email.utils.getaddresses` drops groups, and the header registry of that package takes quadratic time and recurses, so
+this module parses addresses itself, in one pass. It never raises; text that is no address becomes a mailbox without a
+host.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import NamedTuple
 from protocol.units import KIB
 
 MAX_ADDRESSES = 1000
-"""Addresses of a field that are looked at: an answer holds them in memory, at fifty times the size of the shortest."""
+"""Limit of addresses parsed in a field: an answer holds them in memory, each at up to fifty times its size."""
 
 MAX_TEXT = 256 * KIB
-"""Octets of a field that are looked at: a generous share for each address, and a tenth of a second for the worst."""
+"""Limit of octets parsed in a field: ample for each address, and a tenth of a second in the worst case."""
 
 _TOKEN = re.compile(
     rb"""
@@ -33,7 +34,7 @@ _QUOTED_PAIR = re.compile(rb"\\(.)", re.DOTALL)
 
 
 class Address(NamedTuple):
-    """An address, quoting removed. `host` None: begins a group named `mailbox`, or ends it if that is None as well."""
+    """An address, unquoted. `host` None: the start of a group named `mailbox`, or its end if that is None too."""
 
     name: bytes | None
     route: bytes | None
@@ -45,7 +46,7 @@ GROUP_END = Address(None, None, None, None)
 
 
 def parse_addresses(text: bytes) -> list[Address]:
-    """The addresses of an unfolded header value, groups with their marks, the first `MAX_ADDRESSES` of them."""
+    """Return the addresses of an unfolded header value, with group marks, up to `MAX_ADDRESSES`."""
     parser = _Parser()
     for kind, token in _tokens(text[:MAX_TEXT]):
         parser.take(kind, token)
@@ -56,7 +57,7 @@ def parse_addresses(text: bytes) -> list[Address]:
 
 
 class _Parser:
-    """Collects words until a sign says what they were. None among the words is an @."""
+    """Collects words until a special character tells their meaning. None among the words stands for an @."""
 
     def __init__(self) -> None:
         self.addresses: list[Address] = []
@@ -109,7 +110,7 @@ class _Parser:
             self._in_group = True
 
     def _in_route(self) -> bool:
-        """RFC 5322 section 4.4, obs-route: <@a,@b:mailbox@host>."""
+        """Return True inside an obs-route of RFC 5322 section 4.4: <@a,@b:mailbox@host>."""
         return self._phrase is not None and not self._closed and self._words[:1] == [None]
 
     def end_group(self) -> None:
@@ -126,7 +127,7 @@ class _Parser:
             local, host = self._words[:at], self._words[at + 1 :]
             self.addresses.append(Address(name, route, _join(local, b""), _join(host, b"")))
         elif self._words or self._phrase:
-            # Without a host, but not NIL: that would begin a group.
+            # An empty host rather than None, which would begin a group.
             self.addresses.append(Address(name, route, _join(self._words), b""))
         self._begin_address()
 
@@ -154,7 +155,7 @@ def _tokens(text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _comment_end(text: bytes, position: int) -> int:
-    """The offset after the bracket that closes the comment, or one past the end of the text."""
+    """Return the offset after the bracket that closes the comment, or one past the end of the text."""
     depth = 1
     for found in _IN_COMMENT.finditer(text, position):
         depth += (found[0] == b"(") - (found[0] == b")")

@@ -12,12 +12,12 @@ from replicator.mime.structure import Part
 
 _LANGUAGE_SEPARATOR = re.compile(rb"[\s,]+")
 
-# RFC 2045 section 6.1, as far as letters go. Others would be no use to a client.
+# Tokens of RFC 2045 section 6.1, without lower case. Any other value would be useless to a client.
 _TOKEN = re.compile(rb"[!#$%&'*+\-.0-9A-Z^_`{|}~]+")
 
 
 def body_structure(part: Part, skeleton: Skeleton, *, extended: bool) -> Value:
-    """The structure, with the extension data if `extended` (BODYSTRUCTURE) and without if not (BODY)."""
+    """Return the structure, with extension data if `extended` (BODYSTRUCTURE) and without if not (BODY)."""
     if part.children:
         bodies = Adjacent(tuple(body_structure(child, skeleton, extended=extended) for child in part.children))
         extension = (_parameters(part.content_type), *_common_extension(part))
@@ -34,7 +34,7 @@ def _single_part(part: Part, skeleton: Skeleton, *, extended: bool) -> tuple[Val
         header.value(b"content-id"),
         header.value(b"content-description"),
         _encoding(part),
-        skeleton.end(part.end) - skeleton.start(header.end),  # transfer encoding and all
+        skeleton.end(part.end) - skeleton.start(header.end),  # in its transfer encoding
     )
     if part.nested is not None:
         nested = body_structure(part.nested, skeleton, extended=extended)
@@ -49,7 +49,7 @@ def _single_part_extension(part: Part) -> tuple[Value, ...]:
 
 
 def _common_extension(part: Part) -> tuple[Value, ...]:
-    """Disposition, language, location."""
+    """Return disposition, language and location."""
     disposition = part.header.value(b"content-disposition")
     languages = [word for word in _LANGUAGE_SEPARATOR.split(part.header.value(b"content-language") or b"") if word]
     return (

@@ -1,4 +1,4 @@
-"""ENVELOPE of a header (RFC 3501 section 7.4.2). Values are as they came: encoded words are the client's to decode."""
+"""ENVELOPE of a header (RFC 3501 section 7.4.2). Values stay undecoded: the client decodes encoded words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from replicator.mime.header import Header
 
 
 def envelope(header: Header) -> Value:
-    """(date subject from sender reply-to to cc bcc in-reply-to message-id)."""
+    """Return (date subject from sender reply-to to cc bcc in-reply-to message-id)."""
     sender = _addresses(header, b"from")
     return (
         header.value(b"date"),
@@ -25,6 +25,6 @@ def envelope(header: Header) -> Value:
 
 
 def _addresses(header: Header, name: bytes) -> Value:
-    """NIL where the field is absent or holds no address."""
+    """Return the addresses, or NIL if the field is absent or holds none."""
     addresses = parse_addresses(header.value(name) or b"")
     return (Adjacent(tuple(tuple(address) for address in addresses)),) if addresses else None

@@ -1,7 +1,7 @@
-"""The answers to FETCH, from what a mailbox view knows of a message and from its text. Pure functions.
+"""Values of FETCH items, from a message's row in the view and from its body. Pure functions.
 
-A text is parsed as far as an answer needs it: ENVELOPE and HEADER read the header alone. Of a large text there is the
-skeleton; what lies in its gaps is named by its octets, for whoever sends them.
+A body is parsed as far as an answer needs: ENVELOPE and HEADER parse the header alone. Of a large body only the
+skeleton is in memory; content in its gaps is represented by a `Span`, which the sender reads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999: the grammar has four digits
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-SPAN_BYTES = 2 * MIB  # no text that is in memory for long is larger
+SPAN_BYTES = 2 * MIB  # largest content that stays in memory while it is sent
 
-# RFC 3501 section 6.4.5 defines these as being the same.
+# RFC 3501 section 6.4.5 defines these as equivalent.
 _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
     {
         Attribute.RFC822: BodySection(),
@@ -46,7 +46,7 @@ _SECTIONS: Mapping[Attribute, BodySection] = MappingProxyType(
 
 
 class MessageText:
-    """A message's text, parsed when asked."""
+    """A message's body (header and content), parsed on demand."""
 
     def __init__(self, skeleton: Skeleton) -> None:
         self.skeleton = skeleton
@@ -64,7 +64,7 @@ class MessageText:
 
 
 def fetch_value(item: FetchItem, message: Message, text: MessageText | None) -> Value:
-    r"""The value of one item. `text` is there if `needs_text(item)`; `\Recent` is the session's to add."""
+    r"""Return the value of one item. `text` is needed if `needs_text(item)`; the session adds `\Recent`."""
     if isinstance(item, Attribute) and not needs_text(item):
         return _from_metadata(item, message)
     assert text is not None, "needs_text says which items need the text"
@@ -72,18 +72,18 @@ def fetch_value(item: FetchItem, message: Message, text: MessageText | None) -> 
 
 
 def email_id(message: Message) -> str:
-    """EMAILID (RFC 8474 section 5.1); it begins with a letter, as section 7 there advises."""
+    """Return the EMAILID (RFC 8474 section 5.1); it begins with a letter, as section 7 there advises."""
     return f"M{message.guid.hex()}"
 
 
 def internal_date(received_ms: int) -> bytes:
-    """INTERNALDATE in UTC (RFC 3501 section 9, `date-time`). Times that have no such form give the nearest that has."""
+    """Return INTERNALDATE in UTC (RFC 3501 section 9, `date-time`), clamped to the years that its form allows."""
     time = _EPOCH + dt.timedelta(milliseconds=max(_EARLIEST_MS, min(received_ms, _LATEST_MS)))
     return f"{time.day:2}-{_MONTHS[time.month - 1]}-{time.year:04} {time:%H:%M:%S} +0000".encode()
 
 
 def section(text: MessageText, item: BodySection) -> bytes | Span | None:
-    """What `BODY[section]<partial>` asks for, byte for byte; None if the message has no such part."""
+    """Return the content of `BODY[section]<partial>`, byte for byte; None if the message has no such part."""
     if item.part:
         content = _of_part(text, item)
     elif item.text is None:
@@ -100,7 +100,7 @@ def section(text: MessageText, item: BodySection) -> bytes | Span | None:
 
 
 def _octets(skeleton: Skeleton, start: int, end: int) -> bytes | Span:
-    """What stands there in the skeleton, and in its gaps. What is large is read again while it is sent."""
+    """Return the octets of a skeleton's range, or a `Span` if it is large or has gaps, to be read while it is sent."""
     if skeleton.is_whole(start, end) and end - start <= SPAN_BYTES:
         return skeleton.raw[start:end]
     return Span(skeleton.start(start), skeleton.end(end))
@@ -114,7 +114,7 @@ def _of_part(text: MessageText, item: BodySection) -> bytes | Span | None:
         return _octets(text.skeleton, part.header.end, part.end)
     if item.text is SectionText.MIME:
         return _header(part.header)
-    # HEADER and TEXT below a part number are those of a message within (RFC 3501 section 6.4.5).
+    # HEADER and TEXT below a part number are those of a nested message (RFC 3501 section 6.4.5).
     return None if part.nested is None else _of_message(text.skeleton, part.nested.header, part.nested.end, item)
 
 
@@ -128,7 +128,11 @@ def _of_message(skeleton: Skeleton, header: Header, end: int, item: BodySection)
 
 
 def _header(header: Header) -> bytes | Span:
-    """Of a skeleton a header is less than `SPAN_BYTES`, so that of what is more there is the whole text."""
+    """Return the header, or a `Span` if it is large.
+
+    The header in a skeleton with gaps is always smaller than `SPAN_BYTES`, so the offsets of a larger one are those in
+    the message.
+    """
     if header.end - header.start > SPAN_BYTES:
         return Span(header.start, header.end)
     return header.raw[header.start : header.end]
@@ -145,7 +149,7 @@ def _from_metadata(item: Attribute, message: Message) -> Value:
         case Attribute.RFC822_SIZE:
             return message.size_bytes
         case Attribute.THREADID:
-            return None  # threads are not told apart, which RFC 8474 section 5.2 allows
+            return None  # no threads are identified, which RFC 8474 section 5.2 allows
         case Attribute.UID:
             return message.uid
     raise AssertionError(f"needs_text says that {item} needs the text")

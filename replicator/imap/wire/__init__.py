@@ -1,4 +1,4 @@
-"""Octets to commands, and responses to octets: framing, the grammar, typed commands, refusals.
+"""Conversion between octets and commands or responses: framing, the grammar, typed commands, refusals.
 
-All of the door uses it; it knows nothing of sessions.
+All of the IMAP door uses it; it knows nothing of sessions.
 """

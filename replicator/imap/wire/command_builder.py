@@ -1,6 +1,6 @@
-"""Commands out of what the grammar matched: one method for each rule of `imap.lark`, called as the rule is reduced.
+"""Commands built from parsed text: one method for each rule of `imap.lark`, called as the rule is reduced.
 
-What the grammar cannot say is checked here: numbers within their bits, days that exist, nesting, names.
+Also checks what the grammar cannot express: ranges of numbers, valid dates, depth of nesting, names.
 """
 # ruff: noqa: D102 (the grammar says what each rule is)
 
@@ -30,12 +30,12 @@ _ESCAPED = re.compile(rb'\\(["\\])')
 
 
 class MeaninglessError(Exception):
-    """Text that the grammar takes but that means nothing. The message says what and why."""
+    """Text that matches the grammar but has no meaning. The message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Nested:
-    """A search key and how deep it nests."""
+    """A search key with its depth of nesting."""
 
     key: SearchKey
     depth: int = 1
@@ -294,7 +294,7 @@ def _pattern(encoded: bytes) -> str:
 
 
 def _field_name(name: bytes) -> str:
-    """RFC 5322 section 2.2: printable ASCII but the colon."""
+    """Return a header field's name, checked by RFC 5322 section 2.2: printable ASCII except the colon."""
     if not name or not all(0x21 <= octet <= 0x7E and octet != 0x3A for octet in name):
         raise MeaninglessError(f"{name!r} is no name of a header field")
     return name.decode("ascii")
@@ -332,7 +332,7 @@ def _date(text: str) -> dt.date:
 
 
 def _date_time_ms(text: str) -> int:
-    """RFC 3501 `date-time`, as milliseconds since the epoch."""
+    """Convert a `date-time` of RFC 3501 to milliseconds since the epoch."""
     date, time, zone = text.strip('"').strip().split(" ")
     hour, minute, second = (int(part) for part in time.split(":"))
     offset = (int(zone[1:3]) * 60 + int(zone[3:5])) * (-1 if zone[0] == "-" else 1)

@@ -1,4 +1,4 @@
-"""Frames to commands: the grammar `imap.lark`, made into a parser, and its errors into words for a client."""
+"""Parser from frames to commands: it compiles the grammar `imap.lark` and explains errors to the client."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _WORDS = {
     "STORE_ITEM": "FLAGS",
     "TAG": "a tag",
     "_SP": "a space",
-}  # other terminals are keywords, by their own names
+}  # other terminals are keywords, called by their own names
 
 _ALTERNATIVES = {"CAPABILITY": "the name of a command", "SEARCH_PLAIN": "a search key"}
-"""Where many terminals can stand: one of them, and what to call them together."""
+"""For positions where many terminals are allowed: one of these terminals, and a common name for all of them."""
 
 
 class CommandSyntaxError(Exception):
-    """The text is no command. `tag` is the command's if it could be read; the message fits into a BAD response."""
+    """The text is no valid command. `tag` is the command's, if readable; the message fits into a BAD response."""
 
     def __init__(self, message: str, tag: str | None) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class CommandSyntaxError(Exception):
 
 
 class CommandParser:
-    """Parses one frame at a time. Making one compiles the grammar: share it between connections."""
+    """Parses one frame at a time. The constructor compiles the grammar: share the parser between connections."""
 
     def __init__(self) -> None:
         self._builder = CommandBuilder()
@@ -75,7 +75,7 @@ class CommandParser:
         )
 
     def parse(self, frame: Frame) -> Tagged:
-        """The command of a frame. Raises CommandSyntaxError."""
+        """Return the command of a frame. Raises CommandSyntaxError."""
         self._builder.literals = iter(frame.literals)
         try:
             command = self._lark.parse(frame.text.decode("latin-1"))
@@ -85,18 +85,18 @@ class CommandParser:
             raise CommandSyntaxError(str(error), tag_of(frame.text)) from error
         finally:
             self._builder.literals = iter(())
-        assert isinstance(command, Tagged)  # so the grammar's start rule makes it
+        assert isinstance(command, Tagged)  # guaranteed by the grammar's start rule
         return command
 
 
 def tag_of(text: bytes) -> str | None:
-    """The tag with which a command begins, however wrong the rest of it is."""
+    """Return the tag at the beginning of a command, even if the rest is wrong."""
     tag = _TAG.match(text)
     return tag[0].decode("ascii") if tag else None
 
 
 def verb_of(text: bytes) -> bytes:
-    """The word after the tag, in capitals: the command's name, if it is one."""
+    """Return the word after the tag, in capitals: the command's name, if it is one."""
     words = text.split(b" ", 2)
     return words[1].upper() if len(words) > 1 else b""
 
@@ -109,7 +109,7 @@ def _explain(error: UnexpectedCharacters | UnexpectedEOF | UnexpectedToken, text
         expected = set(error.expected)
         if isinstance(error, UnexpectedEOF) or error.token.type == "$END":
             where = "at the end"
-            if expected == {"_SP"}:  # whoever forgot it forgot what comes after it
+            if expected == {"_SP"}:  # without the space, the argument after it is missing too
                 return f"Expected {'an argument' if b' ' in text else 'the name of a command'} {where}"
     for terminal, words in _ALTERNATIVES.items():
         if terminal in expected:

@@ -1,7 +1,7 @@
-"""IMAP commands as typed values: what the parser makes and the session acts on.
+"""IMAP commands as typed values: the parser's output and the session's input.
 
-Mailbox names are Unicode, INBOX in capitals; flags are as the client spelled them; texts of a SEARCH are octets.
-`by_uid` marks the UID form of a command (RFC 3501 section 6.4.8), whose numbers are UIDs.
+Mailbox names are Unicode, INBOX in capitals; flags are spelled as by the client; texts of a SEARCH are octets. `by_uid`
+marks the UID form of a command (RFC 3501 section 6.4.8), whose numbers are UIDs.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from replicator.imap.wire.sequence_set import SequenceSet
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """RFC 3501 section 6.1.1."""
+    """CAPABILITY (RFC 3501 section 6.1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noop:
-    """RFC 3501 section 6.1.2."""
+    """NOOP (RFC 3501 section 6.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logout:
-    """RFC 3501 section 6.1.3."""
+    """LOGOUT (RFC 3501 section 6.1.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """RFC 2971. What a client says of itself is read and forgotten."""
+    """ID (RFC 2971). The client's parameters are parsed and ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTls:
-    """RFC 3501 section 6.2.1."""
+    """STARTTLS (RFC 3501 section 6.2.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """RFC 3501 section 6.2.2; `initial` is the initial response as it came, in base64 (RFC 4959)."""
+    """AUTHENTICATE (RFC 3501 section 6.2.2); `initial` is the initial response in base64, as received (RFC 4959)."""
 
     mechanism: str
     initial: bytes | None = field(default=None, repr=False)
@@ -50,7 +50,7 @@ class Authenticate:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """RFC 3501 section 6.2.3."""
+    """LOGIN (RFC 3501 section 6.2.3)."""
 
     user: bytes
     password: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """RFC 2342."""
+    """NAMESPACE (RFC 2342)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,21 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """RFC 3501 section 6.3.3."""
+    """CREATE (RFC 3501 section 6.3.3)."""
 
     mailbox: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """RFC 3501 section 6.3.4."""
+    """DELETE (RFC 3501 section 6.3.4)."""
 
     mailbox: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """RFC 3501 section 6.3.5."""
+    """RENAME (RFC 3501 section 6.3.5)."""
 
     mailbox: str
     new_name: str
@@ -109,7 +109,7 @@ class ListMailboxes:
 
 
 class StatusItem(Enum):
-    """What STATUS can ask for."""
+    """Items that STATUS can ask for."""
 
     MESSAGES = "MESSAGES"
     RECENT = "RECENT"
@@ -122,7 +122,7 @@ class StatusItem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """RFC 3501 section 6.3.10."""
+    """STATUS (RFC 3501 section 6.3.10)."""
 
     mailbox: str
     items: tuple[StatusItem, ...]
@@ -130,7 +130,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """RFC 3501 section 6.3.11. A large message comes in while the command is served."""
+    """APPEND (RFC 3501 section 6.3.11). A large message arrives while the command runs."""
 
     mailbox: str
     flags: tuple[str, ...]
@@ -140,34 +140,34 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """RFC 2177."""
+    """IDLE (RFC 2177)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """RFC 3501 section 6.4.1."""
+    """CHECK (RFC 3501 section 6.4.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """RFC 3501 section 6.4.2."""
+    """CLOSE (RFC 3501 section 6.4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unselect:
-    """RFC 3691."""
+    """UNSELECT (RFC 3691)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expunge:
-    """RFC 3501 section 6.4.3; `uids` is UID EXPUNGE's (RFC 4315 section 2.1)."""
+    """EXPUNGE (RFC 3501 section 6.4.3) and, with `uids`, UID EXPUNGE (RFC 4315 section 2.1)."""
 
     uids: SequenceSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """RFC 3501 section 6.4.4."""
+    """SEARCH (RFC 3501 section 6.4.4)."""
 
     program: SearchProgram
     by_uid: bool = False
@@ -175,7 +175,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """RFC 3501 section 6.4.5."""
+    """FETCH (RFC 3501 section 6.4.5)."""
 
     numbers: SequenceSet
     items: tuple[FetchItem, ...]
@@ -183,7 +183,7 @@ class Fetch:
 
 
 class StoreAction(Enum):
-    """What STORE does with the flags that it names."""
+    """Effect of STORE on the flags that it names."""
 
     REPLACE = "FLAGS"
     ADD = "+FLAGS"
@@ -192,7 +192,7 @@ class StoreAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """RFC 3501 section 6.4.6."""
+    """STORE (RFC 3501 section 6.4.6)."""
 
     numbers: SequenceSet
     action: StoreAction

@@ -1,6 +1,6 @@
-"""The bytes of one client's connection: frames in, responses out, within deadlines. The door's only I/O.
+"""One client's connection: frames in, responses out, within deadlines. The door's only I/O.
 
-Output is gathered and sent in blocks; a client that does not read holds up its own commands and nothing else.
+Output is gathered and sent in blocks; a client that does not read delays its own commands and nothing else.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from protocol.units import KIB, MIB
 from replicator.addresses import is_loopback
 from replicator.imap.wire.responses import continuation
 
-LOGIN_TIMEOUT_S = 60.0  # connections without a user are cheap to open, so they end soon
+LOGIN_TIMEOUT_S = 60.0  # short, because connections without a user are cheap to open
 IDLE_TIMEOUT_S = 30 * 60.0  # RFC 3501 section 5.4: at least 30 minutes
 WRITE_TIMEOUT_S = 60.0  # for one block: the slowest of modems needs a tenth of it
 
 BLOCK_BYTES = 64 * KIB
 
 _STRANGERS = FrameLimits(text=8 * KIB, literal=4 * KIB, literals_total=8 * KIB, literals=4)
-"""Before login there is nothing long to say: two names, a password, an ID."""
+"""Limits before login, when no command is long: two names, a password, an ID."""
 
 WHOLE_LITERAL_BYTES = 64 * KIB
-"""Of a literal that is held in memory: nearly all mail is smaller, and so is all but messages."""
+"""Largest literal held whole in memory: nearly all mail is smaller, and so are all literals but messages."""
 
 
 class ConnectionEndedError(Exception):
-    """The client has gone, or does not read what it asked for. Nothing can be said to it."""
+    """The client has disconnected, or does not read its responses. Nothing more can be sent to it."""
 
 
 class InactivityError(Exception):
-    """The client said nothing for too long, or does not come to an end. The text says so to it."""
+    """The client was silent for too long, or did not finish a message in time. The text tells it so."""
 
 
 class Connection:
-    """One client. `address` is its IP address as text."""
+    """One client's connection. `address` is its IP address as text."""
 
     def __init__(self, stream: trio.abc.Stream, address: str, *, secure: bool) -> None:
         self._stream = stream
         self._framer = Framer(limits=_STRANGERS, bare_lf=True)
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._sending = False  # if that was broken off, nothing more can be understood
+        self._sending = False  # if a send was interrupted, the client can parse nothing more
         self._login_by = trio.current_time() + LOGIN_TIMEOUT_S
         self.address = address
         self.secure = secure
 
     @property
     def private(self) -> bool:
-        """Whether a password may be said here: TLS, or nobody between us."""
+        """True if a password may be sent here: under TLS, or on this machine."""
         return self.secure or is_loopback(self.address)
 
     def welcome(self, max_message_bytes: int) -> None:
-        """The client has logged in: time and room to work. What a command holds in memory stays bounded."""
+        """Lift the limits that apply before login. The memory that a command takes stays bounded."""
         self._login_by = inf
         self._framer.limits = FrameLimits(literal=max_message_bytes, literals_total=MIB, whole=WHOLE_LITERAL_BYTES)
 
     async def next_event(self, by: float = inf) -> Event:
-        """What the client sends next, until this time. Safe to cancel.
+        """Return the client's next event, waiting until `by`. Safe to cancel.
 
         Raises FramingError, ConnectionEndedError, InactivityError.
         """
@@ -75,11 +75,11 @@ class Connection:
         return event
 
     def refuse(self) -> None:
-        """Drop the command whose client waits for leave to send a literal, as the last event has said."""
+        """Drop the command whose literal the client waits to be allowed to send, as the last event said."""
         self._framer.refuse()
 
     async def next_frame(self) -> Frame:
-        """The next frame, whose literals are all agreed to; large ones are read over. Raises as `next_event`."""
+        """Return the next frame, accepting all its literals; large ones are skipped. Raises as `next_event`."""
         while not isinstance(event := await self.next_event(), Frame):
             if isinstance(event, ContinuationNeeded) or (isinstance(event, LargeLiteral) and event.synchronising):
                 await self.write([continuation("go on")])
@@ -95,7 +95,7 @@ class Connection:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all that was gathered. Raises ConnectionEndedError."""
+        """Send all gathered output. Raises ConnectionEndedError."""
         chunks, self._output, self._output_bytes = self._output, [], 0
         if self._sending:
             raise ConnectionEndedError(f"{self.address} has not heard all of what was said before")
@@ -109,7 +109,7 @@ class Connection:
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Encrypt from here on. Raises ConnectionEndedError."""
-        if self._framer.detach():  # said in the open, it must not count as said under TLS (RFC 3501 section 6.2.1)
+        if self._framer.detach():  # plain text must not count as sent under TLS (RFC 3501 section 6.2.1)
             raise ConnectionEndedError(f"{self.address} sent commands ahead of STARTTLS's answer")
         stream = trio.SSLStream(self._stream, context, server_side=True, https_compatible=True)
         self._sending = True
@@ -125,8 +125,8 @@ class Connection:
         self.secure = True
 
     async def close(self) -> None:
-        """Let go of the socket, without waiting for the client."""
-        with trio.CancelScope(deadline=trio.current_time() + 1):  # TLS says goodbye, if the client takes it
+        """Close the socket without waiting for the client."""
+        with trio.CancelScope(deadline=trio.current_time() + 1):  # time for TLS to say goodbye, if the client takes it
             await self._stream.aclose()
 
     async def _receive(self) -> bytes:
@@ -146,7 +146,7 @@ class Connection:
 
 
 def _blocks(chunks: list[bytes]) -> Iterable[bytes | memoryview]:
-    """The chunks in blocks of about BLOCK_BYTES: small ones joined, large ones cut without copying."""
+    """Yield the chunks in blocks of about BLOCK_BYTES: small ones joined, large ones cut without copying."""
     small: list[bytes] = []
     for chunk in chunks:
         if len(chunk) < BLOCK_BYTES:

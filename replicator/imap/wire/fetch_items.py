@@ -1,7 +1,7 @@
-"""What a FETCH can ask for (RFC 3501 section 6.4.5), and the shape of the answers.
+"""Items of FETCH (RFC 3501 section 6.4.5), and the types of their values.
 
-Plain values: the parser makes items, `message.fetch_value` makes values of them, the formatter prints
-`response_name(item)`, a space and the value.
+Plain values: the parser creates items, `rendering.fetch_answers.fetch_value` computes their values, and the formatter
+prints `response_name(item)`, a space and the value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NewType, TypeAlias
 
 Atom = NewType("Atom", str)
-"""Printed as it stands: flags, numbers of other systems, names that the grammar wants bare."""
+"""Text printed as it stands: flags, object ids, and names that the grammar wants unquoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Adjacent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Octets of the message's text, from `start` up to `end`, that are read while they are sent."""
+    """Octets of the message, from `start` up to `end`, that are read while they are sent."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ Value: TypeAlias = "int | Atom | bytes | Span | tuple[Value, ...] | Adjacent | N
 
 
 class Attribute(Enum):
-    """The items without parameters, by the name that asks for them and names the answer."""
+    """Items without parameters, by their name in requests and answers."""
 
     BODY = "BODY"
     BODYSTRUCTURE = "BODYSTRUCTURE"
@@ -54,11 +54,11 @@ class Attribute(Enum):
 FAST = (Attribute.FLAGS, Attribute.INTERNALDATE, Attribute.RFC822_SIZE)
 ALL = (*FAST, Attribute.ENVELOPE)
 FULL = (*ALL, Attribute.BODY)
-"""The macros of RFC 3501 section 6.4.5; each stands alone in a FETCH."""
+"""The macros of RFC 3501 section 6.4.5; each is the only item of its FETCH."""
 
 
 class SectionText(Enum):
-    """What of a message or part is meant (RFC 3501 section 9, `section-text`)."""
+    """Part of a message or body part (RFC 3501 section 9, `section-text`)."""
 
     HEADER = "HEADER"
     HEADER_FIELDS = "HEADER.FIELDS"
@@ -77,10 +77,10 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class BodySection:
-    r"""`BODY[section]<partial>`.
+    r"""A `BODY[section]<partial>` item.
 
-    `part` holds the part numbers, `text` None means the part's whole content (with no part numbers, the whole
-    message), `fields` are the names of HEADER.FIELDS and HEADER.FIELDS.NOT, of printable ASCII. `peek`: does not set
+    `part` holds the part numbers. `text` None means the part's whole content or, without part numbers, the whole
+    message. `fields` are the names of HEADER.FIELDS and HEADER.FIELDS.NOT, in printable ASCII. `peek`: does not set
     `\Seen`.
     """
 
@@ -104,29 +104,29 @@ _METADATA = frozenset(
     }
 )
 
-# RFC 3501 section 9, ATOM-CHAR, less the brackets that would end the section.
+# RFC 3501 section 9, ATOM-CHAR, without the brackets that would end the section.
 _ATOM = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z^_`a-z|}~]+")
 
 
 def needs_text(item: FetchItem) -> bool:
-    """Whether the answer is made of the message's text rather than of what the mailbox view knows."""
+    """Return True if the item's value comes from the message's body, not from its row in the view."""
     return item not in _METADATA
 
 
 def needs_structure(item: FetchItem) -> bool:
-    """Whether the message's own header and the octets below it are not enough to answer."""
+    """Return True if the item needs the MIME structure, beyond the message's own header and the octets below it."""
     return bool(item.part) if isinstance(item, BodySection) else item in {Attribute.BODY, Attribute.BODYSTRUCTURE}
 
 
 def sets_seen(item: FetchItem) -> bool:
-    r"""Whether a FETCH of it sets `\Seen` (RFC 3501 section 6.4.5)."""
+    r"""Return True if fetching the item sets `\Seen` (RFC 3501 section 6.4.5)."""
     if isinstance(item, BodySection):
         return not item.peek
     return item in {Attribute.RFC822, Attribute.RFC822_TEXT}
 
 
 def response_name(item: FetchItem) -> str:
-    """The item as the answer names it: `BODY[1.HEADER.FIELDS (SUBJECT)]<0>`, never `BODY.PEEK`."""
+    """Return the item's name in answers: `BODY[1.HEADER.FIELDS (SUBJECT)]<0>`, never `BODY.PEEK`."""
     if isinstance(item, Attribute):
         return item.value
     words = [str(number) for number in item.part]

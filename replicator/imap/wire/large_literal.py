@@ -1,7 +1,7 @@
-"""A large literal while it comes in: the command that it ends is served meanwhile (RFC 3501 section 4.3, RFC 7888).
+"""A large literal whose command runs while it arrives (RFC 3501 section 4.3, RFC 7888).
 
-Only the message of APPEND may be large, and it ends its command. So all of the command is known when the literal
-begins, and what is wrong with it can be said before a sender that waits has sent the message.
+Only the message of APPEND may be large, and it ends its command. So the whole command is known when the literal begins,
+and a bad command can be refused before a client that waits for permission has sent the message.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from replicator.mailstore import sending_s
 
 
 class IncomingLiteral:
-    """Its octets, as the client sends them. Before the next command is read, `skip` what is left."""
+    """Octets of the literal as the client sends them. Call `skip` before the next command is read."""
 
     def __init__(self, connection: Connection, begun: LargeLiteral) -> None:
         self._connection = connection
         self._begun = begun
         self._client_waits = begun.synchronising
-        self._over = False  # the framer stands at the next command
+        self._over = False  # the framer is at the next command
         self._by = trio.current_time() + sending_s(begun.size)
 
     async def next_chunk(self) -> bytes | None:
-        """The next octets; None: that was all, and the command has ended. Raises as `Connection.next_event`.
+        """Return the next octets, or None at the end of the command. Raises as `Connection.next_event`.
 
-        Raises CommandFailedError if something follows that is no part of the command.
+        Raises CommandFailedError if anything follows the literal within the command.
         """
         if self._client_waits:
             self._client_waits = False
@@ -43,7 +43,7 @@ class IncomingLiteral:
         raise CommandFailedError("Expected the end of the command after the message", condition="BAD")
 
     async def skip(self) -> None:
-        """Read over the rest of the command, so that it can be answered; a client that waits is not waited for."""
+        """Skip the rest of the command so that it can be answered; refuse a literal that was not sent yet."""
         if self._client_waits:
             self._client_waits = False
             self._refuse()

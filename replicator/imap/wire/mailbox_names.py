@@ -1,4 +1,4 @@
-"""Mailbox names between the wire, modified UTF-7 (RFC 3501 section 5.1.3), and the store, Unicode.
+"""Conversion of mailbox names between modified UTF-7 (RFC 3501 section 5.1.3) and the store's Unicode.
 
 Decoding is strict: a name has exactly one encoding, so that two spellings never mean one folder.
 """
@@ -20,17 +20,17 @@ class MailboxNameError(ValueError):
 
 
 def encode_name(name: str) -> bytes:
-    """The name as modified UTF-7, not quoted."""
+    """Return the name as modified UTF-7, not quoted."""
     return _UNSAFE.sub(_shift, name).encode("ascii")
 
 
 def decode_name(encoded: bytes) -> str:
-    """The name that `encoded` spells; INBOX in any case is in capitals. Raises MailboxNameError."""
+    """Return the decoded name, with INBOX in capitals. Raises MailboxNameError."""
     return canonical_name(decode_pattern(encoded))
 
 
 def decode_pattern(encoded: bytes) -> str:
-    """As `decode_name`, for a LIST reference or pattern, whose first level may not be whole."""
+    """Decode like `decode_name` but without INBOX in capitals: the first level of a LIST pattern may be incomplete."""
     try:
         name = _SHIFTED.sub(_unshift, encoded).decode("utf-8")
     except (UnicodeDecodeError, binascii.Error) as error:

@@ -1,4 +1,4 @@
-"""How a command fails: the one place where errors become NO or BAD with a response code (RFC 5530)."""
+"""Failures of commands: the one place where errors become NO or BAD with a response code (RFC 5530)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CODES: tuple[tuple[type[MailError], str], ...] = (
 
 
 class CommandFailedError(Exception):
-    """The command is answered by `condition`, NO or BAD, and the session goes on."""
+    """Failure of a command, which is answered with `condition` (NO or BAD); the session goes on."""
 
     def __init__(self, text: str, code: str | None = None, *, condition: str = "NO") -> None:
         super().__init__(text)
@@ -49,13 +49,13 @@ class CommandFailedError(Exception):
 
 
 def code_of(error: MailError) -> str | None:
-    """The response code of a NO for this error."""
+    """Return the response code of a NO for this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)
 
 
 @contextmanager
 def offering_to_create() -> Iterator[None]:
-    """A missing destination of APPEND, COPY or MOVE is NO [TRYCREATE] (RFC 3501 sections 6.3.11 and 6.4.7)."""
+    """Answer NO [TRYCREATE] if APPEND, COPY or MOVE has no destination (RFC 3501 sections 6.3.11 and 6.4.7)."""
     try:
         yield
     except FolderNotFoundError as error:

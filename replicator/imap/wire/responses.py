@@ -1,7 +1,7 @@
-r"""What the server says, as bytes (RFC 3501 section 7). Pure.
+"""Server responses as bytes (RFC 3501 section 7). Pure functions.
 
-Lines end in CRLF. Text that people read is ASCII of ours. Strings go quoted where they may and as literals where
-they must. A FETCH response is a list of chunks, so that message texts of some size are not copied.
+Lines end in CRLF. Human-readable text is our own ASCII. Strings are quoted where possible and literals where necessary.
+A FETCH response is a list of chunks, so that larger message contents are not copied.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from replicator.imap.wire.mailbox_names import encode_name
 from replicator.mailstore import SEPARATOR
 
 _LARGE_CHUNK = 16 * KIB
-"""Smaller ones cost less to copy than to handle one by one."""
+"""Size from which a chunk is passed on as it is; smaller ones cost less to copy than to handle singly."""
 
 _CACHED_FLAG_SETS = 4096  # a mailbox of ordinary mail has tens; hostile ones must not fill the memory
 
-# RFC 3501 section 9: quoted strings hold any TEXT-CHAR, which excludes NUL, CR, LF and octets above 127. The
-# length keeps lines short for clients that read them into fixed buffers.
+# RFC 3501 section 9: quoted strings hold any TEXT-CHAR, which excludes NUL, CR, LF and octets above 127. The limit
+# keeps lines short for clients that read them into fixed buffers.
 _QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1024}")
 
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def tagged(tag: str, condition: str, text: str, code: str | None = None) -> bytes:
-    """The end of a command: OK, NO or BAD, with an optional response code."""
+    """Format the end of a command: OK, NO or BAD, with an optional response code."""
     return _line(f"{tag} {condition} " + (f"[{code}] {text}" if code else text))
 
 
 def untagged(text: str) -> bytes:
-    """`* text`."""
+    """Format `* text`."""
     return _line("* " + text)
 
 
 def status_line(condition: str, text: str, code: str | None = None) -> bytes:
-    """An untagged OK, NO, BAD, BYE or PREAUTH."""
+    """Format an untagged OK, NO, BAD, BYE or PREAUTH."""
     return tagged("*", condition, text, code)
 
 
 def continuation(text: str) -> bytes:
-    """`+ text`: the client is to go on."""
+    """Format `+ text`, which asks the client to continue."""
     return _line("+ " + text)
 
 
 def flag_list(flags: Iterable[str]) -> str:
-    """Flags in a list, each once, system flags first, the rest by name, so that equal sets print alike."""
+    """Format a list of flags, each once, system flags first, the rest by name, so that equal sets print alike."""
     order = {flag: position for position, flag in enumerate((*SYSTEM_FLAGS, RECENT))}
     return f"({' '.join(sorted(shown_once(flags), key=lambda flag: order.get(flag, len(order))))})"
 
 
 class FlagFormatter:
-    """`flag_list`, remembered by set: a mailbox has few different sets of flags and many messages."""
+    """A cache of `flag_list` by set: a mailbox has few different sets of flags and many messages."""
 
     def __init__(self) -> None:
         self._printed: dict[frozenset[str], Atom] = {}
 
     def __call__(self, flags: frozenset[str]) -> Atom:
-        """The list of these flags."""
+        """Return the list of these flags."""
         printed = self._printed.get(flags)
         if printed is None:
             if len(self._printed) >= _CACHED_FLAG_SETS:
@@ -71,19 +71,19 @@ class FlagFormatter:
 
 
 def quoted_or_literal(text: bytes) -> list[bytes]:
-    """A `string` of RFC 3501 section 9 as chunks."""
+    """Format a `string` of RFC 3501 section 9 as chunks."""
     if _QUOTABLE.fullmatch(text):
         return [b'"', text.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"']
     return [b"{%d}\r\n" % len(text), text]
 
 
 def mailbox(name: str) -> bytes:
-    """A mailbox name, always as a string: no client can then take it for something else."""
+    """Format a mailbox name, always as a string, so that no client can take it for anything else."""
     return b"".join(quoted_or_literal(encode_name(name)))
 
 
 def list_line(verb: str, attributes: Sequence[str], name: str, separator: str = SEPARATOR) -> bytes:
-    """A LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3)."""
+    """Format a LIST or LSUB response (RFC 3501 sections 7.2.2 and 7.2.3)."""
     return b'* %b (%b) "%b" %b\r\n' % (
         verb.encode("ascii"),
         " ".join(attributes).encode("ascii"),
@@ -93,20 +93,20 @@ def list_line(verb: str, attributes: Sequence[str], name: str, separator: str = 
 
 
 def status_response(name: str, items: Iterable[tuple[str, str]]) -> bytes:
-    """A STATUS response (RFC 3501 section 7.2.4) of items and their printed values."""
+    """Format a STATUS response (RFC 3501 section 7.2.4) of items and their printed values."""
     printed = " ".join(f"{item} {value}" for item, value in items)
     return b"* STATUS %b (%b)\r\n" % (mailbox(name), printed.encode("ascii"))
 
 
 def search_response(numbers: Iterable[int]) -> bytes:
-    """RFC 3501 section 7.2.5; nothing found is an empty list."""
+    """Format a SEARCH response (RFC 3501 section 7.2.5); without matches, an empty list."""
     return _line(" ".join(["* SEARCH", *map(str, numbers)]))
 
 
 def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[bytes | Span]:
-    """A FETCH response (RFC 3501 section 7.4.2) of items by name, as chunks; message texts are not copied.
+    """Format a FETCH response (RFC 3501 section 7.4.2) as chunks, without copying large contents.
 
-    A `Span` stands for octets of the message's text.
+    A `Span` stands for octets of the message.
     """
     chunks: list[bytes | Span] = [b"* %d FETCH (" % number]
     for position, (name, value) in enumerate(values):
@@ -117,17 +117,16 @@ def fetch_response(number: int, values: Sequence[tuple[bytes, Value]]) -> list[b
 
 
 def without_text(chunks: Sequence[bytes | Span]) -> list[bytes]:
-    """A FETCH response of items that need no text."""
+    """Return a FETCH response without any `Span`."""
     small = [chunk for chunk in chunks if isinstance(chunk, bytes)]
     assert len(small) == len(chunks), "no item needs the text"
     return small
 
 
 def copyuid(uidvalidity: int, pairs: Sequence[tuple[int, int]]) -> str:
-    """The COPYUID code (RFC 4315 section 3) of pairs (source UID, destination UID), ascending by source.
+    """Format the COPYUID code (RFC 4315 section 3) of pairs (source UID, destination UID), ascending by source.
 
-    The two sets correspond in the order in which they are written, so destinations that do not ascend are not
-    folded into a sorted set.
+    The two sets correspond in written order, so destinations that do not ascend are not folded into a sorted set.
     """
     sources = UidSet.of(source for source, _ in pairs)
     return f"COPYUID {uidvalidity} {sources} {_runs([destination for _, destination in pairs])}"
@@ -144,7 +143,7 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def _joined(chunks: list[bytes | Span]) -> list[bytes | Span]:
-    """Runs of small chunks as one: an answer may have millions of them, and whoever sends it has no time for each."""
+    """Join runs of small chunks: an answer may have millions of them, too many to send singly."""
     joined: list[bytes | Span] = []
     small: list[bytes] = []
     for chunk in chunks:
@@ -184,5 +183,5 @@ def _print_list(values: tuple[Value, ...], chunks: list[bytes | Span]) -> None:
 
 
 def _line(text: str) -> bytes:
-    """What errors quote of a client's words must not end the line."""
+    """End a line. Control characters are replaced, because quoted parts of a client's input must not end the line."""
     return _CONTROLS.sub(b"?", text.encode("ascii", "replace")) + b"\r\n"

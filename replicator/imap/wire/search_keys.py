@@ -1,7 +1,7 @@
-r"""What a SEARCH can ask for (RFC 3501 section 6.4.4), as a tree.
+r"""Search keys (RFC 3501 section 6.4.4), as a tree.
 
-Several of the RFC's keys are one here: FROM is a header, UNSEEN is not `\Seen`, NEW is `\Recent` and not `\Seen`.
-`PLAIN_KEYS` and the constructors beside it say which.
+Several of the RFC's keys share one class: FROM is a header, UNSEEN is not `\Seen`, NEW is `\Recent` and not `\Seen`.
+`PLAIN_KEYS` and the constructors beside it define them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from replicator.errors import MailError
 from replicator.imap.wire.sequence_set import SequenceSet
 
 CHARSETS = ("US-ASCII", "UTF-8")
-"""Those that SEARCH takes; US-ASCII is the default and a subset of UTF-8."""
+"""Charsets that SEARCH accepts; US-ASCII is the default and a subset of UTF-8."""
 
 
 class BadCharsetError(MailError):
-    """Answered by `NO [BADCHARSET (US-ASCII UTF-8)]` (RFC 3501 section 7.1)."""
+    """A charset or text that SEARCH rejects: `NO [BADCHARSET (US-ASCII UTF-8)]` (RFC 3501 section 7.1)."""
 
 
 class Relation(Enum):
-    """How a message's date stands to the one given."""
+    """Relation of a message's date to the given one."""
 
     BEFORE = "BEFORE"
     ON = "ON"
@@ -39,7 +39,7 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of the keys; a parenthesised list, or keys one after the other. Of no keys: every message."""
+    """All of the keys: a parenthesised list, or keys one after the other. Without keys: every message."""
 
     keys: tuple[SearchKey, ...]
 
@@ -82,7 +82,7 @@ class EmailId:
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
-    r"""Messages with this flag, `\Seen` or a keyword, in any case of letters."""
+    r"""Messages with this flag, such as `\Seen` or a keyword, in any case."""
 
     flag: str
 
@@ -94,14 +94,14 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Larger:
-    """Messages of more than so many octets."""
+    """Messages larger than this size in octets."""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """Messages of fewer than so many octets."""
+    """Messages smaller than this size in octets."""
 
     size_bytes: int
 
@@ -124,9 +124,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class HeaderContains:
-    """HEADER, and FROM, TO, CC, BCC, SUBJECT: a header of this name that holds the text, in any case of letters.
+    """HEADER, and FROM, TO, CC, BCC, SUBJECT: a header field of this name that contains the text, in any case.
 
-    An empty text matches all messages that have the header.
+    An empty text matches all messages that have the field.
     """
 
     name: str
@@ -169,14 +169,14 @@ SearchKey: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SearchProgram:
-    """A SEARCH: `charset` as the client named it (None: it did not) says what the key's texts are written in."""
+    """A SEARCH. `charset` is the encoding of the key's texts, as named by the client; None: not named."""
 
     key: SearchKey
     charset: str | None = None
 
 
 def not_flagged(flag: str) -> Not:
-    """UNKEYWORD, UNSEEN and so on."""
+    """Return the key of UNKEYWORD, UNSEEN and so on."""
     return Not(Flagged(flag))
 
 
