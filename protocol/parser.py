@@ -34,7 +34,7 @@ NUMBER_MAX = 2**63 - 1
 """Largest number: SQLite, MessagePack and Parquet hold it in a signed 64-bit integer."""
 NUMBER_32_MAX = UID_MAX
 LIST_MAX = 10_000
-"""Members of one list, each at least one object: above the counts of nodes, runs, flags and most mailboxes' messages."""
+"""Members of one list, each at least one object: above the number of nodes, runs, flags and mails in most mailboxes."""
 TEXT_MAX = 64 * KIB
 """UTF-8 bytes of a user, a name or a text for people: the doors accept less, and such values are kept in memory."""
 UID_SET_MAX = MIB
