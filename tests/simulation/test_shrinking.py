@@ -17,7 +17,7 @@ PLAN = Plan(size=7, clients=6, readers=2, users=("alice", "bob"), chaos_s=12.0)
 
 
 def needs(size: int = 2, clients: int = 1, chaos_s: float = 0.0, faults: frozenset[int] = frozenset()):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Fails as long as all that is there."""
+    """Return a predicate that fails plans with at least all this, and the list of the plans tried."""
     tried: list[Plan] = []
 
     def fails(plan: Plan) -> int | None:
