@@ -35,7 +35,7 @@ They are few because a master, some seconds after it got the mailbox, gives it a
 """
 
 SETTLED_S = 2.0
-"""Seconds to watch afterwards: writes may stop when the death is noticed, and again when another node notices it."""
+"""Seconds to watch afterwards: writes may stop when one node notices the death, and again when another one does."""
 
 RESUMES_WITHIN_S = 30.0
 PAUSE_S = 0.002

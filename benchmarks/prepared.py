@@ -2,8 +2,8 @@
 
 A million messages by LMTP would take an hour. A separate process writes them with the jobs that a master runs, so that
 the result is what a node would have. Then the entries leave the log as they do once checkpoints stand, and each node
-gets a copy under its own name. The process gets a `Prepared` as JSON on standard input. No other benchmark imports the
-store.
+gets a copy under its own name. The process gets a `Prepared` as JSON on standard input. No other benchmark uses the
+store's writer.
 """
 
 from __future__ import annotations

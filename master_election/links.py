@@ -68,7 +68,7 @@ class LinkTable:
     """One node's view of all nodes and their links. Each node describes itself: its advert has its `priority`.
 
     `origin` names this run of the node. `clock_ms` is the wall clock, from which sequence numbers start. So the adverts
-    of a restarted node win over those of its past runs, which used less than one number per millisecond.
+    of a restarted node win over those of its past runs, which used fewer than one number per millisecond.
     """
 
     def __init__(self, origin: str, clock_ms: Callable[[], int], priority: int) -> None:
@@ -215,7 +215,7 @@ class LinkTable:
         return advert if is_above and self._overruled_by is None else None
 
     def _overrule(self, other: LinkAdvert) -> tuple[Flood, ...]:
-        """Go above our own advert that another run sent, or that is a copy: at once, or at `tick` after a recent leap.
+        """Go above an advert of this node by another run, or a copy: at once, or, after a recent leap, at `tick`.
 
         Otherwise two live runs would keep going above each other without a pause.
         """

@@ -78,7 +78,7 @@ class Usage:
         usage.retry_s = min(RETRY_MAX_S, usage.retry_s * 2)
 
     def sent_away(self, scope: str, now: float) -> None:
-        """Record that the scope was moved to another node on purpose: do not ask for it back soon."""
+        """Record that an operator moved the scope to another node: do not ask for it back soon."""
         for each in _levels(scope):
             self._of(each).ask_at = now + STAY_MAX_S
 

@@ -50,7 +50,7 @@ Answer: TypeAlias = Split | Listing
 
 
 class Fingerprints:
-    """A set as of one moment, in 35 bytes per item. Raises ValueError for a duplicate key or one of another size."""
+    """A set at one moment, in 35 bytes per item. Raises ValueError for a duplicate key or one of another size."""
 
     def __init__(self, items: Iterable[tuple[bytes, int]]) -> None:
         packed = sorted(key + to_bytes(value) for key, value in items)

@@ -1,6 +1,6 @@
 """The audit as a command, `replicator diff`.
 
-It imports pyspark only when called: the import is slow, or pyspark is absent.
+It imports pyspark only when called, because the import is slow and pyspark may be missing.
 """
 
 from __future__ import annotations

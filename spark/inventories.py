@@ -28,7 +28,7 @@ _OPTIONAL = re.compile(r"^  optional (?:group )?(?:\w+ )?(\w+)", re.MULTILINE)
 """Matches columns that may be null in Parquet's text of a schema."""
 
 NODES_MAX = 60
-"""Inventories of one comparison: each node's knowledge is one bit of a number."""
+"""Inventories of one comparison: one bit of a number says whether a node has seen an entry."""
 NODE = "node"
 """The column that names the node of a row."""
 

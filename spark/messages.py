@@ -52,7 +52,7 @@ def kinds(folded: DataFrame, nodes: Sequence[str]) -> DataFrame:
 
 
 def _nothing_believed() -> dict[str, Column]:
-    """Return the columns of a damaged mailbox.
+    """Return the columns, with those of a damaged mailbox reduced to `damage`.
 
     Missing messages may have been lost there, and the outcome for a message is unknown.
     """
@@ -68,7 +68,7 @@ def _same_text(one: Column, other: Column) -> Column:
 
 
 def _any_two(versions: Column, differ: Callable[[Column, Column], Column]) -> Column:
-    """Return True if two versions of one placement differ by this function."""
+    """Return True if two versions of one placement differ according to `differ`."""
     return F.exists(
         versions,
         lambda one: F.exists(

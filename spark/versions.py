@@ -32,9 +32,9 @@ Bit n of the last two is set if the n-th state has seen the entry: the placement
 MAILBOX_BYTES, DOT_BYTES = 512, 64
 """Approximate bytes that each executor holds of a mailbox, and of each entry (origin, seq) of its nodes' contexts."""
 PLANS_BYTES_MAX = 128 << 20
-"""Bytes for all mailboxes that differ up to which each executor holds them, so that rows meet them without moving."""
+"""Limit of the bytes that each executor holds of all differing mailboxes; below it, rows meet them without moving."""
 IDS_MAX = 4_000_000
-"""Mailbox ids that each executor can hold, some 400 MB; up to it, rows of equal mailboxes stay where they are."""
+"""Limit of the mailbox ids that each executor holds, some 400 MB; below it, rows of equal mailboxes are not moved."""
 
 
 def gathered(

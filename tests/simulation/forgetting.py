@@ -41,7 +41,7 @@ async def forget_all(machines: list[Machine], keep_s: float) -> None:
     for machine in machines:
         await machine.node.coordinator.retention.keep_unnamed()
         machine.clock.ahead_s += keep_s + SKEW_S
-    await trio.sleep(1)  # clocks are only read as time goes by
+    await trio.sleep(1)  # the retention follows clocks only as time goes by
     for machine in machines:
         await machine.node.coordinator.retention.expire()
         _check(machine, held[machine.sid])

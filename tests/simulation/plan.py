@@ -16,7 +16,7 @@ from replicator.config import (
     WhenShort,
 )
 
-CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link: a scenario of its own tests that
+CLOCK_WINDOW_S = 290.0  # nodes farther apart than five minutes refuse to link, which a scenario tests
 
 MUTATING = 0.1  # share of the seeds
 LONG = 0.05  # share of the seeds of at most three nodes: each costs as much as ten others, and finds as much

@@ -4,9 +4,9 @@ Trio leaves it to chance which of several runnable tasks runs first; inside `det
 belong to an `Owner`, and the tasks that it starts then belong to the same one. While its owner is frozen a task does
 not run; its wake-up is kept until the owner thaws, as for a process that was sent SIGSTOP.
 
-Inside, time is a plain number, while `MockClock` computes it from the real time, and the program waits for no file
-descriptor. Nor does trio look for instruments, or use a generator when a cancel scope begins and ends. Each of these
-costs more than most of what tasks do between two jumps.
+Inside `deterministic`, time is a plain number (`MockClock` itself would compute it from the real time), the program
+waits for no file descriptor, and trio neither looks for instruments nor uses a generator when a cancel scope begins and
+ends. Each of these would cost more than most of what tasks do between two jumps.
 """
 
 from __future__ import annotations
