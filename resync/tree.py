@@ -39,9 +39,9 @@ NAMES_AT_ONCE = 10_000
 """Folders, and subscriptions, of one change: 32 MiB at most; the wire takes literals of 64 MiB."""
 SEPARATOR = "/"
 UNITED = ""
-"""In place of a SID: a merge, not a user, has deleted the folder, because another one has its name."""
+"""Mark in place of a SID: a merge, not a user, has deleted the folder, because another one has its name."""
 GIVEN_UP = "-"
-"""In place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
+"""Mark in place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
 
 
 @dataclass(slots=True)

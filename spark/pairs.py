@@ -53,7 +53,7 @@ def _has(bits: Column, seen: Column) -> Column:
 
 
 def _ours_wins(mine: Column, other: Column) -> Column:
-    """For one placement, choose the UID of the side that knows the other's claim."""
+    """Choose, for one placement, the UID of the side that knows the other's claim."""
     we_know, they_know = _has(F.col("our_bits"), other["claim_seen"]), _has(F.col("their_bit"), mine["claim_seen"])
     return F.when(we_know != they_know, we_know).otherwise(_part(mine, _CLAIM) >= _part(other, _CLAIM))
 

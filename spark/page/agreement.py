@@ -46,7 +46,7 @@ def _in_words(summary: Summary, differing: list[PairSummary]) -> str:
 
 
 def _level(summary: Summary, unequal: int | None) -> int:
-    """Return the place in LEVELS."""
+    """Return the index in `_LEVELS`."""
     if unequal is None:
         return _UNKNOWN
     bounds = (0, summary.mailboxes // 1000, summary.mailboxes // 100, summary.mailboxes // 10)
